@@ -9,7 +9,6 @@ from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import DamageError
-from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.extents import Extents
@@ -84,8 +83,8 @@ def runs_count_from_their_own_beginning(add):
     return mutant
 
 
-def torn_transactions_stay(extents_from):
-    return lambda index, start, _log_start, size_max: extents_from(index, start, 0, size_max)
+def deletions_forget_what_later_commits_need(_first_needed):
+    return lambda self: min([self.start_offset, *(one.first_offset for one in self._builder.open.values())])
 
 
 def deletions_are_not_rounded(_whole_from):
@@ -158,7 +157,7 @@ MUTANTS = {
     a_held_back_partition_is_forgotten: (TransactionGroup, "_hold_back"),
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
-    torn_transactions_stay: (commit_order, "extents_from"),
+    deletions_forget_what_later_commits_need: (CommitOrder, "first_needed_offset"),
     deletions_are_not_rounded: (CommitOrder, "whole_from"),
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),

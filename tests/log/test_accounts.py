@@ -199,7 +199,7 @@ def deleting_and_truncating():
     told.tell("delete up to the last offset of a segment")
     close_all(partition.remove_deleted(log.now_ms - 1))
     told.tell("remove what is deleted")
-    log.write("- - - - - -")
+    log.write("- - - - - - P2a P4c")
     size = partition.size
     first = partition.segments()[0].size
     log.config = partition.config

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import Codec, read_header
+from stablelog.batch.header import Codec, headers_in, read_header
 from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import (
@@ -47,20 +47,33 @@ def test_an_undecided_record_is_never_handed_out():
         assert log.partition.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).end_offset == n + 1
 
 
-@pytest.mark.parametrize("delete", ["records", "retention"])
-def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_the_log_start(delete):
+def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_the_log_start():
     """Scenario 25: never below it, and never back."""
-    log = write("P1 " + "- " * 60, segment_bytes=400, retention_bytes=400)
+    log = write("P1 " + "- " * 60, segment_bytes=400)
     assert log.stable_offset == 0
-    if delete == "records":
-        log.partition.delete_records(40)
-    else:
-        assert log.partition.apply_retention(log.now_ms) > 0
-    start = log.partition.start_offset
-    assert start > 0
-    assert log.stable_offset == start
+    log.partition.delete_records(40)
+    assert log.stable_offset == log.partition.start_offset == 40
     log.write("- P2 P2a P1c")
     assert log.stable_offset == log.partition.end_offset
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": 400}, {"retention_ms": 0}], ids=["size", "time"])
+def test_retention_leaves_the_records_of_an_open_transaction_until_it_ends(limit):
+    """A prepared transaction may be open for longer than records are kept. Its commit shows all of them."""
+    log = write("- " * 12 + "P1 " + "- " * 60, segment_bytes=400, file_delete_delay_ms=0, **limit)
+    assert log.partition.apply_retention(log.now_ms + 1) == 2
+    assert 0 < log.partition.start_offset <= 12, "what is before the transaction is deleted"
+    log.write("P1 P1c")
+    found = log.partition.read(log.partition.start_offset, 1 << 20, Isolation.READ_COMMITTED)
+    assert 12 in [header.base_offset for _, header in headers_in(b"".join(found.buffers))]
+    assert log.partition.apply_retention(log.now_ms + 1) > 2
+    assert log.partition.start_offset > 12
+
+
+def test_retention_leaves_a_transaction_whose_marker_a_crash_can_take():
+    log = write("P1 " + "- " * 60, segment_bytes=400, retention_bytes=400, file_delete_delay_ms=0)
+    log.write("P1c", sync=False)
+    assert log.partition.apply_retention(log.now_ms) == 0
 
 
 def failing_index(log):

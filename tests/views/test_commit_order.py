@@ -178,8 +178,8 @@ def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypa
     assert log.partition.view.removed_sequence() == 0
 
 
-def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other():
-    log = Log(segment_bytes=600, retention_bytes=5000, file_delete_delay_ms=0)
+def test_a_log_of_an_earlier_release_leaves_out_a_transaction_that_has_lost_its_beginning_and_no_other():
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
     log.append(1)
     for _ in range(100):
         log.append(2)
@@ -190,7 +190,7 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
         log.plain()
     log.sync()
     before = log.expected()
-    log.partition.apply_retention(log.now_ms)
+    log.trim_as_earlier_releases(len(log.partition.segments()) - 10)
     assert log.partition.start_offset > 1
     left = log.read_all(log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 30)
     assert left == log.expected()
@@ -210,6 +210,44 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
         assert log.read_all(log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 30) == left
     entries = [index[place] for index in log.partition.view.indexes for place in range(len(index))]
     assert 101 in {entry.latest_sequence for entry in entries if entry.first_offset == -1}
+
+
+@pytest.mark.parametrize("size_max", [1, 1 << 30])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_reader_passes_a_torn_transaction_at_the_end_of_the_view(count, size_max):
+    """The end of the view is behind the torn transaction, and a reader comes to it from each position."""
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    log.append(1, 3)
+    for _ in range(20):
+        log.append(2)
+        log.end(2)
+    for _ in range(count):
+        log.append(3)
+        log.end(3)
+    log.end(1)
+    log.sync()
+    log.trim_as_earlier_releases(2)
+    for again in (lambda: None, log.reopen, log.lose_indexes):
+        again()
+        view = log.partition.view
+        assert view.end_offset == log.partition.high_watermark
+        for start in range(view.start_offset, view.end_offset + 1):
+            assert log.read_all(start, size_max) == [row for row in log.expected() if row[0] >= start]
+
+
+def test_an_empty_batch_takes_no_more_room_than_the_reader_has():
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    log.append(1)
+    for _ in range(20):
+        log.append(2)
+        log.end(2)
+    log.end(1)
+    log.sync()
+    log.trim_as_earlier_releases(2)
+    start, end = log.partition.high_watermark - 1, log.partition.high_watermark
+    for size_max, at_least_one, size in ((60, True, 61), (61, False, 61), (60, False, 0)):
+        found = log.partition.read(start, size_max, Isolation.READ_COMMITTED, at_least_one=at_least_one)
+        assert (found.size, found.end_offset) == (size, end if size else start)
 
 
 def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
@@ -597,7 +635,7 @@ def test_records_without_a_time_are_not_the_newest():
 
 
 def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index(monkeypatch):
-    log = Log(file_delete_delay_ms=0, retention_bytes=1 << 20)
+    log = Log(file_delete_delay_ms=0)
     for producer in (1, 2, 3):
         log.append(producer, size=1000)
         log.partition.roll(log.now_ms)
@@ -608,23 +646,16 @@ def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_wi
     log.plain()
     log.sync()
     view = log.partition.view
-
-    def leave(count):
-        """Have retention leave so many segments."""
-        size = sum(segment.size for segment in log.partition.segments()[-count:])
-        log.partition.reconfigure(dataclasses.replace(log.config, retention_bytes=size))
-        log.partition.apply_retention(log.now_ms)
-        assert len(log.partition.segments()) == count
-
-    for count, torn in ((5, -1), (4, 1), (3, 2), (2, 3)):
-        leave(count)
-        start = view.start_offset
+    assert view.torn_sequence() == -1
+    ends = [row[0] + 1 for row in log.written if row[4] > 0]
+    for torn, start in enumerate(ends, 1):
+        log.partition.delete_records(start)
         assert [view.torn_sequence() for _ in range(2)] == [torn] * 2
         assert log.read_all(start, 1 << 20) == log.expected()
         with monkeypatch.context() as patch:
             patch.setattr(CommitIndex, "__getitem__", None)
             assert view.torn_sequence() == torn, "no entry is looked at twice"
-    leave(1)
+    log.partition.delete_records(log.partition.high_watermark)
     assert view.torn_sequence() == -1
 
 

@@ -11,7 +11,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError, DiskError, OffsetOutOfRangeError, RefusedError, UnavailableError
 from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.model import Isolation
-from stablelog.views import commit_order
+from stablelog.log.read import finished
+from stablelog.views import commit_order, index_rows
 from tests.views.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying
 
 
@@ -43,6 +44,27 @@ def test_deleting_records_keeps_what_a_later_commit_needs():
     log.reopen(clean=False)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == before
     assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 1024])
+def test_deleting_records_within_a_segment_keeps_what_its_later_commits_need(monkeypatch, at_once):
+    monkeypatch.setattr(index_rows, "COLUMNS_AT_ONCE", at_once)
+    log = Log(file_delete_delay_ms=0)
+    for producer in (1, 2, 3):
+        log.append(producer)
+        log.partition.roll(log.now_ms)
+    log.plain()
+    for producer in (3, 2, 1):
+        log.end(producer)
+    for _ in range(3):
+        log.append(4)
+        log.end(4)
+    log.sync()
+    ends = [row[0] + 1 for row in log.written if row[4] > 0]
+    for start, first in zip(ends[:3], [0, 0, log.partition.segments()[-1].base_offset], strict=True):
+        assert log.partition.delete_records(start) == start
+        assert log.partition.segments()[0].base_offset == first
+        check_from_every_position(log)
 
 
 def test_of_the_log_stays_what_a_transaction_in_any_later_segment_needs():
@@ -87,6 +109,122 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
     assert len(log.read_all(0, 1 << 20)) == 5
     assert log.partition.delete_records(7) == 7
+
+
+def a_late_commit(**config):
+    """A transaction whose first records are long past the limits of retention when it commits, after forty others."""
+    log = Log(segment_bytes=2048, file_delete_delay_ms=0, **config)
+    log.append(1, 6)
+    for _ in range(40):
+        log.append(2, 2, size=150)
+        log.end(2)
+        log.now_ms += 1
+    log.end(1)
+    log.sync()
+    return log
+
+
+def check_from_every_position(log):
+    """A reader gets every later commit from each position of the view, and comes to its end."""
+    view = log.partition.view
+    for start in range(view.start_offset, view.end_offset + 1):
+        assert log.read_all(start, 1 << 20) == [row for row in log.expected() if row[0] >= start]
+    assert view.torn_sequence() == -1 or view.torn_sequence() < view.transactions(0, 1)[0].commit_sequence
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": 8192}, {"retention_ms": 20}], ids=["size", "time"])
+def test_retention_leaves_a_late_commit_and_takes_the_commits_before_it(limit):
+    log = a_late_commit(**limit)
+    size = log.partition.size
+    assert log.partition.apply_retention(log.now_ms) == 0, (
+        "the last commit has its records in the first segment"
+    )
+    view = log.partition.view
+    assert view.start_offset > 0
+    assert log.partition.size == size
+    payloads = [payload for _, payload in log.read_all(view.start_offset, 1 << 20)]
+    assert payloads[-6:] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert 6 + 20 < len(payloads) < 6 + 60
+    for again in (lambda: None, log.reopen, log.lose_indexes):
+        again()
+        check_from_every_position(log)
+    start = log.partition.view.start_offset
+    for _ in range(40):
+        log.append(2, 2, size=150)
+        log.end(2)
+        log.now_ms += 1
+    log.sync()
+    assert log.partition.apply_retention(log.now_ms) > 10, "nothing needs the first segments any more"
+    assert start < log.partition.start_offset == log.partition.view.start_offset
+    assert log.partition.size < 8192 + 2 * 2048
+    check_from_every_position(log)
+
+
+def test_retention_leaves_what_a_transaction_needs_that_is_open():
+    log = Log(segment_bytes=600, retention_bytes=1000, file_delete_delay_ms=0)
+    log.append(1, 3)
+    for _ in range(60):
+        log.plain()
+    log.sync()
+    assert log.partition.apply_retention(log.now_ms) == 0
+    start = log.partition.view.start_offset
+    assert start > 3
+    log.end(1)
+    log.sync()
+    log.partition.apply_retention(log.now_ms)
+    start = log.partition.view.start_offset
+    assert [payload for _, payload in log.read_all(start, 1 << 20)][-3:] == [b"0", b"1", b"2"]
+    check_from_every_position(log)
+
+
+def test_segments_that_an_aborted_transaction_has_kept_are_deleted_by_the_next_pass():
+    log = Log(segment_bytes=600, retention_bytes=1000, file_delete_delay_ms=0)
+    log.append(1, 3)
+    for _ in range(60):
+        log.plain()
+    log.sync()
+    assert log.partition.apply_retention(log.now_ms) == 0
+    log.end(1, commit=False)
+    log.sync()
+    assert log.partition.apply_retention(log.now_ms) > 1
+    assert log.partition.size < 600 + 1000 + 600
+
+
+def test_a_start_of_the_view_that_retention_cannot_write_deletes_nothing(monkeypatch):
+    log = Log(segment_bytes=600, retention_bytes=1000, file_delete_delay_ms=0)
+    for _ in range(60):
+        log.plain()
+    log.sync()
+    before = log.partition.size
+
+    def full(path, content):
+        raise UnavailableError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.disk, "write_atomic", full)
+        with pytest.raises(UnavailableError):
+            log.partition.apply_retention(log.now_ms)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
+    assert log.partition.size == before
+    assert log.partition.apply_retention(log.now_ms) > 0
+
+
+def test_the_newest_commit_is_one_of_the_view():
+    """The clock went back after an earlier commit, which retention has taken."""
+    log = Log(file_delete_delay_ms=0)
+    log.append(1)
+    log.partition.roll(log.now_ms)
+    log.now_ms += 1000
+    log.append(2)
+    log.end(2)
+    log.partition.roll(log.now_ms)
+    log.now_ms -= 500
+    log.end(1)
+    log.sync()
+    log.partition.delete_records(log.partition.segments()[-1].base_offset)
+    assert len(log.partition.segments()) == 3
+    newest = finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert newest[:2] == (log.partition.high_watermark - 1, log.now_ms)
 
 
 def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():

@@ -11,6 +11,7 @@ from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.model import Isolation
 from stablelog.tier.remote_log import RemoteLog
+from stablelog.views import index_rows
 from stablelog.views.extents import LONG_COUNT
 from tests.scale import examples
 from tests.tier.tiered_log import PARTITION, Tier
@@ -132,6 +133,103 @@ def test_a_transaction_whose_beginning_only_the_store_has_is_read_after_its_inde
     log.lose_indexes()
     log.loaded.known.clear()
     assert log.read_all(0, 1 << 20) == before
+
+
+def a_late_commit(**config):
+    """Both tiers of a log whose last commit began in its first segment. All but one segment are only in the store."""
+    log = TieredLog(segment_bytes=600, file_delete_delay_ms=0, **config)
+    log.append(1, 3)
+    for _ in range(20):
+        log.append(2)
+        log.end(2)
+        log.now_ms += 1
+    log.end(1)
+    log.partition.roll(log.now_ms)
+    log.plain()
+    log.sync()
+    log.copy()
+    return log
+
+
+def check_from_every_position(log):
+    """A reader gets every later commit from each position of the view, and comes to its end."""
+    view = log.partition.view
+    for start in range(view.start_offset, view.end_offset + 1):
+        assert log.read_all(start, 1 << 20) == [row for row in log.expected() if row[0] >= start]
+    torn, first = log.loading(view.torn_sequence), log.loading(lambda: view.transactions(0, 1))
+    assert not first or torn < first[0].commit_sequence
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": 1500}, {"retention_ms": 12}], ids=["size", "time"])
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_retention_over_two_tiers_leaves_a_late_commit_and_takes_the_commits_before_it(limit, is_rebuilt):
+    log = a_late_commit()
+    log.drop_local()
+    if is_rebuilt:
+        log.lose_indexes()
+    assert log.partition.start_offset > 0
+    log.partition.reconfigure(dataclasses.replace(log.partition.config, **limit))
+    log.partition.apply_retention(log.now_ms)
+    start = log.partition.view.start_offset
+    assert log.remote.start_offset == 0 < start < log.partition.start_offset
+    assert [payload for _, payload in log.read_all(start, 1 << 20)][-4:-1] == [b"0", b"1", b"2"]
+    check_from_every_position(log)
+    for _ in range(20):
+        log.append(2)
+        log.end(2)
+        log.now_ms += 1
+    log.sync()
+    log.copy()
+    log.partition.apply_retention(log.now_ms)
+    assert start < log.remote.start_offset <= log.partition.view.start_offset
+    check_from_every_position(log)
+
+
+def test_retention_loads_no_commit_index():
+    """The view begins in a segment whose whole index only the store has. No pass of retention can wait for it."""
+    log = a_late_commit()
+    first = next(position for position, payload in log.expected() if payload == b"0")
+    log.loading(lambda: log.partition.delete_records(first))
+    size = sum(segment.size for segment in log.partition.segments()[-2:])
+    kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=size)
+    log.partition.reconfigure(kept)
+    log.drop_local()
+    log.lose_indexes()
+    log.loaded.known.clear()
+    assert log.partition.segments()[0].base_offset < first
+    log.partition.apply_retention(log.now_ms)
+    assert log.loaded.known == {}
+    check_from_every_position(log)
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2, 1024])
+def test_when_the_remote_tier_is_deleted_the_view_begins_after_what_had_records_there(
+    monkeypatch, at_once, is_rebuilt
+):
+    monkeypatch.setattr(index_rows, "COLUMNS_AT_ONCE", at_once)
+    log = a_late_commit()
+    for _ in range(3):
+        log.append(2)
+        log.end(2)
+    log.sync()
+    before = log.expected()
+    size = sum(segment.size for segment in log.partition.segments()[-2:])
+    kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=size)
+    log.partition.reconfigure(kept)
+    log.drop_local()
+    local_start = log.partition.start_offset
+    if is_rebuilt:
+        log.lose_indexes()
+    log.partition.delete_remote()
+    view = log.partition.view
+    assert log.remote.start_offset == local_start < view.start_offset
+    first = next(position for position, payload in before if payload == b"0")
+    assert view.start_offset == first + 3, "the late commit has its records in the store"
+    left = [row for row in before if row[0] >= view.start_offset]
+    assert log.read_all(view.start_offset, 1 << 20) == left
+    assert len(left) == 4
+    check_from_every_position(log)
 
 
 def test_a_cut_is_found_though_a_later_segment_was_copied_without_knowing_earlier_commits():

@@ -48,6 +48,7 @@ DELETE_HORIZON = 0x40
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
 NO_SEQUENCE = -1
+EMPTY_COUNT_MAX = 2**31 - 1  # how many offsets a batch without records takes at most
 
 assert HEADER.size == 61
 
@@ -207,3 +208,11 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
     batch += packed
     write_crc(batch)
     return bytes(batch)
+
+
+def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
+    """Build a batch without records that takes the offsets [start, end), at most `EMPTY_COUNT_MAX` of them. Clients of
+    Kafka skip its offsets, as those of a batch that compaction has emptied.
+    """
+    count = min(end - start, EMPTY_COUNT_MAX)
+    return assemble(BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0), b"")

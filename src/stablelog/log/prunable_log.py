@@ -35,20 +35,54 @@ class PrunableLog(ReadableLog):
             raise OffsetOutOfRangeError(
                 f"records of {self.topic}-{self.index} cannot be deleted up to offset {before_offset}: the offset must be between 0 and the high watermark, {self.high_watermark}"
             )
-        view, order = self.view, self._order
-        if view is not None and order is not None:
-            start_offset = max(view.whole_from(before_offset), view.start_offset)
-            self._sync_up_to(start_offset)
-            # The new start of the view is written to disk before it is used in memory. Otherwise, after a crash, the
-            # view could begin at its old start again, and readers could see deleted records.
-            order.write_start(self, start_offset)
-            view.begin_at(start_offset)
-            before_offset = view.first_needed_offset()
+        if self.view is not None:
+            before_offset = self._begin_view_at(self.view.whole_from(before_offset))
         if self.remote is not None:
             self.remote.begin_at(before_offset)
         self._begin_at(before_offset)
         self._delete_segments(self.log.segments.place_of(self.start_offset), due_ms=0)
         return self.visible_start(Isolation.READ_COMMITTED)
+
+    def delete_remote(self) -> None:
+        """Delete all records that are not in the local log. A commit-ordered view then begins after the last transaction
+        that has such records. Its new start is durable on return.
+
+        Raises:
+            UnavailableError: the segments in the remote tier are not known yet.
+        """
+        self.usability.check()
+        assert self.remote is not None
+        if self.view is not None:
+            self._begin_view_at(self.view.first_whole_position(self.start_offset))
+        self.remote.begin_at(self.start_offset)
+
+    def _begin_view_at(self, start_offset: int) -> int:
+        """Let the view begin at this position, or at its present start if that is greater. Return the first offset of
+        the log that readers of the view need.
+        """
+        view, order = self.view, self._order
+        assert view is not None
+        assert order is not None
+        if start_offset > view.start_offset:
+            self._sync_up_to(start_offset)
+            # The new start of the view is written to disk before it is used in memory. Otherwise, after a crash, the
+            # view could begin at its old start again, and readers could see deleted records.
+            order.write_start(self, start_offset)
+            view.begin_at(start_offset)
+        return view.first_needed_offset()
+
+    def _expire_before(self, start_offset: int) -> int:
+        """Let readers begin at the offset to which the limits of retention move the start. Return the first offset that
+        the log must keep: that of the first record that belongs to an open transaction or, in a commit-ordered
+        partition, to a transaction that the view contains.
+
+        A transaction whose marker is not durable counts as open, because a crash could remove the marker.
+        """
+        if self.view is not None:
+            self.view.advance()
+            return self._begin_view_at(start_offset)
+        first_open = self.log.producers.first_unstable_offset()
+        return start_offset if first_open is None else min(start_offset, first_open)
 
     def _begin_at(self, start_offset: int) -> None:
         """Move the log start offset. The new offset is durable on return. If a crash then prevents the deletion of the
@@ -76,6 +110,10 @@ class PrunableLog(ReadableLog):
     def apply_retention(self, now_ms: int) -> int:
         """Delete the oldest segments while `retention.ms` or `retention.bytes` is exceeded. Return how many were
         deleted.
+
+        The limits decide where readers begin: at the base offset of a segment. Of the segments before it, those stay
+        that an open transaction needs. In a commit-ordered partition, those stay, too, that have records of a
+        transaction whose commit marker is in a later segment.
         """
         self.usability.check()
         segments = self.log.segments
@@ -85,28 +123,30 @@ class PrunableLog(ReadableLog):
             if too_old == len(segments) and self.high_watermark == self.end_offset:
                 self.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
             expired_count = max(too_old, count_too_much(segments, self.config))
-            if self.remote is not None:
-                expired_count = self._apply_remote_retention(self.remote, expired_count, now_ms)
-            count = max(count, expired_count)
+            expired_count = min(expired_count, count_durable(segments, self.high_watermark))
+            start_offset = segments[expired_count].base_offset if expired_count else 0
+            if self.remote is None:
+                count = max(count, segments.place_of(self._expire_before(start_offset)))
+            else:
+                count = max(count, self._apply_remote_retention(self.remote, start_offset, now_ms))
         return self._delete_segments(count, due_ms=now_ms + self.config.file_delete_delay_ms)
 
-    def _apply_remote_retention(self, remote: RemoteTier, expired_count: int, now_ms: int) -> int:
+    def _apply_remote_retention(self, remote: RemoteTier, start_offset: int, now_ms: int) -> int:
         """Move the log start offset past the records that retention deletes in the remote tier. Return how many of the
         first local segments can be deleted: segments that have expired, and segments that are also in the store and
         that local retention does not keep.
 
         Args:
             remote: the remote tier.
-            expired_count: how many of the first local segments have expired by the limits of the whole log.
+            start_offset: the base offset of the first local segment that the limits of the whole log keep.
             now_ms: the time of the broker's clock.
         """
         segments = self.log.segments
         only_local = segments.ending_behind(remote.end_offset)
-        start_offset = remote.expired_before(self.config, sum(one.size for one in only_local), now_ms)
-        expired_count = min(expired_count, count_durable(segments, self.high_watermark))
-        if expired_count:
-            start_offset = max(start_offset, segments[expired_count].base_offset)
+        expired = remote.expired_before(self.config, sum(one.size for one in only_local), now_ms)
+        start_offset = self._expire_before(max(start_offset, expired))
         remote.begin_at(start_offset)
+        expired_count = segments.place_of(start_offset)
         if self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local
@@ -117,7 +157,7 @@ class PrunableLog(ReadableLog):
             # local log must have the transactions in these indexes from their first record on.
             copied_end = segments[copied_count - 1].end_offset
             copied_count = segments.place_of(self.view.first_offset_of(copied_end))
-        return max(expired_count, segments.place_of(start_offset), min(local_count, copied_count))
+        return max(expired_count, min(local_count, copied_count))
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were
@@ -125,12 +165,6 @@ class PrunableLog(ReadableLog):
         """
         segments, view = self.log.segments, self.view
         if view is not None:
-            first_open = self.log.producers.first_unstable_offset()
-            if first_open is not None:
-                # Segments with batches of an open transaction must stay: otherwise, the transaction would lack its
-                # first records when it commits. A transaction whose marker is not durable counts as open, because a
-                # crash could remove the marker.
-                count = min(count, segments.place_of(first_open))
             view.advance()  # moves the view's reading position out of the segments that will be deleted
         durable_count = min(count, count_durable(segments, self.high_watermark))
         if not durable_count:

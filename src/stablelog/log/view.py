@@ -88,6 +88,11 @@ class View(Protocol):
     def first_needed_offset(self) -> int:
         """Return the first offset of the log that the view contains, or will contain when an open transaction commits."""
 
+    def first_whole_position(self, log_start: int) -> int:
+        """Return the first position such that no transaction at it or at a later position has records before the offset
+        `log_start` of the local log, and that is not less than this offset.
+        """
+
     def open_record_counts(self) -> Mapping[int, int]:
         """Return how many records each open transaction has in the log, by producer id."""
 

@@ -82,7 +82,8 @@ class CommitOrder:
         """The first position that can be read.
 
         A transaction is torn if its positions are past this one, but its first record was before the log start offset.
-        The view leaves it out.
+        The view leaves it out. Retention and DeleteRecords tear no transaction. The logs of earlier releases may have
+        torn transactions, and so may a log that was restored from an object store.
         """
         return max(self._start, self._tiers.log_start)
 
@@ -107,22 +108,28 @@ class CommitOrder:
 
     def first_needed_offset(self) -> int:
         """Return the first offset of the log that belongs to a transaction of the view, or to a transaction that is
-        open now.
+        open now. If the view begins within a segment whose commit index only the store has, the result may be less:
+        transactions before the start of the view count, too.
         """
-        needed = [one.first_offset for one in self._builder.open.values()]
         start = self.start_offset
+        needed = [start, *(one.first_offset for one in self._builder.open.values())]
         remote = [commits.least_first_offset for commits in self._tiers.remote_commits(start)]
-        place = 0
-        if not remote:
-            place = self._tiers.place_of(start)
-            index = self._tiers.whole(self.indexes[place])
-            needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
-            place += 1
+        place = 0 if remote else self._tiers.place_of(start)
         needed += remote
-        needed += [index.least_first_offset for index in self.indexes[place:]]
+        needed += [self._tiers.least_first_offset(index, start) for index in self.indexes[place:]]
         # A transaction that began before the log start is torn and not in the view, so offsets before the log start do
         # not count.
-        return max(min([start, *needed]), self._tiers.log_start)
+        return max(min(needed), self._tiers.log_start)
+
+    def first_whole_position(self, log_start: int) -> int:
+        """Return the first position such that no transaction at it or at a later position has records before the offset
+        `log_start` of the local log, and that is not less than this offset.
+        """
+        for index in reversed(self.indexes):
+            if index.least_first_offset < log_start:
+                place = index.place_of_last_before(log_start)
+                return max(index[place].end, log_start)
+        return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
         """Return the least offset of all records whose transaction is open or has its marker at or past `end_offset`.
@@ -185,7 +192,9 @@ class CommitOrder:
         self._read_ends.pop(start, None)
         response = FetchAssembler(start, size_max, at_least_one=at_least_one, reads_on=reads_on)
         try:
-            self._assemble(response)
+            if self._assemble(response) and response.end == start:
+                # The view has no record from `start` to its end.
+                response.add_empty(self.end_offset)
         except (DamageError, NotLoadedError, UnprovenError):
             if response.end == start:
                 raise
@@ -198,8 +207,10 @@ class CommitOrder:
             del self._read_ends[next(iter(self._read_ends))]
         return response.slice()
 
-    def _assemble(self, response: FetchAssembler) -> None:
-        """Add batches in commit order to a response until no more fit."""
+    def _assemble(self, response: FetchAssembler) -> bool:
+        """Add batches in commit order to a response until no more fit. Return whether it has all batches to the end of
+        the view.
+        """
         log_start = self._tiers.log_start
         for index in self._tiers.from_position(response.start):
             for part in extents_from(index, response.start, log_start, response.room):
@@ -212,7 +223,8 @@ class CommitOrder:
                     # The cache must have room for the index, too. Otherwise the bytes of the batches would drop it.
                     raise NotLoadedError(missing.ranges, missing.size + index.loaded_size) from None
                 if not has_room:
-                    return
+                    return False
+        return True
 
     def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
         """Add batches of transactions. Return whether the response has room for more."""
@@ -284,8 +296,10 @@ class CommitOrder:
         """Find the first position of the latest commit, in steps (see `log.read.Lookup`). The result is (position,
         time, leader epoch); None if the view is empty.
         """
-        remote = self._tiers.remote_commits(self.start_offset)
-        latest_ms = max([*(one.latest_ms for one in self.indexes), *(one.latest_ms for one in remote)])
+        start = self.start_offset
+        remote = self._tiers.remote_commits(start)
+        local = self.indexes[self._tiers.place_of(start) :]
+        latest_ms = max([*(one.latest_ms for one in local), *(one.latest_ms for one in remote)])
         return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))
 
     # -- commit sequences --------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from stablelog.batch.header import (
     LENGTH_AND_OFFSET_SIZE,
     PREFIX,
     TRANSACTIONAL,
+    empty_batch,
+    read_header,
 )
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DamageError
@@ -45,6 +47,7 @@ COPIED_SIZE_MAX = 1 << 20
 REMOTE_SIZE_MAX = 8 << 20
 # A response ends after this many batches from an object store, because the CRC of each is checked.
 REMOTE_COUNT_MAX = 2_000
+NO_LEADER_EPOCH = -1  # the leader epoch of a batch that is not in the log
 PAGE_SIZE = 4096  # the kernel reads at least a whole page of this size from the disk
 LOOKED_AT = struct.Struct(
     ">"
@@ -187,6 +190,20 @@ class FetchAssembler:
         self._remote_room -= size
         self.end = end
         return end == entry.end and self.room > 0 and self._remote_room > 0
+
+    def add_empty(self, end: int) -> None:
+        """Add a batch without records that takes the positions up to `end`, if it fits. It moves a reader past positions
+        of which the view has no record, as the batches that Kafka's compaction has emptied do.
+
+        Args:
+            end: the position after the batch. If it is further away than a batch can reach, the batch ends earlier.
+        """
+        if end <= self.end or (self.room < HEADER.size and not self.needs_one):
+            return
+        batch = empty_batch(self.end, end, NO_LEADER_EPOCH)
+        self._buffers.append(batch)
+        self.room -= len(batch)
+        self.end = read_header(batch).next_offset
 
     def _request(self, log: File, extents: ExtentColumns) -> None:
         """Ask the operating system to read ahead the extents (byte ranges of batches) for which the response has room.

@@ -12,7 +12,9 @@ from typing import Protocol
 
 from stablelog.env.disk import Buffer
 from stablelog.views.extents import EXTENT, Extent, ExtentColumns, column, placed
-from stablelog.views.index_format import ENTRY, Entry
+from stablelog.views.index_format import ENTRY, NO_PRODUCER, NOTHING, Entry
+
+COLUMNS_AT_ONCE = 1024  # how many entries a search over all entries reads together
 
 
 class Rows(Protocol):
@@ -72,6 +74,36 @@ class IndexRows:
             column("q", rows, 6, ENTRY.size).tolist(),
             column("i", rows, 14, ENTRY.size).tolist(),
         )
+
+    def least_first_offset_from(self, place: int) -> int:
+        """Return the least offset at which a transaction of the entries from number `place` on begins; `NOTHING` if
+        there is none.
+        """
+        least = NOTHING
+        for first in range(place, len(self), COLUMNS_AT_ONCE):
+            first_offsets = self._first_offsets(first, min(first + COLUMNS_AT_ONCE, len(self)))
+            least = min(least, *first_offsets)
+        return least
+
+    def place_of_last_before(self, log_start: int) -> int:
+        """Return the number of the last transaction that begins before the offset `log_start`. There must be one."""
+        end = len(self)
+        while True:
+            first = max(end - COLUMNS_AT_ONCE, 0)
+            first_offsets = self._first_offsets(first, end)
+            for place in range(end - 1, first - 1, -1):
+                if first_offsets[place - first] < log_start:
+                    return place
+            assert first, "the index has such a transaction"
+            end = first
+
+    def _first_offsets(self, first: int, end: int) -> list[int]:
+        """Return where the transactions of these entries begin in the log; `NOTHING` for an entry outside transactions."""
+        first_offsets, producer_ids, _, _ = self.entries_between(first, end)
+        return [
+            NOTHING if producer_id == NO_PRODUCER else offset
+            for offset, producer_id in zip(first_offsets, producer_ids, strict=True)
+        ]
 
     def extent(self, place: int) -> Extent:
         """Return the extent (byte range of batches) with this number in the index."""

@@ -94,11 +94,31 @@ class TieredIndexes:
 
     def whole(self, index: CommitIndex) -> IndexRows:
         """Return a local index, or its copy in the store if the local index lacks the beginning of a transaction."""
+        commits = self._copy_of(index)
+        return index if commits is None else RemoteIndex(self.remote_view, commits)
+
+    def least_first_offset(self, index: CommitIndex, start: int) -> int:
+        """Return the least offset at which a transaction of a local index begins that has positions from `start` on.
+
+        If the local index lacks the beginning of a transaction, all transactions of its copy in the store count. The
+        copy is not loaded: the manifest has their least offset.
+        """
+        commits = self._copy_of(index)
+        if commits is not None:
+            return commits.least_first_offset
+        if index.base_offset >= start:
+            return index.least_first_offset
+        return index.least_first_offset_from(index.place_of(start))
+
+    def _copy_of(self, index: CommitIndex) -> RemoteCommits | None:
+        """Return the description of the copy of a local index that lacks the beginning of a transaction. None if the
+        index lacks nothing, or if the store has no copy of it.
+        """
         if index.least_first_offset == TORN and self._partition.remote is not None:
             commits = next(self.remote_view.commits(index.base_offset), None)
             if commits is not None and commits.base_offset == index.base_offset:
-                return RemoteIndex(self.remote_view, commits)
-        return index
+                return commits
+        return None
 
     def after_sequence(self, commit_sequence: int) -> IndexRows | None:
         """Return the first index with a greater `latest_sequence`; None if there is none."""

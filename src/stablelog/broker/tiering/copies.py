@@ -254,7 +254,7 @@ class Copies:
         if remote is None and config.is_tiered:
             self._tiers.enabled(self._topics.named(partition.topic), partition, self._now_ms())
         elif remote is not None and not config.is_tiered and config.is_deleted_on_disable:
-            remote.begin_at(partition.start_offset)
+            partition.delete_remote()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the copies."""
