@@ -13,7 +13,7 @@ from peers import apache_kafka, python_frameworks
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
-from stablelog.broker.settings import SETTINGS
+from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
@@ -77,6 +77,13 @@ def test_every_setting_has_its_row(setting):
     default = setting.default or "(empty)"
     row = f"| `{setting.name}` | `{setting.topic or ''}` | {default} | {setting.kind.valid} | {setting.doc} |"
     assert row.replace("| `` |", "| |") in _without_links(OPERATING)
+
+
+def test_every_setting_of_kafka_that_changes_nothing_has_its_row():
+    (section,) = re.findall(r"### Kafka's settings that change nothing\n(.*?)\n##", OPERATING, re.S)
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", section, re.M)
+    unused = [(s.name, f"{s.default or '(empty)'} | {s.kind.valid}") for s in UNUSED_TOPIC_SETTINGS.values()]
+    assert rows == [*unused, *FIXED_BROKER_SETTINGS.items()]
 
 
 def test_no_row_is_of_a_setting_that_is_gone():

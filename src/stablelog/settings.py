@@ -77,12 +77,12 @@ def choice(*words: str) -> Kind:
 
 
 def choices(*words: str) -> Kind:
-    """Make the `Kind` of a setting whose value is one or more of these words, with commas between them."""
+    """Make the `Kind` of a setting whose value is any number of these words, with commas between them."""
 
     def parse(text: str) -> frozenset[str]:
         found = frozenset(word.strip() for word in text.split(",") if word.strip())
-        if not found or not found <= set(words):
+        if not found <= set(words):
             raise ValueError
         return found
 
-    return Kind(parse, "one or more of " + ", ".join(words))
+    return Kind(parse, f"any of {', '.join(words)}, or empty")

@@ -4,6 +4,7 @@ import pytest
 
 from stablelog.broker.config import BrokerConfig, check_topic_configs
 from stablelog.broker.setting import Setting
+from stablelog.broker.settings import FIXED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.errors import UsageError
 from stablelog.settings import Kind
 from stablelog.types import SecurityProtocol
@@ -113,10 +114,34 @@ def test_an_error_leaves_out_the_value_of_a_secret():
 
 
 def test_a_topic_setting_that_cannot_be_had_is_refused():
-    check_topic_configs({"min.insync.replicas": "1", "retention.ms": "-1"})
-    for configs in ({"min.insync.replicas": "2"}, {"compression.type": "brotli"}, {"retention": "1"}):
+    check_topic_configs({"min.insync.replicas": "2", "retention.ms": "-1", "cleanup.policy": ""})
+    for configs in (
+        {"min.insync.replicas": "0"},
+        {"compression.type": "brotli"},
+        {"retention": "1"},
+        {"flush.ms": "x"},
+    ):
         with pytest.raises(UsageError):
             check_topic_configs(configs)
+
+
+def test_settings_of_kafka_that_change_nothing_have_kafkas_defaults_and_limits():
+    for name, setting in UNUSED_TOPIC_SETTINGS.items():
+        check_topic_configs({name: setting.default})
+    for name, text in (
+        ("unclean.leader.election.enable", "true"),
+        ("compression.gzip.level", "9"),
+        ("compression.zstd.level", "-131072"),
+        ("follower.replication.throttled.replicas", "0:1,1:1"),
+    ):
+        check_topic_configs({name: text})
+
+
+def test_a_setting_of_the_broker_with_one_possible_value_is_accepted_with_it():
+    assert BrokerConfig(FIXED_BROKER_SETTINGS).given == {}
+    for name in FIXED_BROKER_SETTINGS:
+        with pytest.raises(UsageError, match=f"{name}='3' is not supported: the value is always "):
+            BrokerConfig({name: "3"})
 
 
 def test_a_new_topic_keeps_what_the_broker_says_of_its_order_and_its_group():

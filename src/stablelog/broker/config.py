@@ -11,7 +11,7 @@ from typing import Any
 
 from stablelog.broker.listener import Address, Listener, is_loopback, reachable
 from stablelog.broker.setting import Setting
-from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import UsageError, did_you_mean
@@ -85,11 +85,12 @@ class BrokerConfig:
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.given = dict(given)
+        _check_fixed(given)
+        self.given = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
         self.dynamic: dict[str, str] = {}
         self.dynamic_defaults: dict[str, str] = {}
         self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
-        for name, text in given.items():
+        for name, text in self.given.items():
             setting = setting_of_broker(name)
             self._given_values[name] = setting.read(text, name)
         self._values = self._given_values
@@ -332,6 +333,12 @@ class BrokerConfig:
                 )
 
 
+def _check_fixed(given: Mapping[str, str]) -> None:
+    for name, only in FIXED_BROKER_SETTINGS.items():
+        if given.get(name, only) != only:
+            raise UsageError(f"{name}={given[name]!r} is not supported: the value is always {only}")
+
+
 def order_of(topic_configs: Mapping[str, str]) -> str:
     """The order in which read-committed readers get the records of a topic: `offset` or `commit`."""
     return topic_configs.get("stablelog.order", "offset")
@@ -354,13 +361,8 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
             nearest valid name.
     """
     for name, text in configs.items():
-        if name in FIXED_TOPIC_SETTINGS:
-            fixed = FIXED_TOPIC_SETTINGS[name]
-            if fixed is not None and text != fixed:
-                raise UsageError(f"{name}={text!r} is not supported: the value is always {fixed}")
-        else:
-            setting = _find(name, TOPIC_SETTINGS, "topic")
-            setting.kind.read(name, text, setting.default)
+        setting = UNUSED_TOPIC_SETTINGS.get(name) or _find(name, TOPIC_SETTINGS, "topic")
+        setting.kind.read(name, text, setting.default)
     if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
         raise UsageError(
             "cleanup.policy=compact and stablelog.order=commit cannot be combined: compaction keeps the record of a key "

@@ -185,7 +185,7 @@ SETTINGS: tuple[Setting, ...] = (
         "log.cleanup.policy",
         choices("delete", "compact"),
         "delete",
-        "What the broker does with old segments: it deletes them, compacts them, or both.",
+        "What the broker does with old segments: it deletes them, compacts them, or both. Empty: neither.",
         topic="cleanup.policy",
         dynamic=True,
     ),
@@ -217,6 +217,7 @@ SETTINGS: tuple[Setting, ...] = (
         integer(1, LONG_MAX),
         "15000",
         "The time between two checks for logs to compact.",
+        dynamic=True,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -318,6 +319,7 @@ SETTINGS: tuple[Setting, ...] = (
         "The broker forgets a producer that has not written for this time, by the broker's clock. "
         "Until then, each partition keeps 60 to 170 bytes of the producer in memory, and about the "
         "same on disk in each snapshot.",
+        dynamic=True,
     ),
     Setting(
         "transaction.max.timeout.ms",
@@ -430,14 +432,40 @@ SETTINGS: tuple[Setting, ...] = (
 )
 TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
 
-# Topic settings of Kafka that have no effect in stablelog: by name, the only value that is accepted; None if every
-# value is accepted, because the setting is only a hint.
-FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
+_HINT = "stablelog accepts the setting and does not use it."
+_ONE_NODE = "stablelog accepts the setting. It has no effect, because a partition has one replica."
+
+
+def _hint(name: str, kind: Kind, default: str, doc: str = _HINT) -> Setting:
+    return Setting(name, kind, default, doc, topic=name, dynamic=True)
+
+
+# Topic settings of Kafka that change nothing in stablelog. A topic may have them, with any value that Kafka accepts.
+UNUSED_TOPIC_SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        _hint("min.insync.replicas", integer(1, INT_MAX), "1", _ONE_NODE),
+        _hint("unclean.leader.election.enable", boolean(), "false", _ONE_NODE),
+        _hint("leader.replication.throttled.replicas", Kind(str, "a list of replicas"), "", _ONE_NODE),
+        _hint("follower.replication.throttled.replicas", Kind(str, "a list of replicas"), "", _ONE_NODE),
+        _hint("flush.messages", integer(1, LONG_MAX), str(LONG_MAX)),
+        _hint("flush.ms", integer(0, LONG_MAX), str(LONG_MAX)),
+        _hint("preallocate", boolean(), "false"),
+        _hint("max.compaction.lag.ms", integer(1, LONG_MAX), str(LONG_MAX)),
+        _hint("segment.jitter.ms", integer(0, LONG_MAX), "0"),
+        _hint("compression.gzip.level", integer(-1, 9), "-1"),
+        _hint("compression.lz4.level", integer(1, 17), "9"),
+        _hint("compression.zstd.level", integer(-131072, 22), "3"),
+    )
+}
+
+# Settings of a broker of Kafka that have one possible value here. DescribeConfigs returns them, because clients read them.
+FIXED_BROKER_SETTINGS: dict[str, str] = {
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
-    "flush.messages": None,
-    "flush.ms": None,
-    "preallocate": None,
-    "max.compaction.lag.ms": None,
-    "segment.jitter.ms": None,
+    "log.flush.interval.messages": str(LONG_MAX),
 }

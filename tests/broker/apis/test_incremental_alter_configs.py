@@ -16,7 +16,12 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.broker.directory.dynamic_settings import encode_settings
-from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.settings import (
+    FIXED_BROKER_SETTINGS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    UNUSED_TOPIC_SETTINGS,
+)
 from stablelog.errors import DamageError, UsageError
 from tests.broker.desk import DATA, opened, part
 from tests.clients.drivers import unique
@@ -25,7 +30,7 @@ DESCRIBE, ALTER = 32, 44
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 OF_TOPIC, DYNAMIC, STATIC, DEFAULT = 1, 2, 4, 5
-DYNAMIC_SETTINGS = [setting for setting in SETTINGS if setting.dynamic]
+DYNAMIC_SETTINGS = [setting for setting in SETTINGS if setting.dynamic and setting.topic]
 OTHER = {
     "compression.type": "zstd",
     "log.cleanup.policy": "compact",
@@ -145,8 +150,60 @@ def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_delete
     run(conversation)
 
 
-def test_every_dynamic_setting_is_one_of_a_topic():
+def test_every_dynamic_setting_is_tested():
     assert sorted(FIELDS) == sorted(setting.topic for setting in DYNAMIC_SETTINGS)
+    assert sorted(OF_BROKERS) == sorted(one.name for one in SETTINGS if one.dynamic and not one.topic)
+
+
+OF_BROKERS = {  # the dynamic settings that no topic has -> how a running broker uses the value
+    "producer.id.expiration.ms": lambda desk: (
+        desk.broker.topics.partition("t", 0).config.producer_id_expiration_ms
+    ),
+    "log.cleaner.backoff.ms": lambda desk: desk.broker.compactor.pause_s() * 1000,
+}
+
+
+@pytest.mark.parametrize("name", OF_BROKERS)
+def test_a_dynamic_setting_of_the_broker_alone_counts_at_once_and_after_a_restart_until_it_is_deleted(name):
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            default = OF_BROKERS[name](desk)
+            await changed(desk, (SET, name, "123456"))
+            assert await described(desk, name) == ("123456", DYNAMIC)
+            assert OF_BROKERS[name](desk) == 123456
+        async with opened(desk.broker.disk, topics=()) as desk:
+            assert OF_BROKERS[name](desk) == 123456
+            await changed(desk, (DELETE, name, None))
+            assert OF_BROKERS[name](desk) == default
+
+    run(conversation)
+
+
+def test_a_topic_may_have_no_cleanup_policy():
+    """Kafka's clients take away the only policy of a topic. Then nothing is deleted or compacted."""
+
+    async def conversation():
+        async with opened(topics=("t",), log_retention_ms=1) as desk:
+            await changed(desk, (SUBTRACT, "cleanup.policy", "delete"), resource=(TOPIC, "t"))
+            assert await described(desk, "cleanup.policy", (TOPIC, "t")) == ("", OF_TOPIC)
+            assert desk.broker.topics.partition("t", 0).config.cleanup_policy == frozenset()
+            await changed(desk, (APPEND, "cleanup.policy", "compact"), resource=(TOPIC, "t"))
+            assert await described(desk, "cleanup.policy", (TOPIC, "t")) == ("compact", OF_TOPIC)
+
+    run(conversation)
+
+
+def test_settings_of_kafka_that_change_nothing_are_kept_and_described():
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            for name, setting in UNUSED_TOPIC_SETTINGS.items():
+                assert await described(desk, name, (TOPIC, "t")) == (setting.default, DEFAULT)
+            await changed(desk, (SET, "min.insync.replicas", "2"), resource=(TOPIC, "t"))
+            assert await described(desk, "min.insync.replicas", (TOPIC, "t")) == ("2", OF_TOPIC)
+            for name, text in FIXED_BROKER_SETTINGS.items():
+                assert await described(desk, name) == (text, DEFAULT)
+
+    run(conversation)
 
 
 def test_a_dynamic_setting_counts_before_one_that_the_broker_was_started_with():
@@ -233,7 +290,7 @@ def test_lists_that_would_take_long_to_add_up_are_refused(changes, code, why):
 
 @pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
 @pytest.mark.parametrize(
-    "name", ["leader.replication.throttled.rate", "follower.replication.throttled.replicas"]
+    "name", ["leader.replication.throttled.rate", "replica.alter.log.dirs.io.max.bytes.per.second"]
 )
 def test_limits_of_kafka_for_moving_replicas_can_be_deleted_and_not_set(resource, name):
     """`kafka-reassign-partitions --verify` deletes them, whether they were set or not."""

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation
 from stablelog.broker.config import Source, setting_of_broker
-from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 from stablelog.security import acls
@@ -131,13 +131,11 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
             else _values_of(broker, setting.name)
         )
         values.append(ConfigValue(name, found + rest, setting.is_settled, setting.doc))
-    for name, fixed in FIXED_TOPIC_SETTINGS.items():
-        if fixed is not None:
-            always = ((Source.DEFAULT, name, fixed),)
-            values.append(ConfigValue(name, always, True, "The only value that stablelog supports."))
-        elif name in own:
-            given = ((Source.TOPIC, name, own[name]),)
-            values.append(ConfigValue(name, given, False, "A hint that stablelog does not use."))
+    for name, setting in UNUSED_TOPIC_SETTINGS.items():
+        given = ((Source.TOPIC, name, own[name]),) if name in own else ()
+        values.append(
+            ConfigValue(name, (*given, (Source.DEFAULT, name, setting.default)), False, setting.doc)
+        )
     return values
 
 
@@ -161,7 +159,11 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
         )
         for setting in SETTINGS
     ]
-    return [*whole, *_listener_values(broker)]
+    fixed = [
+        ConfigValue(name, ((Source.DEFAULT, name, text),), True, "The only value that stablelog supports.")
+        for name, text in FIXED_BROKER_SETTINGS.items()
+    ]
+    return [*whole, *fixed, *_listener_values(broker)]
 
 
 def _listener_values(broker: Broker) -> Iterator[ConfigValue]:

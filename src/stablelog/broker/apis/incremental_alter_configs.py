@@ -19,15 +19,13 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.apis.config_changes import Present, change_each, no_value
 from stablelog.errors import RefusedError
 
-# Kafka's limits for the move of replicas. `kafka-reassign-partitions` deletes them after each reassignment. The broker
-# does not have these settings, so a deletion changes nothing.
+# Kafka's limits of a broker for the move of replicas. `kafka-reassign-partitions` deletes them after each reassignment.
+# The broker does not have these settings, so a deletion changes nothing.
 THROTTLES = frozenset(
     {
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
     }
 )
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

@@ -55,7 +55,12 @@ class Compactor:
 
     def start(self) -> None:
         """Start a task that compacts partitions every `log.cleaner.backoff.ms`."""
-        self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
+        self._tasks.every("compaction", self.pause_s(), self.compact_all, pause_s=self.pause_s)
+
+    def pause_s(self) -> float:
+        """Return the pause before the next check for partitions to compact, in seconds."""
+        backoff_ms: int = self._config["log.cleaner.backoff.ms"]
+        return backoff_ms / 1000
 
     async def compact_all(self) -> None:
         """Compact, one time, each partition that has enough new records since its last compaction.
