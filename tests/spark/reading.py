@@ -12,6 +12,7 @@ from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits, plan
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source.cuts import batch_ranges
+from stablelog.spark.source.readable import to_read
 from stablelog.spark.source.reader import TaskPartition, open_log, read_task
 from tests.waiting import until
 
@@ -23,7 +24,7 @@ def tasks(given, limits=None):
     log = open_log(options)
     try:
         ranges, topic_ids = batch_ranges(options, log)
-        return plan(log.spans(ranges, topic_ids), limits or Limits())
+        return plan(log.spans(to_read(options, log, ranges, topic_ids), topic_ids), limits or Limits())
     finally:
         log.close()
 

@@ -12,8 +12,8 @@ from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits, plan
 from stablelog.spark.segments import partition_files
+from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.reader import open_log
-from stablelog.spark.source.resolve import Range
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.spark.reading import make, rows, tasks
 from tests.waiting import until

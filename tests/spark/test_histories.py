@@ -13,8 +13,8 @@ from stablelog.spark.planning import Limits
 from stablelog.spark.record_count import count
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.counting import files_count
+from stablelog.spark.source.ranges import Range, whole
 from stablelog.spark.source.reader import open_log
-from stablelog.spark.source.resolve import Range
 from tests.clients.drivers import unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -195,7 +195,7 @@ def test_a_limit_is_of_real_records(stablelog_broker, history, isolation):
     sizes, read = [], []
     while any(starts[place] < end for place, (_, end) in zip(places, bounds, strict=True)):
         ranges = [Range(place, starts[place], end) for place, (_, end) in zip(places, bounds, strict=True)]
-        ranges = [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
+        ranges = [whole(one) for one in ranges if one.start < one.end]
         ends = log.limited(ranges, {}, 10, None)
         batch = [
             row

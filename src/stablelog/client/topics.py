@@ -47,10 +47,13 @@ class Topic:
 
 
 class Listed(NamedTuple):
-    """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none."""
+    """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none. The
+    leader epoch is the partition's present one if the request asks for the start or the end; -1 if it is unknown.
+    """
 
     offset: int
     timestamp_ms: int
+    leader_epoch: int = -1
 
 
 def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -141,7 +144,7 @@ def read_offsets(response: Any) -> tuple[dict[TopicPartition, Listed], dict[Topi
         for partition in topic.partitions:
             target = (topic.name, partition.partition_index)
             if partition.error_code is ErrorCode.none:
-                found[target] = Listed(partition.offset, partition.timestamp)
+                found[target] = Listed(partition.offset, partition.timestamp, partition.leader_epoch)
             else:
                 refused[target] = partition.error_code
     return found, refused

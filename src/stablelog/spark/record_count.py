@@ -16,8 +16,10 @@ from stablelog.spark.source.counting import files_count, records_inside
 from stablelog.spark.source.cuts import batch_ranges
 from stablelog.spark.source.directory_log import DirectoryLog, steadily
 from stablelog.spark.source.object_log import ObjectLog
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.readable import to_read
 from stablelog.spark.source.reader import open_log
-from stablelog.spark.source.resolve import Log, Range
+from stablelog.spark.source.resolve import Log
 
 
 def count(given: Mapping[str, str] | None = None, **more: str) -> int:
@@ -39,7 +41,8 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     log = open_log(options)
     committed = options.isolation == "read_committed"
     try:
-        ranges, topic_ids = batch_ranges(options, log)
+        bounds, topic_ids = batch_ranges(options, log)
+        ranges = to_read(options, log, bounds, topic_ids)
         if isinstance(log, ObjectLog):
             return sum(log.count(wanted) for wanted in ranges)
         total = 0

@@ -7,11 +7,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from stablelog.errors import DataLossError, UnavailableError
+from stablelog.errors import DataLossError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
+from stablelog.spark.planning import Limits, plan
 from stablelog.spark.source.broker_log import BrokerLog
-from stablelog.spark.source.resolve import Range
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.readable import with_records
 from tests.broker.tiering.life import TIERED, TOPIC, URL, alive, lived
 from tests.clients.reading import read_to_end
 from tests.commands import run
@@ -91,7 +93,7 @@ def test_real_clients_of_a_lost_broker_meet_the_restored_one(tmp_path, monkeypat
             assert not again.errors()
         path = {"path": str(tmp_path / "new"), "subscribe": TOPIC}
         starting = json.dumps({TOPIC: {"0": lost["lost_from"] + 1}})
-        with pytest.raises(UnavailableError, match="is gone with the disk"):
+        with pytest.raises(DataLossError, match="are gone with the disk"):
             rows({**path, "startingOffsets": starting}, "value")
 
 
@@ -196,8 +198,19 @@ def check_spark(broker, read, lost):
     place, end = (TOPIC, 0), read[-1][0] + 1
     with contextlib.closing(log):
         start = lost["lost_from"] - 2
-        steps = [log.limited([Range(place, start, end)], {}, count, None)[place] for count in (1, 2, 3, 4)]
+        steps = [
+            log.limited(measured(log, place, start, end), {}, count, None)[place] for count in (1, 2, 3, 4)
+        ]
+        # A plan that was made before the restore has a task that begins at a lost offset.
+        planned = plan(log.spans([Range(place, lost["lost_from"] + 1, end)], {}), Limits())
     assert steps == [start + 1, start + 2, lost["next_offset"] + 1, lost["next_offset"] + 2]
+    with pytest.raises(DataLossError, match=f"{lost['lost_from']} on are gone"):
+        rows(given, "value", planned=planned)
+    assert [value for (value,) in rows({**given, "failOnDataLoss": "false"}, "value", planned=planned)] == new
+
+
+def measured(log, place, start, end):
+    return with_records(log, [Range(place, start, end)], {})
 
 
 def check_old_producer(old):

@@ -23,8 +23,9 @@ from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source.object_log import ObjectLog
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.readable import to_read
 from stablelog.spark.source.reader import StablelogReader
-from stablelog.spark.source.resolve import Range
 from stablelog.spark.source.tiered_log import TieredLog
 from stablelog.testing.s3 import Fault
 from stablelog.tier.chain import Chain, claim_epoch
@@ -339,9 +340,9 @@ def test_a_plan_does_not_read_another_topic_of_the_same_name(s3, topic):
     options = read_options({**options, "subscribe": topic}, BATCH)
     log = ObjectLog(options)
     ((place, topic_id),) = log.partitions().items()
-    assert list(log.spans([Range(place, 0, 10)], {topic: topic_id}))
+    assert to_read(options, log, [Range(place, 0, 10)], {topic: topic_id}) == [Range(place, 0, 10)]
     with pytest.raises(DataLossError, match=f"{topic} was deleted and created again"):
-        list(log.spans([Range(place, 0, 10)], {topic: "0" * 32}))
+        to_read(options, log, [Range(place, 0, 10)], {topic: "0" * 32})
 
 
 def test_a_stream_that_was_started_again_reads_all_partitions_of_a_topic_together(s3):

@@ -10,7 +10,8 @@ from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.source.object_log import ObjectLog
-from stablelog.spark.source.resolve import Range
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.readable import with_records
 from tests.broker.tiering.life import TOPIC, URL, alive, lived
 from tests.broker.tiering.test_restored_broker import stablelog
 from tests.spark.reading import rows, settled, tasks
@@ -74,7 +75,7 @@ def test_no_micro_batch_ends_among_lost_offsets(restored, limit):
     log.partitions()
     start, end, ends = 0, log.latest([place])[place], []
     while start < end:
-        start = log.limited([Range(place, start, end)], {}, *limit)[place]
+        start = log.limited(with_records(log, [Range(place, start, end)], {}), {}, *limit)[place]
         ends.append(start)
     assert ends[-1] == end
     assert len(ends) > 3

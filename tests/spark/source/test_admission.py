@@ -6,8 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.client.commits import Commit
+from stablelog.spark.source import ranges as source_ranges
 from stablelog.spark.source.admission import TriggerLimits, admit, count_up_to
-from stablelog.spark.source.resolve import Range
+
+
+def whole(place, start, end):
+    return source_ranges.whole(source_ranges.Range(place, start, end))
+
 
 PLACES = [("a", 0), ("a", 1), ("b", 0)]
 counts = st.integers(1, 6)
@@ -103,7 +108,7 @@ def test_micro_batches_are_whole_transactions_and_as_many_as_fit(history, limit)
     sequence, seen = 0, []
     while history.left(positions):
         expected = greedy(history, positions, limit)
-        ranges = [Range(place, positions[place], end) for place, end in history.ends.items()]
+        ranges = [whole(place, positions[place], end) for place, end in history.ends.items()]
         last = len(history.transactions)
         found = admit(ranges, history.commits, last, TriggerLimits(limit))
         count, parts = held(history, positions, found.ends)
@@ -123,7 +128,7 @@ def test_micro_batches_are_whole_transactions_and_as_many_as_fit(history, limit)
 @given(events, st.integers(1, 12))
 def test_bytes_are_records_of_an_average_size(history, limit):
     history = of(history)
-    ranges = [Range(place, 0, end) for place, end in history.ends.items()]
+    ranges = [whole(place, 0, end) for place, end in history.ends.items()]
     sizes = dict.fromkeys(PLACES, 100.0)
     by_count = admit(ranges, history.commits, len(history.transactions), TriggerLimits(limit))
     by_size = TriggerLimits(size_max=limit * 100 + 50, record_sizes=sizes)
@@ -134,7 +139,7 @@ def test_bytes_are_records_of_an_average_size(history, limit):
 @given(events, st.integers(0, 20))
 def test_records_are_counted_as_far_as_it_matters(history, enough):
     history = of(history)
-    ranges = [Range(place, 0, end) for place, end in history.ends.items()]
+    ranges = [whole(place, 0, end) for place, end in history.ends.items()]
     total = sum(count for _, _, count in history.left(dict.fromkeys(PLACES, 0)))
     found = count_up_to(ranges, history.commits, enough)
     assert found == total if total < enough else found >= enough
@@ -142,7 +147,7 @@ def test_records_are_counted_as_far_as_it_matters(history, enough):
 
 def test_what_is_left_of_a_run_that_was_cut_comes_next():
     history = of([(("a", 0), 5, False)])
-    found = admit([Range(("a", 0), 2, 5)], history.commits, 0, TriggerLimits(2))
+    found = admit([whole(("a", 0), 2, 5)], history.commits, 0, TriggerLimits(2))
     assert found == (0, {("a", 0): 4})
 
 
@@ -151,5 +156,5 @@ def test_the_children_of_a_joint_commit_are_never_parted():
     place = PLACES[0]
     children = [Commit(0, 3, 1, 0), Commit(3, 6, 1, 0), Commit(7, 9, 2, 0)]
     for limit in (1, 3, 4, 6, 7):
-        found = admit([Range(place, 0, 10)], {place: children}, 2, TriggerLimits(limit))
+        found = admit([whole(place, 0, 10)], {place: children}, 2, TriggerLimits(limit))
         assert found == (1, {place: 6})

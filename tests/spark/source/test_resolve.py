@@ -8,7 +8,9 @@ from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.source.resolve import Range, Waiting, batch_ranges, stream_end, stream_ranges
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.readable import micro_batch, parts_of
+from stablelog.spark.source.resolve import Waiting, batch_ranges, stream_end
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
 A, B = ("x", 0), ("x", 1)
@@ -37,6 +39,9 @@ class LogOnPaper:
 
     def log_ends(self, places):
         return {place: self.ends[place] + self.held for place in places}
+
+    def absences(self, ranges, topic_ids):
+        return {}
 
     def at_times(self, times):
         found = {place: max(self.starts[place], -(-time // 1000)) for place, time in times.items()}
@@ -132,7 +137,7 @@ LENIENT = replace(STREAMED, fail_on_data_loss=False)
 
 
 def planned(start, end, options=STREAMED):
-    return stream_ranges(options, LogOnPaper(), start, end)
+    return parts_of(micro_batch(options, LogOnPaper(), start, end))
 
 
 def test_a_micro_batch_is_what_lies_between_two_offsets():

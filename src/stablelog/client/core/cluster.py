@@ -418,21 +418,22 @@ class Cluster:
 
         return (yield from self.retrying("listing offsets", attempt))
 
-    def epoch_end(self, topic: str, partition: int, leader_epoch: int) -> Steps[int | None]:
-        """Return the offset at which a leader epoch of a partition ends, or the greatest epoch below it that the partition
-        has; None if the epoch is greater than each of the partition.
+    def epoch_end(self, topic: str, partition: int, leader_epoch: int) -> Steps[tuple[int, int] | None]:
+        """Return the greatest leader epoch of a partition that is not above an epoch, and the offset at which it ends; None
+        if the partition has no epoch as great. If each of its epochs is above, return the given epoch and the offset at
+        which the first one begins.
 
         Raises:
             RefusedError: the partition does not exist.
             UnavailableError: no response within the deadline.
         """
 
-        def attempt() -> Steps[int | None]:
+        def attempt() -> Steps[tuple[int, int] | None]:
             connection = yield from self.leader_connection(topic, partition)
             response = yield from connection.ask_steps(epoch_request(topic, partition, leader_epoch))
             found = response.topics[0].partitions[0]
             check(found.error_code, f"the leader epochs of {topic}-{partition}")
-            return int(found.end_offset) if found.end_offset >= 0 else None
+            return (int(found.leader_epoch), int(found.end_offset)) if found.end_offset >= 0 else None
 
         return (yield from self.retrying(f"asking for the leader epochs of {topic}-{partition}", attempt))
 

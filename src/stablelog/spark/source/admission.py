@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from stablelog.client.commits import Commit
-from stablelog.spark.source.resolve import Range
+from stablelog.spark.source.ranges import Readable
 from stablelog.types import TopicPartition
 
 NO_LIMIT = float("inf")
@@ -63,7 +63,7 @@ class _Step:
 
 
 def admit(
-    ranges: Iterable[Range],
+    ranges: Iterable[Readable],
     commits: Mapping[TopicPartition, Iterable[Commit]],
     commit_sequence: int,
     limits: TriggerLimits,
@@ -79,7 +79,7 @@ def admit(
         limits: the limits of the micro-batch.
     """
     ranges = list(ranges)
-    ends = {wanted.place: wanted.start for wanted in ranges}
+    ends = {wanted.place: wanted.whole.start for wanted in ranges}
     in_order = merge(*(_steps(wanted, commits[wanted.place]) for wanted in ranges), key=_sequence_of)
     is_first = True
     # All transactions of a joint commit have the same commit sequence, even several in one partition. Admit them
@@ -105,15 +105,15 @@ def admit(
 
 
 def count_up_to(
-    ranges: Iterable[Range], commits: Mapping[TopicPartition, Iterable[Commit]], enough: int
+    ranges: Iterable[Readable], commits: Mapping[TopicPartition, Iterable[Commit]], enough: int
 ) -> int:
     """Count the records in the ranges. Stop when the count has reached `enough`."""
     count = 0
     for wanted in ranges:
         for commit in commits[wanted.place]:
-            if commit.start_offset >= wanted.end or count >= enough:
+            if commit.start_offset >= wanted.whole.end or count >= enough:
                 break
-            count += min(commit.end_offset, wanted.end) - max(commit.start_offset, wanted.start)
+            count += sum(one.end - one.start for one in wanted.inside(commit.start_offset, commit.end_offset))
     return count
 
 
@@ -121,23 +121,23 @@ def _sequence_of(step: _Step) -> int:
     return step.commit_sequence
 
 
-def _steps(wanted: Range, commits: Iterable[Commit]) -> Iterator[_Step]:
+def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
     """Yield the steps of a partition (a transaction with the runs before it), in the order in which they have to be
-    read.
+    read. The batches with which a restore fills its gap are listed as a run, and do not count.
     """
     runs: list[tuple[int, int]] = []
     count = 0
     for commit in commits:
-        if commit.start_offset >= wanted.end:
+        if commit.start_offset >= wanted.whole.end:
             break
-        start, end = max(commit.start_offset, wanted.start), min(commit.end_offset, wanted.end)
-        count += max(end - start, 0)
-        if commit.commit_sequence >= 0 and start < end:
+        found = wanted.inside(commit.start_offset, commit.end_offset)
+        count += sum(one.end - one.start for one in found)
+        if commit.commit_sequence >= 0 and found:
             yield _Step(commit.commit_sequence, wanted.place, runs, count, commit.end_offset)
             runs, count = [], 0
-        elif start < end:
-            runs.append((start, end))
-    yield _Step(LAST, wanted.place, runs, count, wanted.end)
+        else:
+            runs += [(one.start, one.end) for one in found]
+    yield _Step(LAST, wanted.place, runs, count, wanted.whole.end)
 
 
 def _take_runs(

@@ -7,6 +7,7 @@ because markers and aborted records have offsets, too.
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,8 +23,10 @@ from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.times import first_in_batch, may_hold
-from stablelog.spark.source.lost_offsets import lost_range, readable, report
-from stablelog.spark.source.resolve import Range, lost, name
+from stablelog.spark.source.lost_offsets import LostRange, is_lost, lost_range, lost_ranges
+from stablelog.spark.source.ranges import Absence, Range, Readable, gap_message, gaps_for
+from stablelog.spark.source.resolve import lost, name
+from stablelog.tier.restoring import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import RESOLVED
@@ -61,6 +64,10 @@ class BrokerLog:
         self.cluster = cluster or connect(options)
         self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
         self._may_hold: dict[str, bool] = {}  # the answers of `_may_be_held`, by topic
+        # Leader epoch and log start offset of each partition at the last call of `earliest`.
+        self._started: dict[TopicPartition, tuple[int, int]] = {}
+        # The offsets that restores left without records, with the topic's id and the leader epoch to which they belong.
+        self._gaps: dict[TopicPartition, tuple[str, int, Sequence[LostRange]]] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions that the options name, from the broker's metadata, with their topics' ids."""
@@ -89,7 +96,11 @@ class BrokerLog:
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition, from the broker."""
-        return self._list(dict.fromkeys(places, EARLIEST))
+        if not places:
+            return {}
+        found = self.cluster.list_offsets(dict.fromkeys(places, EARLIEST), self._options.isolation)
+        self._started |= {place: (found[place].leader_epoch, found[place].offset) for place in places}
+        return {place: found[place].offset for place in places}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the visible end of each partition for a reader with the isolation level of the options, from the
@@ -164,12 +175,30 @@ class BrokerLog:
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
-            for part in self._readable(wanted):
-                yield FetchSpan(*part.place, part.start, part.end, self._size(part), topic_id)
+            yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
 
-    def _readable(self, wanted: Range) -> list[Range]:
-        """Return a range without the offsets that a restore of the broker left without records. Raises as `readable`."""
-        return readable(self._options, self.cluster, wanted)
+    def absences(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, Sequence[Absence]]:
+        """Return the offsets that restores of the broker left without records."""
+        return {
+            wanted: gaps_for(
+                wanted,
+                self._gaps_of(wanted.place, topic_ids.get(wanted.place[0], "")),
+                partial(is_lost, self.cluster, wanted.place),
+            )
+            for wanted in ranges
+        }
+
+    def _gaps_of(self, place: TopicPartition, topic_id: str) -> Sequence[LostRange]:
+        epoch, log_start = self._started.get(place, (-1, 0))
+        if epoch < LEADER_EPOCH_STEP or not joint.supported(self.cluster):
+            return ()
+        known = self._gaps.get(place)
+        if known is None or known[:2] != (topic_id, epoch):
+            gaps = lost_ranges(self.cluster, place, epoch, log_start)
+            known = self._gaps[place] = topic_id, epoch, gaps
+        return known[2]
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return a cut of commit-ordered topics (see `client.cuts`)."""
@@ -201,7 +230,8 @@ class BrokerLog:
                 return (
                     RECORD_SIZE_GUESS  # Use a guess: the task that later reads the range reports the error.
                 )
-            headers = [header for _, header in headers_in(fetched.records)]
+            # Batches after the range are left out: the batch that fills the gap of a restore takes all offsets of the gap.
+            headers = [header for _, header in headers_in(fetched.records) if header.base_offset < wanted.end]
             count = sum(header.last_offset_delta + 1 for header in headers)
             size = sum(header.size for header in headers)
             self._record_sizes[key] = size / count if count else RECORD_SIZE_GUESS
@@ -221,7 +251,7 @@ class BrokerLog:
 
     def limited(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
         count_max: int | None,
         size_max: int | None,
@@ -229,8 +259,7 @@ class BrokerLog:
         """Return an end offset for each range of a micro-batch, so that all ranges together stay within the limits.
         Each offset counts as one record of the average size.
         """
-        parts = {wanted.place: self._readable(wanted) for wanted in ranges}
-        return limited_by_offsets(parts, self._size, count_max, size_max)
+        return limited_by_offsets(ranges, self._size, count_max, size_max)
 
     def close(self) -> None:
         """Close the connections to the brokers."""
@@ -241,7 +270,7 @@ class BrokerLog:
 
 
 def limited_by_offsets(
-    parts: Mapping[TopicPartition, Sequence[Range]],
+    ranges: Sequence[Readable],
     size_of: Callable[[Range], int],
     count_max: int | None,
     size_max: int | None,
@@ -250,31 +279,22 @@ def limited_by_offsets(
     bytes. Each offset counts as one record of the average size.
 
     Args:
-        parts: the ranges of each partition, which follow each other.
+        ranges: the range of each partition.
         size_of: returns the size of a range in bytes.
         count_max: the limit of records; None for no limit.
         size_max: the limit of bytes; None for no limit.
     """
-    counts = {place: sum(one.end - one.start for one in found) for place, found in parts.items()}
+    counts = {one.place: one.count for one in ranges}
     if count_max is not None:
         counts = shares(counts, count_max)
     if size_max is not None:
         limited = [
-            Range(place, found[0].start, found[0].start + counts[place]) for place, found in parts.items()
+            part for one in ranges for part in one.inside(one.whole.start, one.end_after(counts[one.place]))
         ]
         excess = sum(map(size_of, limited)) / size_max
         if excess > 1:
             counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
-    return {place: _end_of(found, counts[place]) for place, found in parts.items()}
-
-
-def _end_of(parts: Sequence[Range], count: int) -> int:
-    """Return the offset after the first `count` offsets of some ranges of one partition."""
-    for part in parts:
-        if count <= part.end - part.start:
-            return part.start + count
-        count -= part.end - part.start
-    return parts[-1].end
+    return {one.place: one.end_after(counts[one.place]) for one in ranges}
 
 
 def answers(
@@ -426,7 +446,7 @@ def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: in
             raise UnavailableError(
                 f"{name(place)} ends before offset {offset}, which existed when the read was planned"
             )
-        report(options, place, offset, gone)
+        lost(options, gap_message(place, offset, *gone))
         return gone.end
     lost(
         options,

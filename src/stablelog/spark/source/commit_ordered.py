@@ -11,7 +11,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.commits import Commits
 from stablelog.client.cuts import Cut
 from stablelog.errors import RefusedError, UsageError
-from stablelog.spark.source.resolve import Log, Range
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.resolve import Log
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
 

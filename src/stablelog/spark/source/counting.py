@@ -18,7 +18,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.spark.planning import shares
 from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.source.resolve import Range
+from stablelog.spark.source.ranges import Range, Readable
 
 
 class CountedSegment(Protocol):
@@ -227,23 +227,22 @@ def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start:
 
 
 def files_limited(
-    files: Mapping[Range, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
-) -> dict[Range, int]:
+    files: Mapping[Readable, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
+) -> dict[Readable, int]:
     """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. They
     contain at least one batch, even if it is larger than the limit.
 
     Markers, aborted records and gaps do not count. Each range gets a share of the limit. If a range does not use its
     share, the other ranges get the rest.
     """
-    amounts = {wanted: wanted.end - wanted.start for wanted in files}
+    amounts = {wanted: wanted.count for wanted in files}
     count_left, size_left = count_max or _NO_LIMIT, size_max or _NO_LIMIT
-    counts, total = shares(amounts, count_left), sum(amounts.values())
+    counts, total = shares(amounts, count_left), max(sum(amounts.values()), 1)
     sizes = {wanted: size_left * amount // total for wanted, amount in amounts.items()}
-    found = {wanted: wanted.start for wanted in files}
+    found = {wanted: wanted.whole.start if wanted.parts else wanted.whole.end for wanted in files}
     for is_second in (False, True):
         for wanted in files:
-            rest = wanted._replace(start=found[wanted])
-            if rest.start == rest.end:
+            if found[wanted] == wanted.whole.end:
                 continue
             budget = _Budget(
                 count_left if is_second else counts[wanted], size_left if is_second else sizes[wanted]
@@ -251,8 +250,10 @@ def files_limited(
             before = budget.count, budget.size
             # If no range has advanced, read one batch even if it is larger than the limit. Otherwise the stream would
             # never get past this batch.
-            is_stuck = is_second and all(found[one] == one.start for one in files)
-            found[wanted] = _limit(files[wanted], rest, budget, committed=committed, is_stuck=is_stuck)
+            is_stuck = is_second and all(found[one] == one.whole.start for one in files if one.parts)
+            found[wanted] = _limit(
+                files[wanted], wanted, found[wanted], budget, committed=committed, is_stuck=is_stuck
+            )
             count_left -= before[0] - budget.count
             size_left -= before[1] - budget.size
     return found
@@ -264,10 +265,24 @@ class _Budget:
     size: int
 
 
-def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool) -> int:
-    """Return the end offset up to which the budget of records and bytes is sufficient, and subtract the used part from
-    the budget. With `is_stuck`, the first batch is taken even if it has more bytes than the budget.
+def _limit(
+    files: PartitionFiles, wanted: Readable, start: int, budget: _Budget, *, committed: bool, is_stuck: bool
+) -> int:
+    """Return the end offset up to which the budget of records and bytes is sufficient from `start` on, and subtract the
+    used part from the budget. With `is_stuck`, the first batch is taken even if it has more bytes than the budget.
     """
+    end = start
+    for part in wanted.inside(start, wanted.whole.end):
+        end = _limit_part(files, part, budget, committed=committed, is_stuck=is_stuck and end == start)
+        if end < part.end:
+            return end
+    return wanted.whole.end
+
+
+def _limit_part(
+    files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
+) -> int:
+    """Return the end of what the budget is sufficient for of a part of a range, as `_limit`."""
     aborted = Aborted.of(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start
     for header, _ in _headers(files, wanted.start, wanted.end):

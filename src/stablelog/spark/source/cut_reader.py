@@ -27,8 +27,9 @@ from stablelog.spark.source import reader
 from stablelog.spark.source.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
 from stablelog.spark.source.commit_ordered import commit_ordered
 from stablelog.spark.source.cuts import Cuts
+from stablelog.spark.source.readable import micro_batch, parts_of
 from stablelog.spark.source.reader import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
-from stablelog.spark.source.resolve import lost, ranges_between, stream_end, stream_ranges
+from stablelog.spark.source.resolve import lost, stream_end
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -133,23 +134,25 @@ class CutStreamReader(StablelogStreamReader):
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self.options
-        ranges = ranges_between(self._begun(start, end), end.next_offsets)
+        known = replace(start, next_offsets=self._begun(start, end))
+        ranges = micro_batch(options, self.source, known, end, is_planned=False)
+        whole = [one.whole for one in ranges]
         if self._waits(
-            lambda: count_up_to(ranges, self.cuts.commits(ranges), options.trigger_offsets_min or 0)
+            lambda: count_up_to(ranges, self.cuts.commits(whole), options.trigger_offsets_min or 0)
         ):
             return start
         limits = TriggerLimits(options.trigger_offsets_max or NO_LIMIT, options.trigger_size_max or NO_LIMIT)
         if limits.size_max < NO_LIMIT:
             record_size = commit_ordered(self.source).record_size
-            sizes = {one.place: record_size(one, "read_committed") for one in ranges}
+            sizes = {one.place: record_size(one.parts[0], "read_committed") for one in ranges if one.parts}
             limits = replace(limits, record_sizes=sizes)
         # A range has at most as many records as offsets. If the number of all offsets is within the limits, read all
         # ranges to their ends.
-        counts = {one.place: one.end - one.start for one in ranges}
+        counts = {one.place: one.count for one in ranges}
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
             return end
-        found = admit(ranges, self.cuts.commits(ranges), end.point.commit_sequence, limits)
+        found = admit(ranges, self.cuts.commits(whole), end.point.commit_sequence, limits)
         return StreamOffsets(
             {**end.next_offsets, **found.ends},
             end.topic_ids,
@@ -188,11 +191,11 @@ class CutStreamReader(StablelogStreamReader):
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)
         known = replace(before, next_offsets=self._begun(before, after))
-        ranges = stream_ranges(self.options, self.source, known, after)
+        ranges = micro_batch(self.options, self.source, known, after)
         if ranges:
-            read = replace(before, next_offsets={one.place: one.end for one in ranges})
+            read = replace(before, next_offsets={one.place: one.whole.end for one in ranges})
             self.cuts.check_whole(read, before.next_offsets.keys())
-        spans = self.source.spans(ranges, after.topic_ids)
+        spans = self.source.spans(parts_of(ranges), after.topic_ids)
         return [TaskPartition(pieces) for pieces in plan(spans, reader.limits(self.options))]
 
     def stop(self) -> None:

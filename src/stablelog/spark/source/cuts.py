@@ -23,7 +23,8 @@ from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.source import resolve
 from stablelog.spark.source.commit_ordered import CommitOrderedLog, commit_ordered
-from stablelog.spark.source.resolve import Log, Range, lost, name, names, ranges_between
+from stablelog.spark.source.ranges import Range
+from stablelog.spark.source.resolve import Log, lost, name, names, ranges_between
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED

@@ -16,7 +16,7 @@ from stablelog.client.cluster import LATEST
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UnavailableError, UsageError
-from stablelog.log.files.restored import read_restored
+from stablelog.log.files.restored import Restored, read_restored
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.segments.data_directory import (
@@ -32,7 +32,8 @@ from stablelog.spark.segments.segment_file import BehindError, GoneError
 from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
-from stablelog.spark.source.resolve import Range, name
+from stablelog.spark.source.ranges import Absence, Range, Readable, gaps_for
+from stablelog.spark.source.resolve import name
 from stablelog.tier.local_state import LocalState
 from stablelog.types import TopicPartition
 
@@ -184,6 +185,16 @@ class DirectoryLog:
         _check_is_local(files, start)
         return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
+    def absences(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, Sequence[Absence]]:
+        """Return the offsets that restores left without records, from the files."""
+        found: dict[Range, Sequence[Absence]] = {}
+        for wanted in ranges:
+            restored = read_restored(LocalDisk(read_only=True), self._of(wanted.place).directory)
+            found[wanted] = () if restored is None else _gaps_for(wanted, restored)
+        return found
+
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the segment files with its records.
 
@@ -201,7 +212,7 @@ class DirectoryLog:
 
     def limited(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
         count_max: int | None,
         size_max: int | None,
@@ -216,20 +227,14 @@ class DirectoryLog:
         """Do nothing: a directory keeps nothing for a read."""
 
 
+def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
+    return gaps_for(wanted, restored.gaps, lambda offset: restored.lost_range(offset) is not None)
+
+
 def _check_is_local(files: PartitionFiles, start: int) -> None:
-    """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads,
-    or if a restore did not find the offset.
-    """
-    disk = LocalDisk(read_only=True)
-    restored = read_restored(disk, files.directory)
-    lost_range = None if restored is None else restored.lost_range(start)
-    if lost_range is not None:
-        raise UnavailableError(
-            f"offset {start} of {files.directory} is gone with the disk of a lost broker: the restored log ends at offset "
-            f"{lost_range[0]}, and new records begin at {lost_range[1]}"
-        )
+    """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads."""
     local_start = max(files.first_offset, files.log_start_offset())
-    if start < local_start and LocalState(disk, files.directory).read() is not None:
+    if start < local_start and LocalState(LocalDisk(read_only=True), files.directory).read() is not None:
         raise UnavailableError(
             f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: read "
             f"them through the broker (kafka.bootstrap.servers), or begin at offset {local_start} (startingOffsets)"
@@ -357,7 +362,7 @@ class SharedLog(BrokerLog):
 
     def limited(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
         count_max: int | None,
         size_max: int | None,
@@ -365,8 +370,9 @@ class SharedLog(BrokerLog):
         """Return an end offset for each range of a micro-batch. Count the records in the segment files if all are
         readable, and estimate them from the broker otherwise.
         """
-        found = self.files_of(ranges, topic_ids)
-        seen = {wanted: files for wanted, files in found.items() if files is not None}
+        found = self.files_of([one.whole for one in ranges], topic_ids)
+        listed = ((one, found[one.whole]) for one in ranges)
+        seen = {one: files for one, files in listed if files is not None}
         if len(seen) < len(ranges):
             return super().limited(ranges, topic_ids, count_max, size_max)
         committed = self._options.isolation == "read_committed"
@@ -374,4 +380,4 @@ class SharedLog(BrokerLog):
             ends = files_limited(seen, count_max, size_max, committed=committed)
         except GoneError:  # Retention removed a file, or the files lack data.
             return super().limited(ranges, topic_ids, count_max, size_max)
-        return {wanted.place: end for wanted, end in ends.items()}
+        return {one.place: end for one, end in ends.items()}

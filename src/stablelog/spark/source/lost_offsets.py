@@ -1,21 +1,18 @@
-"""The offsets that a restore of a broker left without records, found by requests to the broker.
+"""The offsets that restores of a broker left without records, found by requests to the broker.
 
 The broker answers a fetch at such an offset with OFFSET_OUT_OF_RANGE, although the log goes on after it. Each restore has
-its own leader epoch, and the lost offsets are all offsets of this epoch. So the leader epochs tell where they begin and
-end, also if the log has only a few records between the lost offsets of two restores.
+a leader epoch of its own, which is greater than the one before by LEADER_EPOCH_STEP or more, and the lost offsets are all
+offsets of this epoch. Restores without a record between them have one epoch. So the leader epochs tell where they begin and end, however many or few they are. A log whose
+leader epoch is below LEADER_EPOCH_STEP was never restored.
 """
 
 from typing import Final, NamedTuple
 
 from stablelog.client.cluster import Cluster
 from stablelog.errors import OffsetOutOfRangeError
-from stablelog.spark.options import ReadOptions
-from stablelog.spark.source.resolve import Range, lost, name
+from stablelog.tier.restoring import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 
-LOST_COUNT_MIN: Final = (
-    1_000_000_000  # The fewest offsets of a restore that have no record (`tier.restoring.GAP`).
-)
 EPOCH_END: Final = 1 << 31  # Greater than each leader epoch.
 
 
@@ -50,42 +47,65 @@ def lost_range(cluster: Cluster, place: TopicPartition, offset: int) -> LostRang
     while high - low > 1:
         middle = (low + high) // 2
         found = cluster.epoch_end(*place, middle)
-        if found is not None and found <= offset:
-            low, start = middle, found
+        if found is not None and found[1] <= offset:
+            low, start = middle, found[1]
         else:
-            high, end = middle, found
+            high, end = middle, None if found is None else found[1]
     return None if end is None else LostRange(start, end)
 
 
-def readable(options: ReadOptions, cluster: Cluster, wanted: Range) -> list[Range]:
-    """Return a range without the lost offsets, as several ranges: a task that began among them would get an error.
+def lost_ranges(
+    cluster: Cluster, place: TopicPartition, leader_epoch: int, log_start: int
+) -> tuple[LostRange, ...]:
+    """Return the lost offsets of all restores of a partition, in the order of the offsets.
 
-    Lost offsets are at least LOST_COUNT_MIN, and the lost broker has used less than half of them. So a range of fewer than
-    half as many offsets needs no request.
+    The search goes down in steps of LEADER_EPOCH_STEP. Of the epochs within a step, only the lowest can be that of a
+    restore. So a restore takes about a dozen requests, and the starts of the broker take none.
 
-    Raises:
-        UnavailableError: the range begins among lost offsets, and failOnDataLoss is true.
+    Args:
+        cluster: the brokers.
+        place: the partition.
+        leader_epoch: the partition's present leader epoch.
+        log_start: the log start offset. Lost offsets before it are left out.
     """
-    found, start, step = [], wanted.start, LOST_COUNT_MIN // 2
-    while wanted.end - start >= step:
-        probes = range(start, wanted.end, step)
-        inside = next((offset for offset in probes if is_lost(cluster, wanted.place, offset)), None)
-        gone = None if inside is None else lost_range(cluster, wanted.place, inside)
-        if gone is None:
+    found: list[LostRange] = []
+    high = leader_epoch
+    while high >= LEADER_EPOCH_STEP:
+        below = high - LEADER_EPOCH_STEP
+        before = cluster.epoch_end(*place, below)
+        if before is None:  # The log has no epoch above `below`.
+            high = below
+            continue
+        low, start = before
+        # The epochs up to `low` end at `start`, and the next one begins there.
+        one = _end_of_next(cluster, place, start, low, high)
+        if one is not None and _is_of_restore(cluster, place, max(start + 1, log_start), one):
+            found.append(LostRange(start, one))
+        high = min(low, below)
+        if start <= log_start:
             break
-        if inside == start:
-            report(options, wanted.place, start, gone)
+    return tuple(reversed(found))
+
+
+def _is_of_restore(cluster: Cluster, place: TopicPartition, offset: int, end: int) -> bool:
+    """Whether a leader epoch with an offset, and the end `end`, is that of a restore. The broker may also have started
+    LEADER_EPOCH_STEP times without a record in the partition.
+    """
+    # Between two restores without a record between them there is a border, at which a fetch is not out of range.
+    return offset < end and any(is_lost(cluster, place, one) for one in (offset, end - 1))
+
+
+def _end_of_next(cluster: Cluster, place: TopicPartition, start: int, low: int, high: int) -> int | None:
+    """Return the end offset of the leader epoch that begins at `start`, and is greater than `low` and at most `high`; None
+    if there is none.
+    """
+    end = None
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = cluster.epoch_end(*place, middle)
+        if found is not None and found[1] <= start:
+            low = middle
         else:
-            found.append(wanted._replace(start=start, end=gone.start))
-        start = gone.end
-    found.append(wanted._replace(start=start))
-    return [one for one in found if one.start < one.end] or [wanted]
-
-
-def report(options: ReadOptions, place: TopicPartition, offset: int, gone: LostRange) -> None:
-    """Report that a reader is at a lost offset. Raises UnavailableError unless failOnDataLoss is false."""
-    lost(
-        options,
-        f"{name(place)} cannot be read from offset {offset}: all records from offset {gone.start} on are gone with the disk "
-        f"of a lost broker, and new records begin at offset {gone.end}",
-    )
+            end = None if found is None else found[1]
+            high = middle - 1
+    return end

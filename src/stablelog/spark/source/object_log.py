@@ -19,8 +19,9 @@ from stablelog.spark.planning import Span
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import limited_by_offsets
 from stablelog.spark.source.counting import files_count
-from stablelog.spark.source.resolve import Range, name
-from stablelog.spark.source.stored_ranges import readable
+from stablelog.spark.source.ranges import Absence, Range, Readable
+from stablelog.spark.source.resolve import name
+from stablelog.spark.source.stored_ranges import absences_in
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -170,18 +171,26 @@ class ObjectLog:
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the objects with its records."""
         found = self._all_of({wanted.place for wanted in ranges})
-        for wanted in ranges:
-            self._needed[wanted.place] = found[wanted.place].first_needed(wanted.start)
-            yield from self._spans_of(wanted, topic_ids.get(wanted.place[0], ""))
+        firsts: dict[TopicPartition, int] = {}
+        for place, start, _ in ranges:
+            firsts[place] = min(start, firsts.get(place, start))
+        self._needed |= {place: found[place].first_needed(start) for place, start in firsts.items()}
+        for place, start, end in ranges:
+            yield found[place].span(start, end, topic_ids.get(place[0], ""))
 
-    def _spans_of(self, wanted: Range, topic_id: str) -> Iterable[Span]:
-        stored = self._of(wanted.place)
-        for part in readable(self._options, stored, wanted, topic_id):
-            yield stored.span(part.start, part.end, topic_id)
+    def absences(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, Sequence[Absence]]:
+        """Return the offsets that restores left without records, and the holes of the store."""
+        found = self._all_of({wanted.place for wanted in ranges})
+        return {
+            wanted: absences_in(found[wanted.place], wanted, topic_ids.get(wanted.place[0], ""))
+            for wanted in ranges
+        }
 
     def count(self, wanted: Range) -> int:
         """Count the records of a range that the reader gets: by the manifest, where no transaction was aborted, and by
-        the headers of batches elsewhere.
+        the headers of batches elsewhere. All offsets of the range can be read.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -189,7 +198,7 @@ class ObjectLog:
         """
         stored = self._of(wanted.place)
         try:
-            return sum(self._counted(stored, part) for part in readable(self._options, stored, wanted))
+            return self._counted(stored, wanted)
         except ObjectMissingError as missing:
             raise DamageError(f"{missing}, and {stored.listed_by}: restore the object") from missing
 
@@ -208,7 +217,7 @@ class ObjectLog:
 
     def limited(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
         count_max: int | None,
         size_max: int | None,
@@ -216,15 +225,10 @@ class ObjectLog:
         """Return an end offset for each range of a micro-batch. Each offset counts as one record, of the average size in
         its segments.
         """
-        parts = {wanted.place: self._there(wanted) or [wanted] for wanted in ranges}
-        return limited_by_offsets(parts, self._size, count_max, size_max)
-
-    def _there(self, wanted: Range) -> list[Range]:
-        return readable(self._options, self._of(wanted.place), wanted)
+        return limited_by_offsets(ranges, self._size, count_max, size_max)
 
     def _size(self, wanted: Range) -> int:
-        stored = self._of(wanted.place)
-        return sum(stored.span(part.start, part.end).size for part in self._there(wanted))
+        return self._of(wanted.place).span(wanted.start, wanted.end).size
 
     def close(self) -> None:
         """Do nothing: the tasks of the read need its pins."""

@@ -37,13 +37,12 @@ from stablelog.spark.source import (
 )
 from stablelog.spark.source.commit_ordered import group_of
 from stablelog.spark.source.cuts import batch_ranges
+from stablelog.spark.source.readable import micro_batch, parts_of, to_read
 from stablelog.spark.source.resolve import (
     Log,
     Waiting,
-    ranges_between,
     resolve,
     stream_end,
-    stream_ranges,
     topic_ids_of,
 )
 from stablelog.spark.worker import tune_worker
@@ -199,7 +198,7 @@ class StablelogReader(DataSourceReader):
         try:
             ranges, topic_ids = batch_ranges(self._options, log)
             check_columns(self._columns, log, topic_ids)
-            spans = log.spans(ranges, topic_ids)
+            spans = log.spans(to_read(self._options, log, ranges, topic_ids), topic_ids)
             return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
         except BaseException:
             log.end_read()
@@ -323,19 +322,11 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self.options
-        ranges = ranges_between(start.next_offsets, end.next_offsets)
-        if self._waits(lambda: sum(wanted.end - wanted.start for wanted in ranges)):
+        ranges = micro_batch(options, self.source, start, end, is_planned=False)
+        if self._waits(lambda: sum(one.count for one in ranges)):
             return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
-        if not options.fail_on_data_loss:
-            # Skip a removed range as a whole: the limits apply only to existing records.
-            firsts = self.source.earliest([wanted.place for wanted in ranges])
-            ranges = [
-                wanted._replace(start=max(wanted.start, firsts[wanted.place]))
-                for wanted in ranges
-                if firsts[wanted.place] < wanted.end
-            ]
         ends = self.source.limited(
             ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
         )
@@ -362,11 +353,11 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         method before the others.
         """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
-        ranges = stream_ranges(self.options, self.source, before, after)
+        ranges = micro_batch(self.options, self.source, before, after)
         topics = after.topic_ids.keys() - self._checked
         check_columns(self.columns, self.source, topics)
         self._checked |= topics
-        spans = self.source.spans(ranges, after.topic_ids)
+        spans = self.source.spans(parts_of(ranges), after.topic_ids)
         return [TaskPartition(pieces) for pieces in plan(spans, limits(self.options))]
 
     @one_line_each

@@ -10,26 +10,18 @@ are not in the object store yet: a stream waits for them, and a batch ends at th
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.source.ranges import Absence, Answer, Range, Readable, answer_at
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 SHOWN_MAX = 5  # maximum of partitions that a message names
-
-
-class Range(NamedTuple):
-    """A range of offsets of a partition. `end` is exclusive."""
-
-    place: TopicPartition
-    start: int
-    end: int
 
 
 class Log(Protocol):
@@ -70,9 +62,16 @@ class Log(Protocol):
         The record may be after the visible end.
         """
 
+    def absences(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> Mapping[Range, Sequence[Absence]]:
+        """Return for each range the offsets that cannot be read, in their order: lost offsets of restores, and holes of a
+        store. They may reach beyond the range. `earliest` was called for the partitions before.
+        """
+
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range and its size in bytes. `spark.planning` divides the spans between
-        tasks.
+        """Return a span for each range: the range and its size in bytes. All offsets of the ranges can be read.
+        `spark.planning` divides the spans between tasks.
         """
 
     def files_of(
@@ -82,13 +81,13 @@ class Log(Protocol):
 
     def limited(
         self,
-        ranges: Sequence[Range],
+        ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
         """Return an end offset for each range, so that all ranges together stay within a limit of records and of stored
-        bytes.
+        bytes. A range without a part to read ends at its end.
         """
 
     def close(self) -> None:
@@ -212,12 +211,15 @@ def resolve(
             wanted = first
         elif wanted == LATEST:
             wanted = latest[place]
-        elif wanted < first:
-            lost(options, f"{name(place)} begins at offset {first}, but {option} is {wanted}")
-            wanted = first
-        elif wanted > log_ends.get(place, wanted) and not log_.may_lag:
-            lost(options, f"{name(place)} ends at offset {log_ends[place]}, but {option} is {wanted}")
-            wanted = log_ends[place]
+        else:
+            end = log_ends.get(place, latest[place])
+            answer = answer_at(wanted, first, latest[place], end, may_lag=log_.may_lag)
+            if answer is Answer.REMOVED:
+                lost(options, f"{name(place)} begins at offset {first}, but {option} is {wanted}")
+                wanted = first
+            elif answer is Answer.PAST_END:
+                lost(options, f"{name(place)} ends at offset {end}, but {option} is {wanted}")
+                wanted = end
         found[place] = wanted
     return found
 
@@ -279,42 +281,6 @@ def _at_times(
             )
         found[place] = log_ends[place] if offset is None else offset
     return found
-
-
-def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: StreamOffsets) -> list[Range]:
-    """Return the ranges that a micro-batch reads. Equal offsets give equal ranges, as long as no records are lost.
-
-    Raises:
-        DataLossError: some of the records were removed, and failOnDataLoss is true.
-    """
-    replaced = start.replaced(end.topic_ids)
-    # A partition that was added later, or whose topic was created again, is read from its beginning.
-    known = {place: offset for place, offset in start.next_offsets.items() if place[0] not in replaced}
-    ranges = ranges_between(known, end.next_offsets)
-    try:
-        earliest = log_.earliest([wanted.place for wanted in ranges])
-    except UnknownTopicOrPartitionError:
-        if options.fail_on_data_loss:
-            raise
-        there = log_.partitions(there_only=True)
-        gone = [wanted.place for wanted in ranges if wanted.place not in there]
-        if gone:
-            lost(options, f"{names(gone)} does not exist any more, and was not read to its end")
-        ranges = [wanted for wanted in ranges if wanted.place in there]
-        earliest = log_.earliest([wanted.place for wanted in ranges])
-    kept = []
-    for wanted in ranges:
-        first = earliest[wanted.place]
-        if wanted.start < first:
-            lost(
-                options,
-                f"{name(wanted.place)} begins at offset {first} now: offsets {wanted.start} to {min(first, wanted.end) - 1} "
-                "were removed before they were read",
-            )
-            wanted = wanted._replace(start=first)
-        if wanted.start < wanted.end:
-            kept.append(wanted)
-    return kept
 
 
 class Waiting:
@@ -380,11 +346,9 @@ def stream_end(
     }
     log_ends = (latest if options.cut else log_.log_ends(past)) if past else {}
     for place, before in past.items():
-        found[place] = before
-        if before > log_ends[place] and not log_.may_lag:
-            lost(
-                options, f"{name(place)} ends at offset {log_ends[place]}, but was read up to {before} before"
-            )
-            found[place] = log_ends[place]
+        found[place], end = before, log_ends[place]
+        if answer_at(before, 0, latest[place], end, may_lag=log_.may_lag) is Answer.PAST_END:
+            lost(options, f"{name(place)} ends at offset {end}, but was read up to {before} before")
+            found[place] = end
     waiting.tell(log_, {place: (at, latest[place]) for place, at in past.items() if found[place] == at})
     return StreamOffsets(found, ids)

@@ -17,8 +17,9 @@ from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.directory_log import SharedLog
-from stablelog.spark.source.resolve import Range, name
-from stablelog.spark.source.stored_ranges import readable
+from stablelog.spark.source.ranges import Absence, Range, without
+from stablelog.spark.source.resolve import name
+from stablelog.spark.source.stored_ranges import holes_in
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
 
@@ -41,38 +42,67 @@ class TieredLog(SharedLog):
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return the spans of each range: the part that is only in the store, and the rest."""
+        in_store = self._in_store(ranges, topic_ids)
+        for wanted in ranges:
+            rest = wanted
+            if wanted in in_store:
+                stored, part = in_store[wanted]
+                span = self._stored_span(stored, part)
+                if span is not None:
+                    yield span
+                    rest = wanted._replace(start=part.end)
+            if rest.start < rest.end:
+                yield from super().spans([rest], topic_ids)
+
+    def absences(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, Sequence[Absence]]:
+        """Return the offsets that restores of the broker left without records, and the holes of the store in what only the
+        store has.
+        """
+        in_store = self._in_store(ranges, topic_ids)
+        found = super().absences(ranges, topic_ids)
+        for wanted, (stored, part) in in_store.items():
+            gaps = found[wanted]
+            holes = [hole for one in without(part, 0, gaps).parts for hole in holes_in(stored, one)]
+            found[wanted] = sorted([*gaps, *holes], key=lambda one: one.start)
+        return found
+
+    def _in_store(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, tuple[StoredPartition, Range]]:
+        """Return for each range that begins in the store what the store has of the partition, and the first part of the
+        range, which the disk of the broker lacks.
+        """
         local = self._local_starts(ranges)
-        self._needed |= {wanted.place: wanted.start for wanted in ranges}
+        firsts: dict[TopicPartition, int] = {}
+        for place, start, _ in ranges:
+            firsts[place] = min(start, firsts.get(place, start))
+        self._needed |= firsts
         remote = {
             wanted: topic_ids[wanted.place[0]]
             for wanted in ranges
             if wanted.start < local[wanted.place] and topic_ids.get(wanted.place[0])
         }
         stored = {one.place: one for one in self._read(remote)}
+        found = {}
         for wanted in ranges:
-            rest = wanted
-            found = stored.get(wanted.place)
-            if found is not None:
-                end = min(wanted.end, local[wanted.place], found.end_offset)
-                if found.start_offset <= wanted.start < end:
-                    spans = self._stored_spans(found, wanted._replace(end=end))
-                    if spans is not None:
-                        yield from spans
-                        rest = wanted._replace(start=end)
-            if rest.start < rest.end:
-                yield from super().spans([rest], topic_ids)
+            known = stored.get(wanted.place)
+            if known is not None:
+                end = min(wanted.end, local[wanted.place], known.end_offset)
+                if known.start_offset <= wanted.start < end:
+                    found[wanted] = known, wanted._replace(end=end)
+        return found
 
-    def _stored_spans(self, stored: StoredPartition, wanted: Range) -> list[Span] | None:
-        """Return the spans of a range in the store; None if the broker must serve it, because the store cannot."""
+    def _stored_span(self, stored: StoredPartition, part: Range) -> Span | None:
+        """Return the span of a range in the store; None if the broker must serve it, because the store cannot."""
         topic_id = stored.partition.topic_id.hex
-        parts = readable(self._options, stored, wanted)
         try:
-            for part in parts:
-                # What a span loads when it becomes a piece is loaded here, where an error has this way out.
-                stored.aborted(part.start, part.end)
-            return [stored.span(part.start, part.end, topic_id) for part in parts]
+            # What a span loads when it becomes a piece is loaded here, where an error has this way out.
+            stored.aborted(part.start, part.end)
+            return stored.span(part.start, part.end, topic_id)
         except (DamageError, UnavailableError, ObjectMissingError, NewerFormatError) as error:
-            log.warning("%s is read through its broker: %s", name(wanted.place), error)
+            log.warning("%s is read through its broker: %s", name(part.place), error)
             return None
 
     def _read(self, wanted: Mapping[Range, str]) -> Iterator[StoredPartition]:

@@ -1,0 +1,170 @@
+"""Ranges of offsets of a read: what a log has at the offsets that a reader asks for.
+
+The records of a range are not its offsets from start to end. A restore of the broker leaves offsets without records,
+and a segment can be missing in a store of Apache Kafka. `Readable` has the parts of a range that can be read. The
+planning of tasks, the limits of a micro-batch, the wait for a minimum, the admission of transactions and a count take
+their ranges from it, and never the difference between an end and a start.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from stablelog.types import TopicPartition
+
+
+class Range(NamedTuple):
+    """A range of offsets of a partition. `end` is exclusive."""
+
+    place: TopicPartition
+    start: int
+    end: int
+
+
+class Answer(Enum):
+    """What a log says about an offset that a reader asks for, or about the offset of a time."""
+
+    VISIBLE = "visible end"  # Not after the visible end: the reader gets the records from there on.
+    NOT_YET = (
+        "not yet"  # After the visible end, and not lost: a stream waits, and a batch ends at the visible end.
+    )
+    PAST_END = "log end"  # Past the log end: records are lost.
+    REMOVED = "log start"  # Before the log start: records are lost.
+    GAP = "gap"  # A restore left the offset without a record.
+    HOLE = "hole"  # The store lacks the segment with the offset.
+
+
+def answer_at(offset: int, log_start: int, visible_end: int, log_end: int, *, may_lag: bool) -> Answer:
+    """Return where an offset is between the ends of a partition.
+
+    Args:
+        offset: the offset.
+        log_start: the log start offset.
+        visible_end: the end for a reader with the isolation level of the read.
+        log_end: the log end; only needed for an offset after the visible end.
+        may_lag: whether the log may get records that exist already, as an object store does.
+    """
+    if offset < log_start:
+        return Answer.REMOVED
+    if offset <= visible_end:
+        return Answer.VISIBLE
+    return Answer.NOT_YET if may_lag or offset <= log_end else Answer.PAST_END
+
+
+class Absence(NamedTuple):
+    """Offsets without readable records. `end` is exclusive.
+
+    Attributes:
+        start: the first of them. A reader at `start` of a gap has read all records before it, and misses none.
+        end: the offset of the next record that can be read.
+        answer: GAP, HOLE or REMOVED.
+        message: what a reader of them misses, for the user; empty for a gap, whose message names the reader's offset.
+    """
+
+    start: int
+    end: int
+    answer: Answer
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A range of a partition, and the parts of it that can be read.
+
+    Attributes:
+        whole: the range. It begins at the log start or later.
+        parts: the parts, in the order of their offsets. None of them is empty.
+        losses: what the reader of the range misses: one message for each loss.
+    """
+
+    whole: Range
+    parts: tuple[Range, ...]
+    losses: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition."""
+        return self.whole.place
+
+    @property
+    def count(self) -> int:
+        """The number of offsets of the parts. There are at most as many records."""
+        return sum(part.end - part.start for part in self.parts)
+
+    def inside(self, start: int, end: int) -> list[Range]:
+        """Return what the parts have of the offsets [start, end)."""
+        clipped = (part._replace(start=max(part.start, start), end=min(part.end, end)) for part in self.parts)
+        return [part for part in clipped if part.start < part.end]
+
+    def end_after(self, count: int) -> int:
+        """Return the end of the first `count` offsets of the parts; the end of the whole range if these are all. It is
+        never among offsets that cannot be read.
+        """
+        if count >= self.count:
+            return self.whole.end
+        for part in self.parts:
+            if count <= part.end - part.start:
+                return part.start + count
+            count -= part.end - part.start
+        raise AssertionError("the parts have fewer offsets than `count`")
+
+
+def whole(wanted: Range) -> Readable:
+    """Return a range that can be read as a whole."""
+    return Readable(wanted, (wanted,) if wanted.start < wanted.end else ())
+
+
+def without(
+    wanted: Range, log_start: int, absences: Iterable[Absence], losses: Sequence[str] = ()
+) -> Readable:
+    """Return a range without the offsets that cannot be read.
+
+    Args:
+        wanted: the range. It begins at the log start or later.
+        log_start: the log start offset. A reader that begins there misses nothing in a gap.
+        absences: offsets that cannot be read, in the order of the offsets. They do not overlap.
+        losses: what the reader misses before the range.
+    """
+    parts, told, position = [], list(losses), wanted.start
+    for one in absences:
+        if one.end <= wanted.start or one.start >= wanted.end:
+            continue
+        if position < one.start:
+            parts.append(wanted._replace(start=position, end=one.start))
+        if one.answer is not Answer.GAP:
+            told.append(one.message)
+        elif one.start < wanted.start != log_start:
+            told.append(gap_message(wanted.place, wanted.start, one.start, one.end))
+        position = max(position, one.end)
+    if position < wanted.end:
+        parts.append(wanted._replace(start=position))
+    return Readable(wanted, tuple(parts), tuple(told))
+
+
+def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[int], bool]) -> list[Absence]:
+    """Return the offsets that restores left without records, as a range has them.
+
+    A gap may be that of several restores without a record between them. A reader at the border between two of them has
+    read no lost record: for this reader, a gap ends at its offset, and another one begins there.
+
+    Args:
+        wanted: the range.
+        gaps: start and end of each gap, in the order of the offsets. Gaps that follow each other are joined.
+        is_lost: whether a reader at an offset in a gap has read lost records, or would miss them.
+    """
+    found = []
+    for start, end in gaps:
+        if start < wanted.start < end and not is_lost(wanted.start):
+            found.append(Absence(start, wanted.start, Answer.GAP))
+            start = wanted.start
+        found.append(Absence(start, end, Answer.GAP))
+    return found
+
+
+def gap_message(place: TopicPartition, offset: int, start: int, end: int) -> str:
+    """Return what a reader at an offset misses, which a restore of the broker left without a record."""
+    return (
+        f"{place[0]}-{place[1]} cannot be read from offset {offset}: all records from offset {start} on are gone with the "
+        f"disk of a lost broker, and new records begin at offset {end}"
+    )
