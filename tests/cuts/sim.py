@@ -35,6 +35,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def now_ms(self):
         return EPOCH_MS + int(self._now_s * 1000)
 
+    wall_ms = now_ms
+
+    def continue_at(self, now_ms):
+        pass
+
     def _process_events(self, _events):
         pass
 

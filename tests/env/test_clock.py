@@ -48,12 +48,7 @@ def system():
 
 def simulated():
     clock = SimClock(NOW_MS)
-
-    def set_back(ms):
-        with pytest.raises(ValueError, match=r"cannot move back"):
-            clock.advance(ms)
-
-    return clock, clock.advance, set_back
+    return clock, clock.advance, clock.set_wall_clock
 
 
 @pytest.fixture(params=[system, simulated], ids=lambda make: make.__name__)
@@ -62,21 +57,37 @@ def contract(request):
 
 
 def test_a_clock_tells_the_time_and_moves_on_with_it(contract):
-    clock, run, _set_back = contract
-    assert clock.now_ms() == NOW_MS
+    clock, run, _set_wall_clock = contract
+    assert clock.now_ms() == clock.wall_ms() == NOW_MS
     for ms in (1, 0, HOUR_MS):
         before = clock.now_ms()
         run(ms)
-        assert clock.now_ms() == before + ms
+        assert clock.now_ms() == clock.wall_ms() == before + ms
 
 
-def test_a_clock_never_moves_back(contract):
-    clock, run, set_back = contract
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
+def test_a_step_of_the_wall_clock_is_no_step_of_broker_time(contract, step_ms):
+    clock, run, set_wall_clock = contract
     run(1000)
-    set_back(-HOUR_MS)
-    assert clock.now_ms() == NOW_MS + 1000
+    set_wall_clock(step_ms)
+    assert (clock.now_ms(), clock.wall_ms()) == (NOW_MS + 1000, NOW_MS + 1000 + step_ms)
     run(1)
-    assert clock.now_ms() == NOW_MS + 1001
+    assert (clock.now_ms(), clock.wall_ms()) == (NOW_MS + 1001, NOW_MS + 1001 + step_ms)
+
+
+@pytest.mark.parametrize("shift_ms", [HOUR_MS, -HOUR_MS])
+def test_broker_time_goes_on_from_the_time_that_it_is_given(contract, shift_ms):
+    clock, run, _set_wall_clock = contract
+    clock.continue_at(NOW_MS + shift_ms)
+    run(5)
+    assert (clock.now_ms(), clock.wall_ms()) == (NOW_MS + shift_ms + 5, NOW_MS + 5)
+
+
+def test_the_simulated_clock_cannot_be_advanced_by_a_negative_time():
+    clock = SimClock(NOW_MS)
+    with pytest.raises(ValueError, match="cannot move back"):
+        clock.advance(-1)
+    assert clock.now_ms() == clock.wall_ms() == NOW_MS
 
 
 @pytest.mark.skipif(

@@ -36,6 +36,11 @@ class ClockFrom:
         """Milliseconds since 1970-01-01 UTC."""
         return self._begin_ms + time.monotonic_ns() // 1_000_000
 
+    wall_ms = now_ms
+
+    def continue_at(self, now_ms):
+        """The time of the directory is that of the clock."""
+
 
 class Faults(logging.Handler):
     """What the broker logs as an error."""

@@ -199,7 +199,7 @@ def test_without_a_limit_no_segment_is_too_old_or_too_much(retention_ms, count):
     log = Log(segment_bytes=1).write("- - -")
     log.partition.roll(NOW_MS)
     config = LogConfig(retention_ms=retention_ms)
-    assert count_too_old(log.partition.log.segments, config, NOW_MS + 10) == count
+    assert count_too_old(log.partition.log.segments, config, NOW_MS + 10, NOW_MS + 10) == count
     sizes = [segment.size for segment in log.partition.segments()]
     for stay, too_much in ((-1, 0), (sum(sizes), 0), (sum(sizes) - sizes[0], 1), (0, 3)):
         assert count_too_much(log.partition.log.segments, LogConfig(retention_bytes=stay)) == too_much

@@ -34,6 +34,7 @@ from stablelog.broker.topics.own_logs import OwnLogs
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.last_commits import LastCommits
 from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.upkeep.clock_watch import ClockWatch
 from stablelog.broker.upkeep.compaction import Compactor
 from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.broker.upkeep.proofs import Proofs
@@ -97,7 +98,7 @@ class Broker:
         self.disk = disk
         self.clock = clock
         self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
-        self.directory = DataDirectory(disk, directory, config, self.reserve, is_restoring=is_restoring)
+        self.directory = DataDirectory(disk, directory, config, self.reserve, clock, is_restoring=is_restoring)
         self.tasks = Tasks(on_failure, self.fail_partition)
         self.waiters = Waiters(self.tasks)
         self.flush = make_flush(
@@ -116,7 +117,7 @@ class Broker:
             now_ms=self.now_ms,
         )
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
-        self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
+        self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, clock.wall_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self.tiering = self._make_tiering(directory)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -205,7 +206,7 @@ class Broker:
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
         groups = Groups(
             GroupCoordinator(self.config.group_config()),
-            Journal(offsets, self.flush, self.reserve, self.now_ms),
+            Journal(offsets, self.flush, self.reserve, self.clock),
             self.tasks,
             self.now_ms,
         )
@@ -218,7 +219,7 @@ class Broker:
             flush=self.flush,
             reserve=self.reserve,
             tasks=self.tasks,
-            now_ms=self.now_ms,
+            clock=self.clock,
         )
         groups.load()
         transactions.load(commits)
@@ -236,7 +237,7 @@ class Broker:
             on_loaded=self.waiters.wake,
             flush=self.flush,
             reserve=self.reserve,
-            now_ms=self.now_ms,
+            clock=self.clock,
         )
         self.topics.directories.attach_remote = tiering.attach
         return tiering
@@ -263,7 +264,7 @@ class Broker:
         return Logins(
             listener_logins(self.config),
             lambda: self.users.credentials,
-            now_ms=self.now_ms,
+            clock=self.clock,
             tasks=self.tasks,
             failure_delay_ms=self.config["connection.failed.authentication.delay.ms"],
         )
@@ -279,7 +280,7 @@ class Broker:
             reserve=self.reserve,
             tasks=self.tasks,
             before_trim=self.tiering.copy_before_trim,
-            now_ms=self.now_ms,
+            clock=self.clock,
         )
 
     @property
@@ -293,7 +294,7 @@ class Broker:
         return self.directory.cluster_id
 
     def now_ms(self) -> int:
-        """The broker's time in milliseconds since the epoch."""
+        """Broker time in ms."""
         return self.clock.now_ms()
 
     def _samples(self) -> Iterator[Sample]:
@@ -332,6 +333,7 @@ class Broker:
         last_commits = LastCommits(self.topics, self.transactions, self.tasks)
         self.tasks.start("recovery", self._open_partitions, last_commits)
         self.maintenance.start()
+        ClockWatch(self.clock, self.directory.time).start(self.tasks)
         self.compactor.start()
         self.proofs.start()
         self.tiering.start(self.node_id)
@@ -356,10 +358,7 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Handle a partition that was opened after the broker's start, or reopened after it had failed on a full disk.
-
-        `failed` is the failed partition that the reopened one replaces.
-        """
+        """Handle a partition that was opened after the broker's start, or reopened after `failed` had no disk space."""
         if failed is None:
             # Before clients can write, end the transactions that a crash left open: write the markers that they lack.
             self.transactions.partition_opened(partition)

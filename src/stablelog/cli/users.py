@@ -63,6 +63,7 @@ class _Stopped:
         from stablelog.broker.directory.data_directory import DataDirectory
         from stablelog.broker.directory.user_file import user_file
         from stablelog.broker.durability.disk_reserve import DiskReserve
+        from stablelog.env.clock import SystemClock
         from stablelog.env.local_disk import LocalDisk
         from stablelog.log.files.kafka_files import META_FILE
 
@@ -70,7 +71,7 @@ class _Stopped:
         is_new = not disk.exists(path / META_FILE)
         config = BrokerConfig({} if node_id is None else {"node.id": str(node_id)})
         reserve = DiskReserve(disk, path, 0)
-        self._directory = DataDirectory(disk, path, config, reserve)
+        self._directory = DataDirectory(disk, path, config, reserve, SystemClock())
         try:
             if is_new:
                 self._directory.begin()

@@ -1,6 +1,14 @@
 """The broker's clock: the only source of the current time.
 
-Invariant: `now_ms` never moves back while the process runs, and it also advances while the machine is suspended.
+The broker needs two times:
+
+- *Broker time* measures durations: timeouts, sessions, delays, and the age of what the broker keeps. It never moves back
+  while the process runs, it does not jump when the machine's wall clock is set, and it also advances while the machine
+  is suspended. It belongs to the data directory: `broker.directory.broker_time` continues it at each start.
+- The *wall clock* is for timestamps and for comparisons with them: timestamps of records, their limits, retention by
+  time, the validity of tokens. It jumps, forward or back, when the machine's clock is set.
+
+docs/operating.md, "Clocks" lists each use.
 """
 
 import time
@@ -13,20 +21,26 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The broker's clock. Packages with I/O call the clock. Packages without I/O get the current time as an argument
-    `now_ms`.
+    """The broker's clock. Packages with I/O call the clock. Packages without I/O get the current time as an argument,
+    `now_ms` for broker time and `wall_ms` for the wall clock.
     """
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC. Never moves back while the process runs."""
+        """Broker time in ms. It begins at the time of the wall clock, and never moves back while the process runs."""
+
+    def wall_ms(self) -> int:
+        """The time of the wall clock: ms since 1970-01-01 UTC. It may move back."""
+
+    def continue_at(self, now_ms: int) -> None:
+        """Set broker time, before anything else uses it: it continues that of an earlier process."""
 
 
 class SystemClock:
-    """The machine's wall clock, read once at the start and then advanced by a clock that cannot be set.
+    """The machine's clocks. Broker time is the wall clock, read once, and then advanced by a clock that cannot be set.
 
-    A broker that used the wall clock itself would expire transactions at the wrong time or never when an administrator
-    or NTP sets that clock back. A clock that stopped while the machine is suspended would be slow compared with the
-    wall clock afterwards, and the broker would refuse batches with current client times as being in the future.
+    A broker that measured durations by the wall clock would expire transactions at the wrong time or never when an
+    administrator or NTP sets that clock. A broker that compared timestamps with a clock that nobody can set right would
+    refuse all batches with correct timestamps until its next start.
 
     Args:
         read_ns: returns the time of the clock with the given id, in nanoseconds.
@@ -37,5 +51,13 @@ class SystemClock:
         self._start_ns = read_ns(time.CLOCK_REALTIME) - read_ns(STEADY_CLOCK)
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Broker time in ms."""
         return (self._start_ns + self._read_ns(STEADY_CLOCK)) // 1_000_000
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        return self._read_ns(time.CLOCK_REALTIME) // 1_000_000
+
+    def continue_at(self, now_ms: int) -> None:
+        """Set broker time."""
+        self._start_ns = now_ms * 1_000_000 - self._read_ns(STEADY_CLOCK)

@@ -39,7 +39,7 @@ POSITION_COUNT_MAX = 2**31 - 1
 
 
 def check_batch(
-    header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, now_ms: int
+    header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, wall_ms: int
 ) -> None:
     """Refuse a batch that must not be written, by the checks that need no producer state.
 
@@ -49,7 +49,7 @@ def check_batch(
         origin: whether a client or a coordinator appends. A client's batch gets more checks.
         topic: the topic's name, for error messages.
         config: the settings of the topic.
-        now_ms: the time of the broker's clock.
+        wall_ms: the time of the wall clock.
 
     Raises:
         RefusedError: this origin must not write such a batch.
@@ -84,16 +84,16 @@ def check_batch(
         )
     if origin is Origin.CLIENT:
         _check_client_batch(header, topic, config.max_message_bytes)
-        _check_times(header, topic, config, now_ms)
+        _check_times(header, topic, config, wall_ms)
 
 
-def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
+def _check_times(header: BatchHeader, topic: str, config: LogConfig, wall_ms: int) -> None:
     """Refuse a batch whose base timestamp or greatest timestamp is outside the topic's limits. Decode no record."""
     refuse_log_append_time(header)
     if config.is_log_append_time:
         return
     for timestamp_ms in (header.max_timestamp, header.base_timestamp):
-        why = wrong_time(timestamp_ms, topic, config, now_ms)
+        why = wrong_time(timestamp_ms, topic, config, wall_ms)
         if why is not None:
             raise RefusedError(ErrorCode.invalid_timestamp, why)
 
@@ -121,12 +121,12 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
         raise RefusedError(ErrorCode.invalid_record, "a transactional batch has no producer id")
 
 
-def with_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """Return the batch with the broker's time in place of the producer's timestamps, and with a new CRC."""
+def with_append_time(batch: Buffer, wall_ms: int) -> bytes:
+    """Return the batch with the broker's wall clock time in place of the producer's timestamps, and with a new CRC."""
     stamped = bytearray(batch)
     attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
     stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
-    stamped[MAX_TIMESTAMP] = now_ms.to_bytes(8, "big")
+    stamped[MAX_TIMESTAMP] = wall_ms.to_bytes(8, "big")
     stamped[CRC_START - 4 : CRC_START] = crc32c(memoryview(stamped)[CRC_START:]).to_bytes(4, "big")
     return bytes(stamped)
 
@@ -172,7 +172,7 @@ def plan_append(
     batch: Buffer,
     origin: Origin,
     log: PlannedLog,
-    now_ms: int,
+    wall_ms: int,
     *,
     transaction_check: TransactionCheck | None = None,
     require_first_sequence_zero: bool = False,
@@ -185,7 +185,7 @@ def plan_append(
             LogAppendTime, the timestamps.
         origin: whether a client or a coordinator appends. A client's batch gets more checks.
         log: the log to which the batch will be appended.
-        now_ms: the broker's clock.
+        wall_ms: the time of the wall clock.
         transaction_check: verifies with the coordinator that the transaction of a client's batch may write here, and
             raises RefusedError if not. It is called for each transactional batch that is not a duplicate, before the
             batch gets its offset, because the call may write to the same log.
@@ -202,7 +202,7 @@ def plan_append(
     """
     config, producers = log.config, log.producer_state
     header = read_header(batch)
-    check_batch(header, batch, origin, topic=log.topic, config=config, now_ms=now_ms)
+    check_batch(header, batch, origin, topic=log.topic, config=config, wall_ms=wall_ms)
     is_client = origin is Origin.CLIENT
     if header.has_producer and not is_client:
         producers.check_epoch(header)
@@ -216,7 +216,7 @@ def plan_append(
             time_ms = kept.timestamp_ms if config.is_log_append_time else -1
             return Appended(kept.first_offset, kept.last_offset, time_ms, duplicate=True)
     if is_client and needs_records(config) and not are_records_checked:
-        check_records(header, batch, log.topic, config, now_ms)
+        check_records(header, batch, log.topic, config, wall_ms)
     if is_client and header.is_transactional and transaction_check is not None:
         try:
             transaction_check(header)
@@ -224,7 +224,7 @@ def plan_append(
             producers.batch_refused(header)
             raise
     if config.is_log_append_time:
-        batch = with_append_time(batch, now_ms)
+        batch = with_append_time(batch, wall_ms)
         header = read_header(batch)
     header = BatchHeader(log.end_offset, header.batch_length, log.leader_epoch, *header[3:])
     head = HEADER.pack(*header)
@@ -259,7 +259,7 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
 
 
 def plan_markers(
-    markers: Sequence[MarkerWrite], log: PlannedLog, now_ms: int
+    markers: Sequence[MarkerWrite], log: PlannedLog, wall_ms: int
 ) -> tuple[list[Appended | RefusedError], list[PlannedBatch]]:
     """Check transaction markers that will be written together, and make their batches.
 
@@ -268,7 +268,7 @@ def plan_markers(
     Args:
         markers: in the order in which they are to be written.
         log: the log to which they will be appended.
-        now_ms: the time of the broker's clock, which is the timestamp of the markers.
+        wall_ms: the time of the wall clock, which is the timestamp of the markers.
 
     Returns:
         Two lists. The first has, for each marker, its offsets or the error that refuses it. The second has the batches
@@ -304,13 +304,13 @@ def plan_markers(
             leader_epoch=log.leader_epoch,
             producer_id=write.producer_id,
             producer_epoch=write.producer_epoch,
-            timestamp_ms=now_ms,
+            timestamp_ms=wall_ms,
             position_count=positions,
             by_broker_time=config.is_log_append_time,
         )
         header = read_header(batch)
         batches.append(PlannedBatch(header, batch[: HEADER.size], (batch,), write.marker))
-        outcomes.append(Appended(offset, header.last_offset, now_ms))
+        outcomes.append(Appended(offset, header.last_offset, wall_ms))
         planned[write.producer_id] = write
         offset = header.next_offset
     return outcomes, batches

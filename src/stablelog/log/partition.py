@@ -188,6 +188,7 @@ class Partition(PrunableLog):
         batches: Buffer,
         *,
         now_ms: int,
+        wall_ms: int | None = None,
         origin: Origin = Origin.CLIENT,
         transaction_check: TransactionCheck | None = None,
         require_first_sequence_zero: bool = False,
@@ -199,7 +200,8 @@ class Partition(PrunableLog):
         Args:
             batches: the bytes. They are written unchanged except for the base offset, the leader epoch and, with
                 LogAppendTime, the timestamps.
-            now_ms: the time of the broker's clock.
+            now_ms: the time of the broker's clock, for durations.
+            wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
             origin: the origin of the batches, which decides how they are checked.
             transaction_check: verifies with the coordinator that the transaction of a batch may write here, and raises
                 RefusedError if not. It is called for each transactional batch that is not a duplicate.
@@ -215,13 +217,14 @@ class Partition(PrunableLog):
         """
         self.usability.check()
         self._now_ms = now_ms
+        wall_ms = now_ms if wall_ms is None else wall_ms
         if origin is Origin.REPLICATION:
             return self._append_replicated(batches, now_ms)
         plan = plan_append(
             batches,
             origin,
             self,
-            now_ms,
+            wall_ms,
             transaction_check=transaction_check,
             require_first_sequence_zero=require_first_sequence_zero or self._is_of_lost_broker(batches),
             are_records_checked=are_records_checked,
@@ -229,7 +232,7 @@ class Partition(PrunableLog):
         if isinstance(plan, Appended):
             return plan
         self.log.write((plan,), self.config, now_ms)
-        time_ms = now_ms if self.config.is_log_append_time else -1
+        time_ms = wall_ms if self.config.is_log_append_time else -1
         return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
 
     def is_next(self, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
@@ -261,8 +264,15 @@ class Partition(PrunableLog):
             self.log.write((batch,), self.config, now_ms)
         return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
-    def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | RefusedError]:
+    def append_markers(
+        self, markers: Sequence[MarkerWrite], *, now_ms: int, wall_ms: int | None = None
+    ) -> list[Appended | RefusedError]:
         """Write markers, in their order, with one write to the file.
+
+        Args:
+            markers: the markers.
+            now_ms: the time of the broker's clock, for durations.
+            wall_ms: the timestamp of the markers, by the wall clock; None for `now_ms`.
 
         Returns:
             For each marker, its offsets or the reason why it was refused. A marker that repeats the last one of its
@@ -274,7 +284,7 @@ class Partition(PrunableLog):
         """
         self.usability.check()
         self._now_ms = now_ms
-        outcomes, planned = plan_markers(markers, self, now_ms)
+        outcomes, planned = plan_markers(markers, self, now_ms if wall_ms is None else wall_ms)
         while planned:
             count = fitting(planned, RELATIVE_OFFSET_MAX)
             self.log.write(planned[:count], self.config, now_ms)

@@ -107,9 +107,9 @@ class PrunableLog(ReadableLog):
             self.log.sync_log()
             self.synced_offset = self.end_offset
 
-    def apply_retention(self, now_ms: int) -> int:
+    def apply_retention(self, now_ms: int, *, wall_ms: int | None = None) -> int:
         """Delete the oldest segments while `retention.ms` or `retention.bytes` is exceeded. Return how many were
-        deleted.
+        deleted. The age of records is by the wall clock, `wall_ms`; None for `now_ms`.
 
         The limits decide where readers begin: at the base offset of a segment. Of the segments before it, those stay
         that an open transaction needs. In a commit-ordered partition, those stay, too, that have records of a
@@ -117,9 +117,10 @@ class PrunableLog(ReadableLog):
         """
         self.usability.check()
         segments = self.log.segments
+        wall_ms = now_ms if wall_ms is None else wall_ms
         count = segments.place_of(self.start_offset)
         if "delete" in self.config.cleanup_policy:
-            too_old = count_too_old(segments, self.config, now_ms)
+            too_old = count_too_old(segments, self.config, now_ms, wall_ms)
             if too_old == len(segments) and self.high_watermark == self.end_offset:
                 self.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
             expired_count = max(too_old, count_too_much(segments, self.config))
@@ -128,10 +129,12 @@ class PrunableLog(ReadableLog):
             if self.remote is None:
                 count = max(count, segments.place_of(self._expire_before(start_offset)))
             else:
-                count = max(count, self._apply_remote_retention(self.remote, start_offset, now_ms))
+                count = max(count, self._apply_remote_retention(self.remote, start_offset, now_ms, wall_ms))
         return self._delete_segments(count, due_ms=now_ms + self.config.file_delete_delay_ms)
 
-    def _apply_remote_retention(self, remote: RemoteTier, start_offset: int, now_ms: int) -> int:
+    def _apply_remote_retention(
+        self, remote: RemoteTier, start_offset: int, now_ms: int, wall_ms: int
+    ) -> int:
         """Move the log start offset past the records that retention deletes in the remote tier. Return how many of the
         first local segments can be deleted: segments that have expired, and segments that are also in the store and
         that local retention does not keep.
@@ -140,17 +143,18 @@ class PrunableLog(ReadableLog):
             remote: the remote tier.
             start_offset: the base offset of the first local segment that the limits of the whole log keep.
             now_ms: the time of the broker's clock.
+            wall_ms: the time of the wall clock.
         """
         segments = self.log.segments
         only_local = segments.ending_behind(remote.end_offset)
-        expired = remote.expired_before(self.config, sum(one.size for one in only_local), now_ms)
+        expired = remote.expired_before(self.config, sum(one.size for one in only_local), wall_ms)
         start_offset = self._expire_before(max(start_offset, expired))
         remote.begin_at(start_offset)
         expired_count = segments.place_of(start_offset)
         if self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local
-        local_count = max(count_too_old(segments, local, now_ms), count_too_much(segments, local))
+        local_count = max(count_too_old(segments, local, now_ms, wall_ms), count_too_much(segments, local))
         copied_count = len(segments) - len(only_local)
         if self.view is not None and copied_count:
             # The commit indexes of segments that are not in the store can be rebuilt only from the local log. So the
@@ -209,7 +213,7 @@ class PrunableLog(ReadableLog):
         `take_cleaned`. At the end, the caller passes the pass itself to `compacted`. Only one pass may exist at a time.
 
         Args:
-            now_ms: the time of the broker's clock.
+            now_ms: the time of the wall clock.
             key_count_max: how many keys the pass may keep in memory.
         """
         self.usability.check()

@@ -33,14 +33,14 @@ def needs_records(config: LogConfig) -> bool:
     return config.is_compacted or (is_oldest_limited and not config.is_log_append_time)
 
 
-def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, now_ms: int) -> None:
+def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> None:
     """Refuse a batch with a record that has no key in a compacted topic, or a timestamp outside the topic's limits.
 
     Raises:
         RecordsRefusedError: a record is not valid. The error names the first ERRORS_MAX of these records.
         DamageError: the records do not match the header.
     """
-    found = list(islice(_errors(header, batch, topic, config, now_ms), ERRORS_MAX))
+    found = list(islice(_errors(header, batch, topic, config, wall_ms), ERRORS_MAX))
     if found:
         codes = {code for code, _ in found}
         code = (
@@ -74,7 +74,7 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
 
 
 def _errors(
-    header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, now_ms: int
+    header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int
 ) -> Iterator[tuple[ErrorCode, InvalidRecord]]:
     """Yield the code and the error of each record that is not valid."""
     without_key = f"the record has no key; topic {topic} is compacted, so each record needs a key"
@@ -82,14 +82,14 @@ def _errors(
         if config.is_compacted and record.key is None:
             yield ErrorCode.invalid_record, InvalidRecord(number, without_key)
         elif not config.is_log_append_time:
-            why = wrong_time(record.timestamp_ms, topic, config, now_ms)
+            why = wrong_time(record.timestamp_ms, topic, config, wall_ms)
             if why is not None:
                 yield ErrorCode.invalid_timestamp, InvalidRecord(number, why)
 
 
-def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, now_ms: int) -> str | None:
+def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -> str | None:
     """Return why a topic does not allow a record's timestamp; None if it does. -1 stands for no timestamp."""
-    ahead_ms = timestamp_ms - now_ms
+    ahead_ms = timestamp_ms - wall_ms
     if ahead_ms > config.message_timestamp_after_ms_max:
         return (
             f"a record's timestamp is {ahead_ms} ms ahead of the broker's clock; topic {topic} allows "

@@ -23,23 +23,31 @@ NO_LIMIT = -1
 HELD_MAX = 16  # the greatest number of removed files that a partition keeps open at a time
 
 
-def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
+def count_too_old(segments: Segments, config: LogConfig, now_ms: int, wall_ms: int) -> int:
     """Return how many of the first segments have only records older than `retention.ms`. The growing segment may be
     among them.
+
+    Args:
+        segments: the segments of the log.
+        config: the settings of the log.
+        now_ms: the time of the broker's clock, which measures the age of segments whose records have no timestamps.
+        wall_ms: the time of the wall clock, which measures the age of timestamps.
     """
     if config.retention_ms == NO_LIMIT:
         return 0
     count = passed = 0
     for segment in segments:
         # The age of records without a timestamp is the age of their segment.
-        newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+        is_stamped = segment.max_timestamp >= 0
+        newest_ms = segment.max_timestamp if is_stamped else segment.created_ms
+        oldest_kept_ms = (wall_ms if is_stamped else now_ms) - config.retention_ms
         emptied = segment.sealed and newest_ms < 0 and not segment.record_count
         # If compaction has removed all records of the segment, the segment may be deleted at any age. If all its data
         # was aborted, it is deleted together with the next segment: until then, consumers may have positions in it.
         if emptied and not config.is_compacted:
             passed += 1
             continue
-        if segment.size and not emptied and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
+        if segment.size and not emptied and (newest_ms < 0 or newest_ms >= oldest_kept_ms):
             break
         if segment.size or segment.sealed:
             count, passed = count + passed + 1, 0

@@ -1,4 +1,4 @@
-"""A simulated clock, whose time changes only when a test advances it."""
+"""A simulated clock, whose time changes only when a test advances it or sets its wall clock."""
 
 
 class SimClock:
@@ -9,14 +9,22 @@ class SimClock:
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = now_ms
+        self._now_ms = self._wall_ms = now_ms
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Broker time in ms."""
         return self._now_ms
 
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        return self._wall_ms
+
+    def continue_at(self, now_ms: int) -> None:
+        """Set broker time."""
+        self._now_ms = now_ms
+
     def advance(self, ms: int) -> None:
-        """Advance the time.
+        """Advance the time, as when the machine runs or is suspended.
 
         Raises:
             ValueError: `ms` is negative. The time is unchanged.
@@ -24,3 +32,8 @@ class SimClock:
         if ms < 0:
             raise ValueError(f"the clock cannot move back by {-ms} ms: advance it by 0 or more")
         self._now_ms += ms
+        self._wall_ms += ms
+
+    def set_wall_clock(self, by_ms: int) -> None:
+        """Set the wall clock forward, or back if `by_ms` is negative. Broker time does not change."""
+        self._wall_ms += by_ms

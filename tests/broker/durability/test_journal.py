@@ -15,6 +15,13 @@ from stablelog.coordinators.live_state import LiveState
 from tests.log.timeline import Log
 
 
+class ClockOf:
+    """The clock of a log on a simulated disk."""
+
+    def __init__(self, log):
+        self.now_ms = self.wall_ms = lambda: log.now_ms
+
+
 class Desk:
     """A journal on a simulated disk that is synced by hand."""
 
@@ -22,9 +29,7 @@ class Desk:
         self.log = Log()
         self.reserve = DiskReserve(self.log.disk, Path("/data"), 0)
         self.flush = GroupFlush(to_disk=True, reserve=self.reserve, tasks=Tasks(pytest.fail))
-        self.journal = Journal(
-            [self.log.partition, *older], self.flush, self.reserve, lambda: self.log.now_ms
-        )
+        self.journal = Journal([self.log.partition, *older], self.flush, self.reserve, ClockOf(self.log))
 
     def sync(self):
         self.log.sync()
@@ -108,7 +113,7 @@ def test_records_are_replayed_from_older_partitions_first(tmp_path):
         older = Log()
         first = Desk()
         first.log.partition.close(clean=False)
-        other = Journal([older.partition], first.flush, first.reserve, lambda: older.now_ms)
+        other = Journal([older.partition], first.flush, first.reserve, ClockOf(older))
         other.append([(b"k", b"old"), (b"l", None)])
         desk = Desk(older.partition)
         desk.journal.append([(b"k", b"new")])

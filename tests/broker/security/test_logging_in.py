@@ -57,7 +57,7 @@ def install(broker, tmp_path, *, mechanisms=MECHANISMS, session_ms_max=0):
     broker.logins = Logins(
         {"CLIENTS": listener},
         lambda: broker.users.credentials,
-        now_ms=broker.now_ms,
+        clock=broker.clock,
         tasks=broker.tasks,
         failure_delay_ms=DELAY_MS,
     )

@@ -17,6 +17,7 @@ from stablelog.env.http import SIZE_MAX
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.security.keys_url import parse_keys_url
 from stablelog.security.tokens import KeySet, TokenError, TokenRules
+from stablelog.testing.sim_clock import SimClock
 from tests.security.keys import NOW_S, document, private_key, public, token
 
 RULES = TokenRules()
@@ -29,7 +30,7 @@ class Source:
     def __init__(self):
         self.keys = {"one": ONE}
         self.loads = 0
-        self.now_ms = NOW_S * 1000
+        self.clock = SimClock(NOW_S * 1000)
         self.failure = None
         self.tasks = Tasks(lambda _why: None)
 
@@ -40,9 +41,7 @@ class Source:
         return KeySet(document(*(public(key, kid=key_id) for key_id, key in self.keys.items())))
 
     def token_keys(self, url="https://issuer/keys"):
-        return TokenKeys(
-            url, refresh_ms=3_600_000, now_ms=lambda: self.now_ms, tasks=self.tasks, load=self.load
-        )
+        return TokenKeys(url, refresh_ms=3_600_000, clock=self.clock, tasks=self.tasks, load=self.load)
 
 
 async def refused(keys, text):
@@ -58,29 +57,29 @@ async def life_of_keys():
     assert source.loads == 1
 
     # A new key is loaded when a token names it, but not for each of many tokens.
-    source.now_ms += RELOAD_INTERVAL_MS
+    source.clock.advance(RELOAD_INTERVAL_MS)
     await asyncio.gather(*(refused(keys, token(OTHER, key_id=f"made up {number}")) for number in range(50)))
     assert source.loads == 2
     source.keys["two"] = OTHER
     await refused(keys, token(OTHER, key_id="two"))
-    source.now_ms += RELOAD_INTERVAL_MS
+    source.clock.advance(RELOAD_INTERVAL_MS)
     assert (await keys.identify(token(OTHER, key_id="two"), RULES)).user == "alice"
     assert source.loads == 3
 
     # A wrong signature loads nothing.
-    source.now_ms += RELOAD_INTERVAL_MS
+    source.clock.advance(RELOAD_INTERVAL_MS)
     await refused(keys, token(OTHER, key_id="one"))
     assert source.loads == 3
 
     # Old keys are used while new ones are loaded, and if they cannot be loaded.
-    source.now_ms += 3_600_000
+    source.clock.advance(3_600_000)
     source.failure = UnavailableError("no answer")
-    recent = token(ONE, now_s=source.now_ms // 1000)
+    recent = token(ONE, now_s=source.clock.now_ms() // 1000)
     for _ in range(3):
         assert (await keys.identify(recent, RULES)).user == "alice"
     await soon(lambda: source.loads == 4)
     source.failure, source.keys = None, {"two": OTHER}
-    source.now_ms += RELOAD_INTERVAL_MS
+    source.clock.advance(RELOAD_INTERVAL_MS)
     await keys.identify(recent, RULES)
     await soon(lambda: source.loads == 5)
     await asyncio.sleep(0)
@@ -108,7 +107,7 @@ def test_a_server_out_of_reach_does_not_keep_the_broker_from_starting():
             await keys.identify(token(ONE), RULES)
         assert source.loads == 1
         source.failure = None
-        source.now_ms += RELOAD_INTERVAL_MS
+        source.clock.advance(RELOAD_INTERVAL_MS)
         assert (await keys.identify(token(ONE), RULES)).user == "alice"
         keys.close()
         source.failure = DamageError("broken")
@@ -202,3 +201,23 @@ def test_a_server():
             assert "secret" not in str(failed.value)
     with pytest.raises(UnavailableError, match="refused"):
         load_keys(url)
+
+
+@pytest.mark.parametrize("late_s", [3 * 3600, 0, -3 * 3600])
+def test_tokens_are_valid_by_the_wall_clock_and_sessions_end_by_broker_time(late_s):
+    """The broker was started with a clock that was wrong by `late_s`, and the clock was then set right."""
+
+    async def life():
+        source = Source()
+        source.clock = SimClock((NOW_S - late_s) * 1000)
+        keys = source.token_keys()
+        await keys.open()
+        if late_s:
+            await refused(keys, token(ONE))
+        source.clock.set_wall_clock(late_s * 1000)
+        identity = await keys.identify(token(ONE), RULES)
+        assert identity.expires_ms == source.clock.now_ms() + 3600 * 1000
+        keys.close()
+        await source.tasks.stop()
+
+    asyncio.run(asyncio.wait_for(life(), 20))

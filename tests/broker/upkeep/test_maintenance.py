@@ -107,10 +107,10 @@ def test_a_partition_that_retention_fails_on_unexpectedly_is_offline_and_the_oth
 ):
     apply = Partition.apply_retention
 
-    def apply_retention(partition, now_ms):
+    def apply_retention(partition, now_ms, **times):
         if (partition.topic, partition.index) == ("t", 0):
             raise KeyError("on purpose")
-        return apply(partition, now_ms)
+        return apply(partition, now_ms, **times)
 
     monkeypatch.setattr(Partition, "apply_retention", apply_retention)
 

@@ -468,11 +468,14 @@ def test_a_segment_that_lost_all_its_records_is_deleted_with_the_next_one():
     log.partition.delete_records(2)
     segments = log.partition.log.segments
     assert [one.record_count for one in segments][:2] == [0, 2]
-    assert count_too_old(segments, log.config, log.now_ms) == 0
+    assert count_too_old(segments, log.config, log.now_ms, log.now_ms) == 0
     assert log.partition.apply_retention(log.now_ms) == 0
     assert log.partition.start_offset == 2
     later_ms = log.now_ms + 2 * HOUR_MS
-    assert count_too_old(segments, log.config, later_ms) == 3
+    assert count_too_old(segments, log.config, later_ms, later_ms) == 3
     assert (
-        count_too_old(segments, replace(log.config, cleanup_policy=frozenset({"compact"})), log.now_ms) == 1
+        count_too_old(
+            segments, replace(log.config, cleanup_policy=frozenset({"compact"})), log.now_ms, log.now_ms
+        )
+        == 1
     )

@@ -35,7 +35,9 @@ def _describe(broker: Broker, transactional_id: str, context: Context) -> Transa
     for name, index in sorted(found.partitions):
         if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False):
             topics.setdefault(name, []).append(index)
-    start_ms = found.start_ms
+    start_ms = (
+        found.start_ms if found.start_ms < 0 else found.start_ms + broker.clock.wall_ms() - broker.now_ms()
+    )
     return TransactionState(
         error_code=ErrorCode.none,
         transactional_id=transactional_id,

@@ -32,7 +32,7 @@ class Work(NamedTuple):
         records: the batch.
         topic: name of the topic.
         config: the settings of the topic for which the batch is prepared.
-        now_ms: the time of the broker's clock.
+        wall_ms: the time of the wall clock.
         checks_records: whether the records are checked.
         codec: the codec by which the records are compressed; None if they stay as they are.
     """
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     records: Buffer
     topic: str
     config: LogConfig
-    now_ms: int
+    wall_ms: int
     checks_records: bool
     codec: Codec | None
 
@@ -53,7 +53,7 @@ class Work(NamedTuple):
             DamageError: the records do not match the header.
         """
         if self.checks_records:
-            check_records(self.header, self.records, self.topic, self.config, self.now_ms)
+            check_records(self.header, self.records, self.topic, self.config, self.wall_ms)
         if self.codec is None:
             return self.records
         try:
@@ -64,7 +64,7 @@ class Work(NamedTuple):
 
 
 def work_for(
-    partition: Partition, records: Buffer, *, now_ms: int, require_first_sequence_zero: bool
+    partition: Partition, records: Buffer, *, wall_ms: int, require_first_sequence_zero: bool
 ) -> Work | None:
     """Return the work that a client's batch needs before its append; None if it can be appended, or is refused, as it
     is.
@@ -84,10 +84,10 @@ def work_for(
     checks_records = needs_check and (codec is not None or not is_decoded_quickly(header))
     if codec is None and not checks_records:
         return None
-    check_batch(header, records, Origin.CLIENT, topic=partition.topic, config=config, now_ms=now_ms)
+    check_batch(header, records, Origin.CLIENT, topic=partition.topic, config=config, wall_ms=wall_ms)
     if not partition.is_next(header, require_first_sequence_zero=require_first_sequence_zero):
         return None
-    return Work(header, records, partition.topic, config, now_ms, checks_records, codec)
+    return Work(header, records, partition.topic, config, wall_ms, checks_records, codec)
 
 
 async def with_records(
@@ -100,7 +100,7 @@ async def with_records(
     is_because_of_times = refused.code is ErrorCode.invalid_timestamp
     if not is_because_of_times or isinstance(refused, RecordsRefusedError):
         return refused
-    arguments = (read_header(records), records, partition.topic, partition.config, broker.now_ms())
+    arguments = (read_header(records), records, partition.topic, partition.config, broker.clock.wall_ms())
     try:
         if is_decoded_quickly(arguments[0]):
             check_records(*arguments)

@@ -142,7 +142,7 @@ async def _prepared(
         work = work_for(
             partition,
             records,
-            now_ms=broker.now_ms(),
+            wall_ms=broker.clock.wall_ms(),
             require_first_sequence_zero=require_first_sequence_zero,
         )
         if work is None:
@@ -181,6 +181,7 @@ async def _append_one(
         appended = partition.append(
             records,
             now_ms=broker.now_ms(),
+            wall_ms=broker.clock.wall_ms(),
             transaction_check=_transaction_check(
                 broker, request.transactional_id, api_version, (name, asked.index)
             ),

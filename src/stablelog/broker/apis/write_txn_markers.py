@@ -12,6 +12,7 @@ Version notes: v2 the transaction version, which decides how the epoch is checke
 
 import asyncio
 import logging
+from functools import partial
 from itertools import islice
 
 from kio.schema.errors import ErrorCode
@@ -78,7 +79,10 @@ def _write(
         if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
             broker.reserve.check("WriteTxnMarkers")
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
-        outcome = broker.reserve.attempt(lambda: partition.append_markers([write], now_ms=broker.now_ms()))[0]
+        append = partial(
+            partition.append_markers, [write], now_ms=broker.now_ms(), wall_ms=broker.clock.wall_ms()
+        )
+        outcome = broker.reserve.attempt(append)[0]
     except PARTITION_ERRORS as error:
         if not isinstance(error, RefusedError):
             log.error(

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.broker_time import BrokerTime
 from stablelog.broker.directory.catalog import Catalog, read_catalog
 from stablelog.broker.directory.directory_signs import (
     CLEAN_SHUTDOWN,
@@ -20,6 +21,7 @@ from stablelog.broker.directory.formats import check_formats
 from stablelog.broker.directory.noted_file import NOTED_FILES
 from stablelog.broker.directory.restoring import check_is_restored
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import DirectoryLock
@@ -34,12 +36,14 @@ class DataDirectory:
 
     Args:
         reserve: frees disk space for the directory's small files if the disk is full.
+        clock: the broker's clock. Its broker time goes on from that of the last broker that used the directory.
         is_restoring: whether the caller is the restore that makes the directory, and has locked it.
 
     Attributes:
         path: the path of the directory.
         cluster_id: id of the cluster that the directory belongs to; a new one for a new directory.
         node_id: id of the broker that the directory belongs to.
+        time: the broker time of the directory.
         is_clean: whether the last broker that used the directory has stopped cleanly.
 
     Raises:
@@ -57,6 +61,7 @@ class DataDirectory:
         path: Path,
         config: BrokerConfig,
         reserve: DiskReserve,
+        clock: Clock,
         *,
         is_restoring: bool = False,
     ) -> None:
@@ -74,6 +79,8 @@ class DataDirectory:
             catalog = read_catalog(disk, path)
             self.cluster_id, self.node_id, self._is_meta_whole = self._read_meta(catalog, config)
             self.is_clean = was_stopped_cleanly(disk, path / CLEAN_SHUTDOWN_FILE)
+            self.time = BrokerTime(clock, disk, path, reserve)
+            self.time.resume()
         except BaseException:
             self.release()
             raise
@@ -110,6 +117,7 @@ class DataDirectory:
 
         A disk error is logged.
         """
+        self.time.record()
         try:
             self._reserve.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
         except DiskError as error:

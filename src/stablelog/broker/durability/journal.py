@@ -28,6 +28,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.record_fields import Record as CoordinatorRecord
+from stablelog.env.clock import Clock
 from stablelog.errors import DamageError, DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.segments.segment import Segment
@@ -65,6 +66,7 @@ class Journal:
         partitions: the partitions of the log; the first is written to.
         flush: makes the log durable.
         reserve: frees disk space for the log if the disk is full.
+        clock: the broker's clock.
     """
 
     def __init__(
@@ -72,13 +74,13 @@ class Journal:
         partitions: Sequence[Partition],
         flush: GroupFlush,
         reserve: DiskReserve,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self.partition = partitions[0]
         self._older = partitions[1:]
         self._flush = flush
         self._reserve = reserve
-        self._now_ms = now_ms
+        self.clock = clock
         self._item_count: Callable[[], int] | None = None
         # The queue of entries that wait for disk space: batches of records, effects (markers and responses), and
         # futures of tasks that wait until the entries before the future are durable.
@@ -127,8 +129,12 @@ class Journal:
             raise RefusedError(ErrorCode.coordinator_load_in_progress, self._reserve.state())
 
     def _records(self, entries: Iterable[CoordinatorRecord]) -> list[Record]:
-        now_ms = self._now_ms()
-        return [Record(0, now_ms, key, value, ()) for key, value in entries]
+        wall_ms = self.clock.wall_ms()
+        return [Record(0, wall_ms, key, value, ()) for key, value in entries]
+
+    def times(self) -> dict[str, int]:
+        """Return the times that an append of markers takes as arguments."""
+        return {"now_ms": self.clock.now_ms(), "wall_ms": self.clock.wall_ms()}
 
     def _check_usable(self) -> None:
         if self._flush.failed is not None:
@@ -163,7 +169,7 @@ class Journal:
         """
         try:
             self._reserve.attempt(
-                lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR),
+                lambda: self.partition.append(batch, now_ms=self.clock.now_ms(), origin=Origin.COORDINATOR),
                 frees=frees,
             )
         except UnavailableError as error:
@@ -337,7 +343,7 @@ class Journal:
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
         # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
         # checkpoint, a replay would apply it before the old decisions.
-        self._reserve.attempt(lambda: self.partition.roll(self._now_ms()), frees=True)
+        self._reserve.attempt(lambda: self.partition.roll(self.clock.now_ms()), frees=True)
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
             self._check_usable()
@@ -351,7 +357,7 @@ class Journal:
 
     def _tell_untrimmed(self) -> None:
         """Log once that the log cannot be trimmed, if that lasts so long that the markers are not just being written."""
-        now_ms = self._now_ms()
+        now_ms = self.clock.now_ms()
         if self._untrimmed_since_ms is None:
             self._untrimmed_since_ms = now_ms
         if 0 <= self._untrimmed_since_ms <= now_ms - UNTRIMMED_TELL_MS:

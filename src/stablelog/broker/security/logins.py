@@ -18,6 +18,7 @@ from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.metrics import Sample
 from stablelog.broker.security.token_keys import TokenKeys
+from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.security.credentials import Credentials, Found, is_password
 from stablelog.security.login import (
@@ -66,7 +67,7 @@ class Logins:
     Args:
         listeners: the settings of each listener with SASL, by the name of the listener.
         credentials: returns the users' credentials at present.
-        now_ms: the broker's time.
+        clock: the broker's clock. Tokens are valid by its wall clock.
         failure_delay_ms: a failed login is answered at the earliest after this time.
     """
 
@@ -75,24 +76,24 @@ class Logins:
         listeners: Mapping[str, ListenerLogins],
         credentials: Callable[[], Credentials],
         *,
-        now_ms: Callable[[], int],
+        clock: Clock,
         tasks: Tasks,
         failure_delay_ms: int,
     ) -> None:
         self._listeners = listeners
         self._credentials = credentials
-        self._now_ms = now_ms
+        self._now_ms = clock.now_ms
         self._failure_delay_s = failure_delay_ms / 1000
         self._threads = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="logins")
         self._keys = {
             (one.keys_url, one.keys_refresh_ms): TokenKeys(
-                one.keys_url, refresh_ms=one.keys_refresh_ms, now_ms=now_ms, tasks=tasks
+                one.keys_url, refresh_ms=one.keys_refresh_ms, clock=clock, tasks=tasks
             )
             for one in listeners.values()
             if one.token_rules is not None
         }
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._log = LimitedLog(log, logging.WARNING, "failed logins", now_ms)
+        self._log = LimitedLog(log, logging.WARNING, "failed logins", clock.now_ms)
 
     async def open(self) -> None:
         """Load the keys of tokens: see `TokenKeys.open`."""

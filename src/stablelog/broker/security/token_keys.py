@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.env import http
+from stablelog.env.clock import Clock
 from stablelog.errors import DamageError, StablelogError, UnavailableError
 from stablelog.security.login import Identity
 from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError, check_library
@@ -63,7 +64,7 @@ class TokenKeys:
     Args:
         url: where the keys are: see `stablelog.security.keys_url`.
         refresh_ms: the age at which the keys are loaded again. The old keys are used until the new ones are loaded.
-        now_ms: the broker's time.
+        clock: the broker's clock.
         load: loads the keys; called in a thread.
     """
 
@@ -72,13 +73,13 @@ class TokenKeys:
         url: str,
         *,
         refresh_ms: int,
-        now_ms: Callable[[], int],
+        clock: Clock,
         tasks: Tasks,
         load: Callable[[str], KeySet] = load_keys,
     ) -> None:
         self._url = url
         self._refresh_ms = refresh_ms
-        self._now_ms = now_ms
+        self._clock = clock
         self._tasks = tasks
         self._load = load
         self._keys: KeySet | None = None
@@ -118,18 +119,29 @@ class TokenKeys:
         if self._keys is None:
             raise self._failure or UnavailableError("the keys of tokens are not loaded")
         if (
-            self._now_ms() - self._loaded_ms >= self._refresh_ms
+            self._clock.now_ms() - self._loaded_ms >= self._refresh_ms
             and not self._is_refreshing
             and self._is_due()
         ):
             self._is_refreshing = True
             self._tasks.start("token keys", self._refresh)
         try:
-            return self._keys.identify(token, rules, self._now_ms())
+            return self._identity(token, rules)
         except UnknownKeyError:
             if not await self._reload_if_due():
                 raise
-        return self._keys.identify(token, rules, self._now_ms())
+        return self._identity(token, rules)
+
+    def _identity(self, token: str, rules: TokenRules) -> Identity:
+        """Verify a token by the wall clock. The time at which it expires is then broker time: a later step of the wall
+        clock neither ends nor prolongs a session.
+        """
+        assert self._keys is not None
+        wall_ms = self._clock.wall_ms()
+        identity = self._keys.identify(token, rules, wall_ms)
+        if identity.expires_ms is None:
+            return identity
+        return identity._replace(expires_ms=identity.expires_ms - wall_ms + self._clock.now_ms())
 
     async def _refresh(self) -> None:
         try:
@@ -138,7 +150,7 @@ class TokenKeys:
             self._is_refreshing = False
 
     def _is_due(self) -> bool:
-        return self._tried_ms is None or self._now_ms() - self._tried_ms >= RELOAD_INTERVAL_MS
+        return self._tried_ms is None or self._clock.now_ms() - self._tried_ms >= RELOAD_INTERVAL_MS
 
     async def _reload_if_due(self) -> bool:
         """Load the keys, unless they were loaded a short time ago. A failure is logged.
@@ -159,7 +171,7 @@ class TokenKeys:
             await self._load_now()
 
     async def _load_now(self) -> None:
-        self._tried_ms = self._now_ms()
+        self._tried_ms = self._clock.now_ms()
         try:
             self._keys = await in_thread(self._thread, self._load, self._url)
         except StablelogError as error:

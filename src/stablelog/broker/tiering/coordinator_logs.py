@@ -33,6 +33,7 @@ from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.broker.topics.topics import Topics
+from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
@@ -73,7 +74,7 @@ class CoordinatorLogs:
         node_id: int,
         flush: GroupFlush,
         reserve: DiskReserve,
-        now_ms: Callable[[], int],
+        clock: Clock,
         interval_s: float,
         delay_s: Callable[[], float],
     ) -> None:
@@ -83,7 +84,7 @@ class CoordinatorLogs:
         self._tasks = tasks
         self._flush = flush
         self._reserve = reserve
-        self._now_ms = now_ms
+        self._clock = clock
         self._plan = CoordinatorPlan()
         self._copier = Copier(
             storage,
@@ -94,7 +95,7 @@ class CoordinatorLogs:
             topic_of=topics.get,
             throttle=Throttle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
-            now_ms=now_ms,
+            now_ms=clock.wall_ms,
             delay_s=delay_s,
             plan=self._plan,
         )
@@ -105,7 +106,7 @@ class CoordinatorLogs:
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._begun_s = self._loop.time()  # When the last round began, by the clock of the event loop.
-        self._complete_ms = now_ms()  # The begin of the last round after which the store had all logs.
+        self._complete_ms = clock.now_ms()  # The begin of the last round after which the store had all logs.
 
     async def copy(self) -> bool:
         """Copy the records that were appended to the logs before this call. Without new records the store gets no
@@ -149,7 +150,7 @@ class CoordinatorLogs:
     async def _copied(self, sync: Sync) -> bool:
         if self._storage.fenced is not None:
             return False
-        begun_ms = self._now_ms()
+        begun_ms = self._clock.now_ms()
         offsets_logs, commit_logs = await self._logs()
         # Roll the offsets logs first: a decision that is appended to a commit log meanwhile is then copied before its
         # marker.
@@ -196,7 +197,7 @@ class CoordinatorLogs:
         if partition.end_offset <= self._plan.copied_end(partition):
             return False
         # Only a copied segment can leave the local disk, so the roll may use the whole reserve.
-        self._reserve.attempt(lambda: partition.roll(self._now_ms()), frees=True)
+        self._reserve.attempt(lambda: partition.roll(self._clock.now_ms()), frees=True)
         self._plan.ends[partition] = partition.end_offset
         return True
 
@@ -260,7 +261,7 @@ class CoordinatorLogs:
             for one in topic.partitions.values()
         ]
         are_copied = all(one in known and one.end_offset <= self._plan.copied_end(one) for one in logs)
-        lag_ms = 0 if are_copied else max(self._now_ms() - self._complete_ms, 0)
+        lag_ms = 0 if are_copied else max(self._clock.now_ms() - self._complete_ms, 0)
         yield Sample("stablelog_remote_coordinator_lag_seconds", (), lag_ms / 1000)
 
 

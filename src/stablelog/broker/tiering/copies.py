@@ -28,6 +28,7 @@ from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
+from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import RefusedError, StablelogError
@@ -62,13 +63,13 @@ class Copies:
         node_id: int,
         flush: GroupFlush,
         reserve: DiskReserve,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._tiers = tiers
         self._config = config
         self._topics = topics
         self._tasks = tasks
-        self._now_ms = now_ms
+        self._clock = clock
         self._storage = RemoteStorage(store, topics.cluster_id)
 
         def delay_s() -> float:
@@ -82,7 +83,7 @@ class Copies:
             tasks,
             node_id=node_id,
             partition_count=config["rlmm.config.remote.log.metadata.topic.num.partitions"],
-            now_ms=now_ms,
+            now_ms=clock.wall_ms,
         )
         self._coordinators = CoordinatorLogs(
             self._storage,
@@ -93,7 +94,7 @@ class Copies:
             node_id=node_id,
             flush=flush,
             reserve=reserve,
-            now_ms=now_ms,
+            clock=clock,
             interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
             delay_s=delay_s,
         )
@@ -111,7 +112,7 @@ class Copies:
             topic_of=topics.get,
             throttle=Throttle(lambda: config["remote.log.manager.copy.max.bytes.per.second"]),
             count_at_once=config["remote.log.manager.copier.thread.pool.size"],
-            now_ms=now_ms,
+            now_ms=clock.wall_ms,
             events=self._metadata,
             plan=TopicPlan(lambda partition: self._limits.get(partition, 0)),
             chunk_size=config["stablelog.remote.chunk.bytes"],
@@ -252,7 +253,7 @@ class Copies:
         """
         config, remote = partition.config, partition.remote
         if remote is None and config.is_tiered:
-            self._tiers.enabled(self._topics.named(partition.topic), partition, self._now_ms())
+            self._tiers.enabled(self._topics.named(partition.topic), partition, self._clock.wall_ms())
         elif remote is not None and not config.is_tiered and config.is_deleted_on_disable:
             partition.delete_remote()
 

@@ -18,6 +18,7 @@ from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
+from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.log.partition import Partition, Slice
 
@@ -61,7 +62,7 @@ class Tiering:
         flush: GroupFlush,
         reserve: DiskReserve,
         on_loaded: Callable[[Partition], None],
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -69,7 +70,7 @@ class Tiering:
         self._disk = disk
         self._flush = flush
         self._reserve = reserve
-        self._now_ms = now_ms
+        self._clock = clock
         self._store = _store(config)
         self._copies: Copies | None = None
         self.cache = RangeCache(
@@ -101,7 +102,7 @@ class Tiering:
             node_id=node_id,
             flush=self._flush,
             reserve=self._reserve,
-            now_ms=self._now_ms,
+            clock=self._clock,
         )
         self._copies.start()
 

@@ -374,7 +374,7 @@ class TransactionGroup:
             return False
         writes = [_marker_write(order) for order in orders]
         try:
-            outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
+            outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, **self.journal.times()))
         except UnavailableError as error:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
                 self._tasks.partition(partition).fail(error)

@@ -25,6 +25,7 @@ from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.env.clock import Clock
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -66,7 +67,7 @@ class Transactions:
         flush: GroupFlush,
         reserve: DiskReserve,
         tasks: Tasks,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._config = config
         self._count_max = count_max
@@ -76,7 +77,7 @@ class Transactions:
         self._flush = flush
         self._reserve = reserve
         self._tasks = tasks
-        self._now_ms = now_ms
+        self._clock = clock
         self._id_space = ProducerIdSpace()
         self._groups: dict[str, TransactionGroup] = {}
         self._by_log: dict[Partition, TransactionGroup] = {}
@@ -96,7 +97,7 @@ class Transactions:
                 self._awaited.setdefault(target, set()).add(group.name)
 
     def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
-        journal = Journal(partitions, self._flush, self._reserve, self._now_ms)
+        journal = Journal(partitions, self._flush, self._reserve, self._clock)
         group = self._groups[name] = TransactionGroup(
             name,
             self._config,
@@ -107,7 +108,7 @@ class Transactions:
             flush=self._flush,
             reserve=self._reserve,
             tasks=self._tasks,
-            now_ms=self._now_ms,
+            now_ms=self._clock.now_ms,
         )
         self._by_log[journal.partition] = group
         return group

@@ -37,6 +37,7 @@ from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.coordinators.live_state import LiveState
+from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.log.retention import close_all
@@ -74,7 +75,7 @@ class Maintenance:
         reserve: DiskReserve,
         tasks: Tasks,
         before_trim: Callable[[], Awaitable[None]],
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -85,7 +86,7 @@ class Maintenance:
         self._reserve = reserve
         self._tasks = tasks
         self._before_trim = before_trim
-        self._now_ms = now_ms
+        self._clock = clock
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
         # Start time, in seconds, of the last pass of retention that ran because the disk was full.
         self._retention_s = -RETENTION_WHILE_FULL_S
@@ -115,7 +116,7 @@ class Maintenance:
 
     async def abort_overdue(self) -> None:
         """Abort open transactions that exceed their timeout, in every transaction group."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         for group in self._transactions:
             # The abort markers are written in slices, and requests are served while a slice waits for the disk: writing
             # all markers at once would block the event loop.
@@ -126,7 +127,7 @@ class Maintenance:
     async def forget_expired(self) -> None:
         """Forget transactional ids and keys of joint commits that have expired, in every transaction group."""
         # Read the clock only once: otherwise ids that expire during this pass could keep it from ending.
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         for group in self._transactions:
             may_be_more = True
             while may_be_more:
@@ -181,7 +182,8 @@ class Maintenance:
         """Delete old segments of each partition, as its retention settings for time and size demand."""
 
         async def apply(partition: Partition) -> None:
-            deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()), frees=True)
+            prune = partial(partition.apply_retention, self._clock.now_ms(), wall_ms=self._clock.wall_ms())
+            deleted = self._reserve.attempt(prune, frees=True)
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
 
@@ -191,7 +193,7 @@ class Maintenance:
         """Forget producers that have not written for long, in every partition."""
 
         async def expire(partition: Partition) -> None:
-            for _ in partition.expire_producers(self._now_ms()):
+            for _ in partition.expire_producers(self._clock.now_ms()):
                 await asyncio.sleep(0)
 
         await self._each_partition("expiry of producers", expire, internal=False)
@@ -203,7 +205,7 @@ class Maintenance:
         """
 
         async def remove(partition: Partition) -> None:
-            while self._topics.has(partition) and (removed := partition.remove_deleted(self._now_ms())):
+            while self._topics.has(partition) and (removed := partition.remove_deleted(self._clock.now_ms())):
                 await in_thread(self._threads, close_all, removed)
 
         await self._each_partition("removal of deleted files", remove)

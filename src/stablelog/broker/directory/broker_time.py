@@ -1,0 +1,77 @@
+"""The file `broker-time`: it lets broker time go on in the next start of the broker.
+
+The broker keeps many times in its logs and snapshots: when a transaction began, when a producer last wrote, when an
+offset was committed. They are broker time (`env.clock`). If the wall clock was set while the broker ran, broker time and
+wall clock differ, and a start that began broker time at the wall clock would take everything for older or younger than
+it is by this difference. The file has both times, as the last broker read them, so the next start adds only the time
+that has passed since then.
+
+The file is not synced. If it is missing or not whole, broker time begins at the wall clock.
+Format: docs/formats.md, "broker-time".
+"""
+
+import logging
+import re
+from pathlib import Path
+
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.env.clock import Clock
+from stablelog.env.disk import Disk
+from stablelog.errors import DiskError
+
+log = logging.getLogger(__name__)
+
+BROKER_TIME_FILE = "broker-time"
+CONTENT = re.compile(rb"0\n(\d{1,15})\n(\d{1,15})\n")
+
+
+class BrokerTime:
+    """Broker time in one data directory.
+
+    Args:
+        directory: the data directory.
+        reserve: frees disk space for the file if the disk is full.
+    """
+
+    def __init__(self, clock: Clock, disk: Disk, directory: Path, reserve: DiskReserve) -> None:
+        self._clock = clock
+        self._disk = disk
+        self._path = directory / BROKER_TIME_FILE
+        self._reserve = reserve
+
+    def resume(self) -> None:
+        """Let broker time go on from the time that the file has. The wall clock tells how much time has passed since;
+        none, if it is earlier now than it was then.
+        """
+        recorded = self._read()
+        if recorded is None:
+            return
+        now_ms, wall_ms = recorded
+        passed_ms = self._clock.wall_ms() - wall_ms
+        if passed_ms < 0:
+            log.warning(
+                "the machine's clock is %.1f s before the time at which a broker last used %s: the clock was wrong then, "
+                "or is wrong now. Set it right; new records get its time, and timeouts do not depend on it",
+                -passed_ms / 1000,
+                self._path.parent,
+            )
+        self._clock.continue_at(now_ms + max(passed_ms, 0))
+
+    def _read(self) -> tuple[int, int] | None:
+        try:
+            whole = CONTENT.fullmatch(self._disk.read_bytes(self._path))
+        except FileNotFoundError:
+            return None
+        return None if whole is None else (int(whole[1]), int(whole[2]))
+
+    def record(self) -> None:
+        """Write the file. A disk error is logged: the file of an earlier time serves, too."""
+        try:
+            self._reserve.write_unsynced(self._path, self._content())
+        except DiskError as error:
+            log.warning(
+                "the broker's time cannot be recorded, which matters only if the clock was set: %s", error
+            )
+
+    def _content(self) -> bytes:
+        return f"0\n{self._clock.now_ms()}\n{self._clock.wall_ms()}\n".encode()

@@ -1,0 +1,59 @@
+"""The watch over the machine's wall clock: each step of it is a line of the log.
+
+A clock may be set while the broker runs: by NTP shortly after the machine's start, by an administrator, or by a
+hypervisor. docs/operating.md, "Clocks" says what the broker does then.
+"""
+
+import logging
+
+from stablelog.broker.directory.broker_time import BrokerTime
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.env.clock import Clock
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+# The least difference between the two clocks' progress that counts as a step. NTP slews a clock by at most 0.5 ms/s.
+STEP_MS_MIN = 500
+# If reading both clocks took longer than this, the process was stopped between the two calls.
+READ_MS_MAX = 100
+RECORD_EVERY = 60  # The number of looks at the clock between two writes of `broker-time`.
+
+
+class ClockWatch:
+    """Compares the wall clock with broker time once a second.
+
+    Args:
+        clock: the broker's clock.
+        time: the broker time of the data directory. It is recorded at once when the clock was set.
+    """
+
+    def __init__(self, clock: Clock, time: BrokerTime) -> None:
+        self._clock = clock
+        self._time = time
+        self._ahead_ms = clock.wall_ms() - clock.now_ms()
+        self._look_count = 0
+
+    def start(self, tasks: Tasks) -> None:
+        """Start the task."""
+        tasks.every("clock", INTERVAL_S, self.look)
+
+    async def look(self) -> None:
+        """Log a step of the wall clock since the last look."""
+        began_ms = self._clock.now_ms()
+        wall_ms = self._clock.wall_ms()
+        now_ms = self._clock.now_ms()
+        if now_ms - began_ms > READ_MS_MAX:
+            return
+        step_ms = wall_ms - now_ms - self._ahead_ms
+        self._ahead_ms += step_ms
+        self._look_count += 1
+        if abs(step_ms) >= STEP_MS_MIN:
+            log.warning(
+                "the machine's clock was set %s by %.1f s: timestamps, their limits, retention by time and tokens "
+                "follow it from now on; timeouts and sessions do not depend on it",
+                "forward" if step_ms > 0 else "back",
+                abs(step_ms) / 1000,
+            )
+        if abs(step_ms) >= STEP_MS_MIN or self._look_count % RECORD_EVERY == 0:
+            self._time.record()

@@ -1,0 +1,91 @@
+"""The watch over the wall clock: a step is one line of the log, slewing is none."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from stablelog.broker.directory.broker_time import BROKER_TIME_FILE, BrokerTime
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.upkeep.clock_watch import RECORD_EVERY, ClockWatch
+from stablelog.testing.sim_clock import SimClock
+from stablelog.testing.sim_disk import SimDisk
+
+DATA = Path("/data")
+
+
+class World:
+    def __init__(self, clock=None):
+        self.disk, self.clock = SimDisk(), clock or SimClock()
+        self.disk.make_dir(DATA)
+        self.time = BrokerTime(self.clock, self.disk, DATA, DiskReserve(self.disk, DATA, 0))
+        self.watch = ClockWatch(self.clock, self.time)
+
+    def look(self, *, count=1):
+        for _ in range(count):
+            self.clock.advance(1000)
+            asyncio.run(self.watch.look())
+
+    def recorded(self):
+        try:
+            return self.disk.read_bytes(DATA / BROKER_TIME_FILE).decode()
+        except FileNotFoundError:
+            return None
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "words"), [(10_800_000, "forward by 10800.0 s"), (-500, "back by 0.5 s")]
+)
+def test_a_step_is_logged_once_and_recorded(step_ms, words, caplog):
+    world = World()
+    world.look()
+    world.clock.set_wall_clock(step_ms)
+    world.look(count=3)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        f"the machine's clock was set {words}"
+    ]
+    now_ms = 1_700_000_002_000
+    assert world.recorded() == f"0\n{now_ms}\n{now_ms + step_ms}\n"
+
+
+def test_slewing_is_no_step(caplog):
+    world = World()
+    for _ in range(50):
+        world.clock.set_wall_clock(1)
+        world.look()
+    assert not caplog.records
+    assert world.recorded() is None
+
+
+def test_the_time_is_recorded_once_a_minute():
+    world = World()
+    world.look(count=RECORD_EVERY - 1)
+    assert world.recorded() is None
+    world.look()
+    assert world.recorded() == "0\n1700000060000\n1700000060000\n"
+
+
+def test_a_stop_between_the_two_clocks_is_no_step(caplog):
+    class Stopping(SimClock):
+        stops = False
+
+        def wall_ms(self):
+            found = super().wall_ms()
+            if self.stops:
+                self.advance(60_000)
+            return found
+
+    world = World(Stopping())
+    world.clock.stops = True
+    world.look(count=2)
+    world.clock.stops = False
+    world.look()
+    assert not caplog.records
+
+
+def test_a_time_that_cannot_be_recorded_is_logged(caplog):
+    world = World()
+    world.disk.fault = lambda what, path: errno.EIO if what == "writing" else None
+    world.time.record()
+    assert "the broker's time cannot be recorded" in caplog.text

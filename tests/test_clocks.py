@@ -1,0 +1,111 @@
+"""The table "Clocks" of docs/operating.md has a row for each use of a clock in the code, and each cell is a test or a reason."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "stablelog"
+SECTION = (ROOT / "docs" / "operating.md").read_text().partition("\n## Clocks\n")[2].partition("\n## ")[0]
+# By the name of what is called: which clock it is. A method's name tells a clock that is passed as a function.
+CLOCKS = {
+    "now_ms": "broker time",
+    "_now_ms": "broker time",
+    "wall_ms": "wall clock",
+    "_wall_ms": "wall clock",
+    "time_ns": "wall clock",
+    "now": "wall clock",
+    "utcnow": "wall clock",
+    "st_mtime": "wall clock",
+    "clock_gettime_ns": "wall clock",
+    "_read_ns": "wall clock",
+    "monotonic": "steady clock",
+    "monotonic_ns": "steady clock",
+    "perf_counter": "steady clock",
+    "perf_counter_ns": "steady clock",
+    "now_s": "steady clock",
+    "_now_s": "steady clock",
+    "_clock": "steady clock",
+    "call_later": "steady clock",
+    "call_at": "steady clock",
+    "thread_time": "processor time",
+    "thread_time_ns": "processor time",
+    "process_time": "processor time",
+}
+
+
+def uses(tree):
+    """The clocks that a module reads."""
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else node
+        if isinstance(called, ast.Name):
+            name, owner = called.id, ""
+        elif isinstance(called, ast.Attribute):
+            name, owner = called.attr, ast.unparse(called.value)
+        else:
+            continue
+        if name == "time" and isinstance(node, ast.Call) and owner and not node.args:
+            yield "wall clock" if owner == "time" else "steady clock"
+        elif name == "now" and owner not in ("datetime", "datetime.datetime"):
+            continue
+        elif name in CLOCKS and (isinstance(node, ast.Call) or owner == "time" or name == "st_mtime"):
+            yield CLOCKS[name]
+
+
+def found():
+    """Each use as (module, clock)."""
+    for path in sorted(SRC.rglob("*.py")):
+        module = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+        for clock in set(uses(ast.parse(path.read_text()))):
+            yield module, clock
+
+
+# The time that these modules call `now_ms` is the wall clock of the caller.
+GIVEN_WALL_CLOCK = {
+    "broker.tiering.copier",
+    "broker.tiering.uploads",
+    "broker.tiering.metadata_topic",
+    "broker.upkeep.compaction",
+}
+FOUND = {
+    (module, "wall clock" if clock == "broker time" and module in GIVEN_WALL_CLOCK else clock)
+    for module, clock in found()
+}
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in re.findall(r"^\|.*\|$", SECTION, re.M)[2:]
+]
+LEGEND = dict(re.findall(r"^- (T\d+|[A-Z]): (.*)$", SECTION, re.M))
+
+
+def covers(row, module, clock):
+    """Whether a row of the table has this use."""
+    return row[1] == clock and any(
+        module == name or (name.endswith(".*") and f"{module}.".startswith(name[:-1]))
+        for name in re.findall(r"`([\w.*]+)`", row[2])
+    )
+
+
+@pytest.mark.parametrize(("module", "clock"), sorted(FOUND), ids=lambda one: one.replace(" ", "-"))
+def test_each_use_of_a_clock_has_a_row(module, clock):
+    assert any(covers(row, module, clock) for row in ROWS), f"docs/operating.md, Clocks: {module}, {clock}"
+
+
+def test_each_row_has_a_use():
+    for row in ROWS:
+        for name in re.findall(r"`([\w.*]+)`", row[2]):
+            one = [*row[:2], f"`{name}`"]
+            assert any(covers(one, *use) for use in FOUND), (row[0], name)
+
+
+def test_each_cell_is_a_test_or_a_reason():
+    assert len(ROWS) > 20
+    cells = {name for row in ROWS for cell in row[3:] for name in cell.split(", ")}
+    assert all(len(row) == 8 for row in ROWS)
+    assert cells <= LEGEND.keys(), cells - LEGEND.keys()
+    for name, text in LEGEND.items():
+        if name.startswith("T"):
+            path, _, test = text.strip("`").partition("::")
+            assert f"def {test}(" in (ROOT / path).read_text(), text
