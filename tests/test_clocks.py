@@ -12,22 +12,19 @@ SECTION = (ROOT / "docs" / "operating.md").read_text().partition("\n## Clocks\n"
 # By the name of what is called: which clock it is. A method's name tells a clock that is passed as a function.
 CLOCKS = {
     "now_ms": "broker time",
-    "_now_ms": "broker time",
     "wall_ms": "wall clock",
-    "_wall_ms": "wall clock",
     "time_ns": "wall clock",
     "now": "wall clock",
     "utcnow": "wall clock",
     "st_mtime": "wall clock",
     "clock_gettime_ns": "wall clock",
-    "_read_ns": "wall clock",
     "monotonic": "steady clock",
     "monotonic_ns": "steady clock",
     "perf_counter": "steady clock",
     "perf_counter_ns": "steady clock",
     "now_s": "steady clock",
-    "_now_s": "steady clock",
-    "_clock": "steady clock",
+    "clock": "steady clock",
+    "read_ns": "wall clock",
     "call_later": "steady clock",
     "call_at": "steady clock",
     "thread_time": "processor time",
@@ -46,6 +43,7 @@ def uses(tree):
             name, owner = called.attr, ast.unparse(called.value)
         else:
             continue
+        name = name.removeprefix("_")
         if name == "time" and isinstance(node, ast.Call) and owner and not node.args:
             yield "wall clock" if owner == "time" else "steady clock"
         elif name == "now" and owner not in ("datetime", "datetime.datetime"):

@@ -260,6 +260,7 @@ WITHOUT_VERSION = (
     ".commitextents",
     ".broker.log",
     ".lock",
+    "broker-time",  # a hint: a file of another version is not used
     "disk-reserve",
 )
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes

@@ -97,8 +97,8 @@ class Broker:
         self.config = config
         self.disk = disk
         self.clock = clock
-        self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
-        self.directory = DataDirectory(disk, directory, config, self.reserve, clock, is_restoring=is_restoring)
+        reserve = self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
+        self.directory = DataDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
         self.tasks = Tasks(on_failure, self.fail_partition)
         self.waiters = Waiters(self.tasks)
         self.flush = make_flush(

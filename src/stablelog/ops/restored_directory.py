@@ -204,3 +204,8 @@ class _Standing:
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    wall_ms = now_ms
+
+    def continue_at(self, now_ms: int) -> None:
+        self._now_ms = now_ms

@@ -204,7 +204,7 @@ def test_a_server():
 
 
 @pytest.mark.parametrize("late_s", [3 * 3600, 0, -3 * 3600])
-def test_tokens_are_valid_by_the_wall_clock_and_sessions_end_by_broker_time(late_s):
+def test_tokens_are_valid_by_the_wall_clock_and_sessions_last_as_they_say(late_s):
     """The broker was started with a clock that was wrong by `late_s`, and the clock was then set right."""
 
     async def life():
