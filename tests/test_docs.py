@@ -232,7 +232,7 @@ PROGRAMS = sorted(
 def test_what_is_to_be_run_is_a_program(name):
     if name == "pytest":
         return
-    path = ROOT / ("src" if name.startswith("stablelog.") else ".") / name.replace(".", "/")
+    path = ROOT / ("src" if name.split(".")[0] == "stablelog" else ".") / name.replace(".", "/")
     program = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert program.name == "__main__.py" or '\nif __name__ == "__main__":\n' in program.read_text()
     assert program.exists()

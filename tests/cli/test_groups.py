@@ -104,6 +104,23 @@ def test_a_group_with_members_is_refused(stablelog_broker, names):
     assert offsets(at, group)[topic, 0] == 5
 
 
+def test_a_group_with_offsets_of_an_open_transaction_is_not_deleted_and_the_message_says_why(
+    stablelog_broker, names
+):
+    at, (group, topic, _) = stablelog_broker.bootstrap, names
+    reader = Consumer({"bootstrap.servers": at, "group.id": group, "log_level": 0})
+    producer = Producer({"bootstrap.servers": at, "transactional.id": unique("open"), "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], reader.consumer_group_metadata(), 30)
+    reader.close()
+    done = run("groups", "delete", group, bootstrap=at)
+    assert done.returncode == 2
+    assert f"group {group!r} is in use: it has members, or an open transaction that commits" in done.stderr
+    producer.abort_transaction(30)
+    assert run("groups", "delete", group, bootstrap=at).returncode == 0
+
+
 def test_a_member_that_joins_meanwhile_is_named(stablelog_broker, names, monkeypatch):
     at, (group, topic, _) = stablelog_broker.bootstrap, names
     member = Consumer(

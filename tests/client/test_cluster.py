@@ -125,7 +125,7 @@ def test_it_pickles_as_its_arguments(cluster, stablelog_broker):
         assert again.metadata([topic]) == found
 
 
-@pytest.mark.parametrize("bootstrap", ["", " , ", "nowhere", "host:port", "a b:1"])
+@pytest.mark.parametrize("bootstrap", ["http://127.0.0.1:1", "", " , ", "nowhere", "host:port", "a b:1"])
 def test_an_address_that_is_none_is_refused(bootstrap):
     with pytest.raises(UsageError, match="host:port"):
         Cluster(bootstrap)

@@ -17,6 +17,10 @@ from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.types import TopicPartition
 
 HAS_MEMBERS: Final = "group {group!r} has members: stop them first"
+IN_USE: Final = (
+    "group {group!r} is in use: it has members, or an open transaction that commits offsets of the group. Stop the members "
+    "(`stablelog groups describe` shows them), or end the transaction (`stablelog transactions list`)"
+)
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
@@ -194,7 +198,7 @@ def delete(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
         f"deleting {group}",
         {
             KafkaError.GROUP_ID_NOT_FOUND: f"there is no group {group!r}",
-            KafkaError.NON_EMPTY_GROUP: HAS_MEMBERS.format(group=group),
+            KafkaError.NON_EMPTY_GROUP: IN_USE.format(group=group),
         },
     )
     done(f"deleted {group}", as_json=as_json, group=group)

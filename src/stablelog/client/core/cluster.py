@@ -76,7 +76,7 @@ class Cluster:
         self.security = security
         self._addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         for address in self._addresses:
-            if not re.fullmatch(r"\[?[^\s\[\]]+\]?:\d+", address):
+            if not re.fullmatch(r"\[?[^\s\[\]/]+\]?:\d+", address):
                 raise UsageError(
                     f"the bootstrap address {address!r} is not valid: write host:port, and commas between addresses"
                 )

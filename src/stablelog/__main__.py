@@ -1,0 +1,17 @@
+"""The program `stablelog`, also as `python -m stablelog`."""
+
+import sys
+
+
+def run() -> None:
+    """Run the command line, without hypothesis: a library below kio imports it wherever it is installed, and that takes
+    nearly as long as all other imports of a broker.
+    """
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # None: an import raises ImportError
+    from stablelog.cli.main import run as run_commands
+
+    run_commands()
+
+
+if __name__ == "__main__":
+    run()
