@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.broker.network.budget import Budget
+from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.members import Limits
 
@@ -146,6 +146,7 @@ class Door:
         loop = asyncio.get_running_loop()
         self.tasks = Tasks(pytest.fail)
         self.budget = Budget(size_max, self.limits.receive_ms_max / 1000, loop.time, loop.call_later)
+        self.budgets = Budgets(self.budget, self.budget)
         self.members = set()
         self.at_once = at_once
         self.begun = deque()
@@ -166,9 +167,11 @@ class Door:
         future.set_result(None)
         return frame
 
-    def connect(self, **wire):
+    def connect(self, *, session=None, limits=None, **wire):
         made = Wire(**wire)
-        made.protocol = Connection(self.respond, self.limits, self.budget, self.members, self.tasks)
+        made.protocol = Connection(
+            self.respond, limits or self.limits, self.budgets, self.members, self.tasks, session
+        )
         made.protocol.connection_made(made)
         return made
 

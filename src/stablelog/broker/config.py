@@ -9,7 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from stablelog.broker.listener import Address, Listener, is_loopback, reachable
+from stablelog.broker.listener import LISTENER_PREFIX, Address, Listener, is_loopback, reachable
 from stablelog.broker.setting import Setting
 from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
@@ -22,7 +22,6 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 NOTHING: Mapping[str, str] = MappingProxyType({})
-LISTENER_PREFIX = "listener.name."
 
 
 def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:

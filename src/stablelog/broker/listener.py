@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from stablelog.settings import Kind
+from stablelog.settings import INT_MAX, Kind
 from stablelog.types import SecurityProtocol
 
+LISTENER_PREFIX: Final = "listener.name."  # of the name of a setting for one listener
 PORT_MAX: Final = 65535
 LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 LOOPBACK: Final = "127.0.0.1"
@@ -113,8 +114,25 @@ def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
     return protocols
 
 
+def _parse_counts(text: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        host, _, count = part.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip().strip("[]")))
+        except ValueError:
+            raise ValueError(f"{host!r} is not an IP address") from None
+        if not count.strip().isdecimal() or int(count) > INT_MAX:
+            raise ValueError(f"the number of connections of {address} is 0 to {INT_MAX}")
+        counts[address] = int(count)
+    return counts
+
+
 ADDRESSES: Final = Kind(parse_addresses, "NAME://host:port, or several with commas between them")
 OPTIONAL_ADDRESSES: Final = Kind(
     lambda text: parse_addresses(text) if text.strip() else (), f"{ADDRESSES.valid}, or empty"
 )
 PROTOCOLS: Final = Kind(_parse_protocols, "NAME:PROTOCOL, or several with commas between them")
+CONNECTION_COUNTS: Final = Kind(
+    _parse_counts, "address:number, or several with commas between them, or empty"
+)

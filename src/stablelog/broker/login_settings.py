@@ -104,8 +104,9 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "sasl.server.max.receive.size",
         integer(256, INT_MAX),
-        "524288",
-        "The largest request before the login, in bytes.",
+        "65536",
+        "The largest request before the login, in bytes. Requests before the login have 16 MiB of memory of their own, and "
+        "no request before the login may be larger.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url",

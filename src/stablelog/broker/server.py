@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from stablelog.broker.limited_log import LimitedLog
 from stablelog.broker.listener import Listener
 from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.metrics import Sample
-from stablelog.broker.network.budget import Budget
+from stablelog.broker.network.budget import LOGIN_SIZE_MAX, Budget, Budgets
 from stablelog.broker.network.connection import Connection, OnMade
+from stablelog.broker.network.inbox import LOGIN_INBOX_SIZE
 from stablelog.broker.network.members import BACKLOG, CLOSING, Limits, Member
 from stablelog.broker.network.session import Session
 from stablelog.broker.router import Router
@@ -128,35 +130,45 @@ class Server:
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
             connection_count_max=config["max.connections"],
             connection_count_per_host_max=config["max.connections.per.ip"],
+            host_count_max=config["max.connections.per.ip.overrides"],
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
-            login_size_max=config["sasl.server.max.receive.size"],
+            login_size_max=min(config["sasl.server.max.receive.size"], LOGIN_SIZE_MAX),
             arrive=self.broker.quotas.arrive,
             log_close=partial(closings.write, CLOSING),
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks
         tasks.watch(loop)
-        budget = Budget(
-            in_flight_size_max, limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
+        more = limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
+        budgets = Budgets(
+            Budget(in_flight_size_max, *more), Budget(LOGIN_SIZE_MAX, *more, inbox_size=LOGIN_INBOX_SIZE)
         )
         router = Router(self.broker)
 
         for listener in config.listeners:
             listening = [listener]  # with the port, once it is bound
+            count_max = None
+            if config.is_set_for(listener.name, "max.connections"):
+                count_max = config.of_listener(listener.name, "max.connections")
+            own_limits = replace(limits, listener=listener.name, listener_count_max=count_max)
 
-            def connect(on_made: OnMade | None = None, at: list[Listener] = listening) -> Connection:
+            def connect(
+                on_made: OnMade | None = None,
+                at: list[Listener] = listening,
+                limits: Limits = own_limits,
+            ) -> Connection:
                 logins = self.broker.logins
                 session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
-                return Connection(router.respond, limits, budget, self.connections, tasks, session, on_made)
+                return Connection(router.respond, limits, budgets, self.connections, tasks, session, on_made)
 
             with _naming(f"cannot listen on {listener.address}"):
                 if listener.protocol.is_tls:
                     from stablelog.broker.network.tls_listener import TlsListener
 
-                    accepting = TlsListener(tls[listener], limits, self.connections, tasks, connect)
+                    accepting = TlsListener(tls[listener], own_limits, self.connections, tasks, connect)
                     self._listening.append(accepting)
                     await accepting.open(listener.host, listener.port)
                     sockets = accepting.sockets

@@ -5,6 +5,7 @@ docs/operating.md lists all settings, and a test compares that list with this ta
 """
 
 from stablelog.broker.acl_settings import ACL_SETTINGS
+from stablelog.broker.listener import CONNECTION_COUNTS
 from stablelog.broker.login_settings import LOGIN_SETTINGS
 from stablelog.broker.quota_settings import QUOTA_SETTINGS
 from stablelog.broker.security_settings import SECURITY_SETTINGS
@@ -39,7 +40,9 @@ SETTINGS: tuple[Setting, ...] = (
         "max.connections",
         integer(1, INT_MAX),
         "2000",
-        "The number of open connections. The broker closes a further connection immediately.",
+        "The number of open connections. The broker closes a further connection immediately. For one listener, with "
+        "listener.name.: the number of its connections, in addition to the limit of the broker.",
+        per_listener=True,
     ),
     Setting(
         "max.connections.per.ip",
@@ -47,6 +50,12 @@ SETTINGS: tuple[Setting, ...] = (
         str(INT_MAX),
         "The number of open connections from one IP address. The broker closes a further connection "
         "immediately.",
+    ),
+    Setting(
+        "max.connections.per.ip.overrides",
+        CONNECTION_COUNTS,
+        "",
+        "The number of open connections of single IP addresses, in place of max.connections.per.ip.",
     ),
     Setting(
         "stablelog.max.partitions",

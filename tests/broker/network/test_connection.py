@@ -4,21 +4,27 @@ import asyncio
 import itertools
 import logging
 import struct
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.listener import LOCAL
+from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import (
     BEGUN_AT_ONCE_COUNT,
     FREE_IN_FLIGHT_COUNT,
     TURN_SIZE,
 )
-from stablelog.broker.network.inbox import INBOX_SIZE
+from stablelog.broker.network.inbox import INBOX_SIZE, LOGIN_INBOX_SIZE
 from stablelog.broker.network.request_head import is_one_way
 from stablelog.broker.network.responses import WRITE_SIZE
+from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
+from stablelog.security.principal import ANONYMOUS
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import batch, frame, produce_fields
 from tests.broker.jump import LENGTH, Door, request, run, settle
@@ -616,5 +622,99 @@ def test_a_connection_has_one_request_that_takes_long_at_a_time(api_key):
             await settle()
             assert len(door.begun) == min(left, 1)
         assert len(wire.answers()) == 6
+
+    run(conversation())
+
+
+def not_logged_in():
+    return Session(login=SimpleNamespace(principal=None, takes_bare_messages=False))
+
+
+def test_before_the_login_requests_have_memory_of_their_own():
+    """However much clients send before their logins, others find their whole budget."""
+
+    async def conversation():
+        door = Door(size_max=1 << 20, login_size_max=65_536)
+        loop = asyncio.get_running_loop()
+        own = Budget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
+        door.budgets = Budgets(door.budget, own)
+        strangers = [door.connect(session=not_logged_in()) for _ in range(20)]
+        for wire in strangers:
+            wire.send(request(65_000)[:-1])
+            await settle()
+        assert door.budget.left == door.budget.size_max
+        assert own.left < 64 << 10
+        fresh = door.connect(session=not_logged_in())
+        assert len(fresh.protocol.get_buffer(-1)) == LOGIN_INBOX_SIZE
+        client = door.connect()
+        client.send(request(900_000))
+        await settle()
+        assert len(client.answers()) == 1
+        for wire in strangers:
+            wire.lost()
+        await settle()
+        assert own.left == own.size_max
+
+    run(conversation())
+
+
+def test_a_connection_gets_a_large_inbox_with_its_login():
+    async def conversation():
+        door = Door(login_size_max=65_536)
+        loop = asyncio.get_running_loop()
+        own = Budget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
+        door.budgets = Budgets(door.budget, own)
+        session = not_logged_in()
+        wire = door.connect(session=session)
+        first, second = request(5_000), request(40_000)
+        wire.send(first)
+        await settle()
+        wire.send(second[:3_000])
+        session.login.principal = ANONYMOUS
+        wire.send(second[3_000:])
+        await settle()
+        assert [len(answer) for answer in wire.answers()] == [5_000, 40_000]
+        assert (own.left, door.budget.left) == (own.size_max, door.budget.size_max)
+
+    run(conversation())
+
+
+def test_before_the_login_a_larger_request_closes_the_connection():
+    async def conversation():
+        door = Door(login_size_max=65_536)
+        wire = door.connect(session=not_logged_in())
+        wire.send(request(65_537)[:10])
+        await settle()
+        assert wire.closed
+
+    run(conversation())
+
+
+def test_a_listener_with_a_limit_leaves_connections_to_the_others():
+    async def conversation():
+        door = Door(connection_count_max=5)
+        outer = replace(door.limits, listener="OUTER", listener_count_max=2)
+        inner = replace(door.limits, listener="INNER")
+
+        def connect(limits):
+            session = Session(LOCAL._replace(name=limits.listener))
+            return door.connect(session=session, limits=limits)
+
+        assert not connect(inner).closed
+        wires = [connect(outer) for _ in range(4)]
+        assert [wire.closed for wire in wires] == [False, False, True, True]
+        assert [connect(inner).closed for _ in range(4)] == [False, False, True, True]
+
+    run(conversation())
+
+
+def test_the_limit_of_an_address_may_be_its_own():
+    async def conversation():
+        door = Door(connection_count_per_host_max=1, host_count_max={"10.0.0.9": 2, "10.0.0.8": 0})
+        closed = {
+            host: [door.connect(host=host).closed for _ in range(3)] for host in ("10.0.0.9", "10.0.0.8")
+        }
+        assert closed == {"10.0.0.9": [False, False, True], "10.0.0.8": [True] * 3}
+        assert [door.connect(host="10.0.0.7").closed for _ in range(2)] == [False, True]
 
     run(conversation())

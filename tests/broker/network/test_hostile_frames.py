@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.network.budget import Budget
+from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.members import Limits
 from stablelog.broker.network.session import Session
@@ -158,10 +158,11 @@ class InMemory:
         limits = Limits(1 << 20, 10, 10, 20, 600_000, 30_000)
         loop = asyncio.get_running_loop()
         self._tasks = server.broker.tasks
-        self._budget = Budget(4 << 20, 30, loop.time, loop.call_later)
+        budget = Budget(4 << 20, 30, loop.time, loop.call_later)
+        self._budgets = Budgets(budget, budget)
         self._router = Router(server.broker)
         self._made = lambda session: Connection(
-            self._router.respond, limits, self._budget, set(), self._tasks, session
+            self._router.respond, limits, self._budgets, set(), self._tasks, session
         )
         self.wire = None
 

@@ -5,18 +5,18 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.broker.network.inbox import INBOX_SIZE, KEPT_COUNT, Inbox, Inboxes
+from stablelog.broker.network.inbox import INBOX_SIZE, KEPT_COUNT, LOGIN_INBOX_SIZE, Inbox, Inboxes
 from tests.broker.jump import Door, request, run, settle
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=20), st.integers(0, 30)), max_size=40))
 def test_inboxes_that_share_buffers_keep_their_bytes_apart(steps):
     inboxes = Inboxes()
-    boxes = [Inbox(inboxes) for _ in range(3)]
+    boxes = [Inbox() for _ in range(3)]
     expected = [b"", b"", b""]
     for number, arrived, dropped in steps:
         box = boxes[number]
-        box.room()[: len(arrived)] = arrived
+        box.room(inboxes)[: len(arrived)] = arrived
         box.filled += len(arrived)
         expected[number] += arrived
         dropped = min(dropped, len(expected[number]))
@@ -29,15 +29,26 @@ def test_inboxes_that_share_buffers_keep_their_bytes_apart(steps):
 
 def test_a_full_inbox_has_no_room_and_few_buffers_are_kept():
     inboxes = Inboxes()
-    boxes = [Inbox(inboxes) for _ in range(KEPT_COUNT + 2)]
+    boxes = [Inbox() for _ in range(KEPT_COUNT + 2)]
     for box in boxes:
-        assert len(box.room()) == INBOX_SIZE
+        assert len(box.room(inboxes)) == INBOX_SIZE
         box.filled = INBOX_SIZE
-        assert len(box.room()) == 0
+        assert len(box.room(inboxes)) == 0
     for box in boxes:
         box.clear()
         box.clear()
     assert len(inboxes) == KEPT_COUNT
+
+
+def test_an_inbox_takes_its_bytes_into_a_larger_buffer():
+    small, large = Inboxes(LOGIN_INBOX_SIZE), Inboxes()
+    box = Inbox()
+    box.room(small)[:3] = b"abc"
+    box.filled = 3
+    assert len(box.room(large)) == INBOX_SIZE - 3
+    assert (bytes(box.buffer[:3]), len(small), len(large)) == (b"abc", 1, 0)
+    box.clear()
+    assert (len(small), len(large)) == (1, 1)
 
 
 def test_connections_without_bytes_have_no_buffer():

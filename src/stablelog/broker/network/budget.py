@@ -7,6 +7,9 @@ The bytes that have arrived stay in memory until the request is complete. A clai
 that are arriving could still be completed one after the other (the banker's rule). Claims are served in the order in
 which they began to wait.
 
+The requests before a login have a budget and small inboxes of their own. A client that has not logged in therefore takes no
+memory from other clients.
+
 While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
 the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
 """
@@ -14,12 +17,16 @@ the time it has, and one that blocks for long after it arrived (a long poll with
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from stablelog.broker.network.frames import Frames
-from stablelog.broker.network.inbox import Inboxes
+from stablelog.broker.network.inbox import INBOX_SIZE, Inboxes
+
+if TYPE_CHECKING:
+    from stablelog.security.login import Login
 
 GROWTH_MAX = 1 << 20
+LOGIN_SIZE_MAX: Final = 16 << 20  # The memory of all large requests before a login, in bytes.
 PATIENCE_S = 1.0
 LOOK_S = 0.25  # The number of seconds between two checks for slow requests, while a request waits for memory.
 
@@ -39,6 +46,7 @@ class Claim:
     """The room (bytes of the memory budget) that one request has claimed.
 
     Attributes:
+        budget: the memory budget.
         size: bytes of the whole request.
         held: bytes that are taken from the budget.
         arrived: bytes that have arrived.
@@ -50,6 +58,7 @@ class Claim:
             such as a long poll.
     """
 
+    budget: "Budget"
     holder: Holder
     size: int
     since: float
@@ -75,6 +84,7 @@ class Budget:
         receive_s: seconds that a request may take to arrive.
         clock: monotonic seconds.
         later: schedules a call after a number of seconds.
+        inbox_size: bytes of the buffer of an inbox.
 
     Attributes:
         frames: the buffers into which large requests are received.
@@ -87,10 +97,11 @@ class Budget:
         receive_s: float,
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
+        inbox_size: int = INBOX_SIZE,
     ) -> None:
         self.size_max = size_max
         self.frames = Frames()
-        self.inboxes = Inboxes()
+        self.inboxes = Inboxes(inbox_size)
         self.left = size_max
         self._receive_s = receive_s
         self._clock = clock
@@ -105,7 +116,7 @@ class Budget:
     def claim(self, holder: Holder, size: int) -> Claim:
         """Register an arriving request of `size` bytes. Its claim holds no bytes of the budget yet."""
         assert 0 < size <= self.size_max
-        claim = Claim(holder, size, self._clock())
+        claim = Claim(self, holder, size, self._clock())
         self._largest = max(self._largest, size)
         self._claims[claim] = None
         self._rest += size
@@ -236,3 +247,19 @@ class Budget:
             return f"a request arrives too slowly while others wait for memory: {came} of {claim.size} bytes in {took_s:.1f} s"
         claim.mark = (claim.arrived, now_s)
         return None
+
+
+class Budgets(NamedTuple):
+    """The memory budgets of a broker.
+
+    Attributes:
+        requests: for clients that have logged in, or that need no login.
+        logins: for clients that have to log in first.
+    """
+
+    requests: Budget
+    logins: Budget
+
+    def of(self, login: "Login | None") -> Budget:
+        """Return the budget of the next request of a connection."""
+        return self.requests if login is None or login.principal is not None else self.logins

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
-from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.budget import Budgets, Claim
 from stablelog.broker.network.contained import contained
 from stablelog.broker.network.in_flight import InFlight
-from stablelog.broker.network.inbox import INBOX_SIZE, Inbox
+from stablelog.broker.network.inbox import Inbox
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
-from stablelog.broker.network.request_head import REQUEST_SIZE_MIN, api_of, name_of
+from stablelog.broker.network.request_head import api_of, name_of
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
@@ -42,7 +42,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         respond: computes the response to a request.
-        budget: the memory that all connections share.
+        budgets: the memory that all connections share.
         members: the open connections.
         tasks: starts the work on requests, and timers.
         session: who the client is.
@@ -53,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         is_draining: whether the connection accepts no more requests.
         peer: the client's address and port.
         host: the client's address.
+        listener: the name of the listener on which the client has connected.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
         appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
@@ -64,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         respond: Respond,
         limits: Limits,
-        budget: Budget,
+        budgets: Budgets,
         members: set[Member],
         tasks: Tasks,
         session: Session | None = None,
@@ -73,12 +74,13 @@ class Connection(asyncio.BufferedProtocol):
         self.background = tasks
         self._on_made = on_made
         self.session = session or Session()
+        self.listener = self.session.listener.name
         self._respond = respond
         self._limits = limits
-        self._budget = budget
+        self._budgets = budgets
         self._members = members
         self._transport: asyncio.Transport | None = None
-        self._inbox = Inbox(budget.inboxes)
+        self._inbox = Inbox()
         # The buffer of an arriving request that is too large for the inbox.
         self._frame: memoryview | None = None
         self._frame_filled = 0
@@ -87,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         self._waits_for_turn = False
         self._responses = Responses()
-        self._in_flight = InFlight(budget)
+        self._in_flight = InFlight()
         self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
@@ -156,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._members.discard(self)
         if self._claim is not None:
-            self._budget.give_back(self._claim)
+            self._claim.budget.give_back(self._claim)
             self._claim = None
         self._frame = None
         self._inbox.clear()
@@ -208,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self.is_draining = True
         if self._claim is not None:
-            self._budget.give_back(self._claim)
+            self._claim.budget.give_back(self._claim)
         self._claim = self._frame = self._partial_since = None
         self._waits_for_room = False
         self._inbox.clear()
@@ -254,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
-        return self._inbox.room()
+        return self._inbox.room(self._budgets.of(self.session.login).inboxes)
 
     @contained
     def buffer_updated(self, nbytes: int) -> None:
@@ -273,20 +275,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame_filled == claim.size:
             frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
             self._begin(frame.toreadonly(), claim)
-        elif self._frame_filled == claim.held and not self._budget.grow(claim, self._frame_filled):
+        elif self._frame_filled == claim.held and not claim.budget.grow(claim, self._frame_filled):
             self._wait_for_room()
 
     def _split_inbox(self) -> None:
         at = begun = 0
         while self._reading and self._inbox.filled - at >= LENGTH.size:
             size = LENGTH.unpack_from(self._inbox.buffer, at)[0]
-            size_min, size_max = self._request_sizes()
+            size_min, size_max = self._limits.request_sizes(self.session.login)
             if not size_min <= size <= size_max:
                 self.close(f"a request has {size} bytes, and {size_min} to {size_max} are allowed")
                 return
             end = at + LENGTH.size + size
             if end > self._inbox.filled:
-                if at == 0 and self._inbox.filled == INBOX_SIZE:
+                if at == 0 and self._inbox.filled == len(self._inbox.buffer):
                     self._expect_large(size)
                 break
             if begun == BEGUN_AT_ONCE_COUNT:
@@ -298,8 +300,8 @@ class Connection(asyncio.BufferedProtocol):
             # Small requests need the memory budget only if their connection has many requests in flight. Otherwise they
             # never wait for large requests of other connections.
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
-                claim = self._budget.claim(self, size)
-                if not self._budget.take_whole(claim):
+                claim = self._budgets.of(self.session.login).claim(self, size)
+                if not claim.budget.take_whole(claim):
                     self._claim = claim
                     self._wait_for_room()
                     break
@@ -315,27 +317,20 @@ class Connection(asyncio.BufferedProtocol):
             if self._rest_timer is None:
                 self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
 
-    def _request_sizes(self) -> tuple[int, int]:
-        """The least and the greatest number of bytes of the next request."""
-        login = self.session.login
-        size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
-        if login is None or login.principal is not None:
-            return size_min, self._limits.request_size_max
-        return size_min, min(self._limits.login_size_max, self._limits.request_size_max)
-
     def _expect_large(self, size: int) -> None:
         """Begin to receive a request that is too large for the inbox."""
-        self._claim = self._budget.claim(self, size)
+        self._claim = self._budgets.of(self.session.login).claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since
-        if self._budget.grow(self._claim, self._inbox.filled - LENGTH.size):
+        if self._claim.budget.grow(self._claim, self._inbox.filled - LENGTH.size):
             self._open_frame(size)
         else:
             self._wait_for_room()
 
     def _open_frame(self, size: int) -> None:
         """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
-        self._frame = self._budget.frames.open(size)
+        assert self._claim is not None
+        self._frame = self._claim.budget.frames.open(size)
         part = self._inbox.buffer[LENGTH.size : self._inbox.filled]
         self._frame[: len(part)] = part
         self._frame_filled = len(part)
@@ -355,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         claim = self._claim
         assert claim is not None
-        if LENGTH.size + claim.size <= INBOX_SIZE:
+        if LENGTH.size + claim.size <= len(self._inbox.buffer):
             frame = bytes(self._inbox.buffer[LENGTH.size : LENGTH.size + claim.size])
             self._inbox.drop(LENGTH.size + claim.size)
             self._claim = self._partial_since = None
@@ -386,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            self._budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
+            claim.budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
         work = self._work(frame, self._responses.add())
         self._in_flight.add(self.background.start_request(work, self._end), frame, claim)
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:

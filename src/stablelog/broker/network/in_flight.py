@@ -2,20 +2,15 @@
 
 import asyncio
 
-from stablelog.broker.network.budget import Budget, Claim
+from stablelog.broker.network.budget import Claim
 from stablelog.broker.network.request_head import is_one_way, is_produce
 from stablelog.env.disk import Buffer
 
 
 class InFlight:
-    """The requests of one connection that are being processed.
+    """The requests of one connection that are being processed."""
 
-    Args:
-        budget: the memory that all connections share.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._requests: dict[asyncio.Task[None], tuple[Buffer, Claim | None]] = {}
 
     def __len__(self) -> int:
@@ -34,12 +29,13 @@ class InFlight:
     def end(self, task: "asyncio.Task[None]") -> None:
         """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget."""
         frame, claim = self._requests.pop(task)
-        if claim is not None:
-            self._budget.give_back(claim)
+        if claim is None:
+            return
+        claim.budget.give_back(claim)
         if isinstance(frame, memoryview) and is_produce(frame):
             # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
             # object refers to the frame.
-            self._budget.frames.give_back(frame)
+            claim.budget.frames.give_back(frame)
 
     def cancel(self, *, keeps_one_way: bool = False) -> None:
         """Cancel the requests; if `keeps_one_way`, only those whose clients expect a response."""

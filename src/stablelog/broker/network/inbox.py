@@ -6,15 +6,21 @@ connections are idle most of the time, so a broker with thousands of connections
 
 from typing import Final
 
-INBOX_SIZE: Final = 64 << 10  # The size of each buffer, in bytes.
+INBOX_SIZE: Final = 64 << 10  # The size of a buffer, in bytes.
+LOGIN_INBOX_SIZE: Final = 4 << 10  # The size of a buffer before the login: any client may have one.
 KEPT_COUNT: Final = 16  # The number of unused buffers that are kept.
 NO_BUFFER: Final = memoryview(b"")
 
 
 class Inboxes:
-    """The buffers of all inboxes of a broker that are not in use."""
+    """The buffers of one size that are not in use.
 
-    def __init__(self) -> None:
+    Args:
+        size: bytes of a buffer.
+    """
+
+    def __init__(self, size: int = INBOX_SIZE) -> None:
+        self._size = size
         self._kept: list[memoryview] = []
 
     def __len__(self) -> int:
@@ -22,8 +28,8 @@ class Inboxes:
         return len(self._kept)
 
     def take(self) -> memoryview:
-        """Return a buffer of INBOX_SIZE bytes. Its content is arbitrary."""
-        return self._kept.pop() if self._kept else memoryview(bytearray(INBOX_SIZE))
+        """Return a buffer. Its content is arbitrary."""
+        return self._kept.pop() if self._kept else memoryview(bytearray(self._size))
 
     def give_back(self, buffer: memoryview) -> None:
         """Keep a buffer for another connection. The caller must not use the buffer any more."""
@@ -34,25 +40,29 @@ class Inboxes:
 class Inbox:
     """The inbox of one connection.
 
-    Args:
-        inboxes: has the buffers that are not in use.
-
     Attributes:
         buffer: the buffer; empty while the inbox has none.
         filled: the number of bytes at the beginning of the buffer that have arrived and are not processed.
     """
 
-    __slots__ = ("_inboxes", "buffer", "filled")
+    __slots__ = ("_owner", "buffer", "filled")
 
-    def __init__(self, inboxes: Inboxes) -> None:
-        self._inboxes = inboxes
+    def __init__(self) -> None:
+        self._owner: Inboxes | None = None
         self.buffer = NO_BUFFER
         self.filled = 0
 
-    def room(self) -> memoryview:
-        """Return the part of the buffer into which the next bytes are received."""
-        if not self.buffer:
-            self.buffer = self._inboxes.take()
+    def room(self, inboxes: Inboxes) -> memoryview:
+        """Return the part of the buffer into which the next bytes are received.
+
+        Args:
+            inboxes: has the buffers that the connection may use now. They are no smaller than those it used before.
+        """
+        if self._owner is not inboxes:
+            buffer = inboxes.take()
+            buffer[: self.filled] = self.buffer[: self.filled]
+            self._give_back()
+            self._owner, self.buffer = inboxes, buffer
         return self.buffer[self.filled :]
 
     def drop(self, size: int) -> None:
@@ -68,6 +78,9 @@ class Inbox:
     def clear(self) -> None:
         """Remove all bytes, and give the buffer back."""
         self.filled = 0
-        if self.buffer:
-            self._inboxes.give_back(self.buffer)
-            self.buffer = NO_BUFFER
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._owner is not None:
+            self._owner.give_back(self.buffer)
+            self._owner, self.buffer = None, NO_BUFFER

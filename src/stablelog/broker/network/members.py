@@ -2,11 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from stablelog.broker.listener import LISTENER_PREFIX, LOCAL
 from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
+
+if TYPE_CHECKING:
+    from stablelog.security.login import Login
 
 
 class Arrival(NamedTuple):
@@ -35,6 +40,9 @@ class Limits:
     Attributes:
         arrive: counts a new connection from a host, and decides when it is served.
         log_close: logs why a connection is closed: the address and port of the client, and the reason.
+        listener: the name of the listener.
+        listener_count_max: the number of connections of this listener; None for no limit of its own.
+        host_count_max: the number of connections of single addresses, in place of `connection_count_per_host_max`.
     """
 
     request_size_max: int
@@ -44,7 +52,10 @@ class Limits:
     idle_ms_max: int
     receive_ms_max: int
     handshake_ms_max: int = 10_000
-    login_size_max: int = 524_288  # of a request before the login
+    login_size_max: int = 65_536  # of a request before the login
+    listener: str = LOCAL.name
+    listener_count_max: int | None = None
+    host_count_max: Mapping[str, int] = field(default_factory=dict)
     arrive: Callable[[str], Arrival] = lambda _host: AT_ONCE
     log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
 
@@ -53,11 +64,19 @@ class Limits:
         ms = min(self.idle_ms_max, self.receive_ms_max) if has_login else self.idle_ms_max
         return ms / 1000
 
+    def request_sizes(self, login: "Login | None") -> tuple[int, int]:
+        """The least and the greatest number of bytes of the next request of a connection."""
+        size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
+        if login is None or login.principal is not None:
+            return size_min, self.request_size_max
+        return size_min, min(self.login_size_max, self.request_size_max)
+
 
 class Member(Protocol):
     """An open connection, or one whose TLS handshake is under way."""
 
     host: str
+    listener: str
 
     @property
     def scope(self) -> Scope:
@@ -78,10 +97,17 @@ def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
 
 def limit_reached(members: Collection[Member], limits: Limits, host: str) -> str | None:
     """Why a further connection from `host` is closed: the limit that it would exceed. None if it may be opened."""
+    own = limits.listener_count_max
+    per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)
     if len(members) >= limits.connection_count_max:
         reached = f"max.connections={limits.connection_count_max}"
-    elif sum(member.host == host for member in members) >= limits.connection_count_per_host_max:
-        reached = f"max.connections.per.ip={limits.connection_count_per_host_max}"
+    elif own is not None and sum(member.listener == limits.listener for member in members) >= own:
+        reached = f"{LISTENER_PREFIX}{limits.listener.lower()}.max.connections={own}"
+    elif sum(member.host == host for member in members) >= per_host:
+        name = "max.connections.per.ip"
+        reached = (
+            f"{name}.overrides={host}:{per_host}" if host in limits.host_count_max else f"{name}={per_host}"
+        )
     else:
         return None
     return f"as many connections are open as {reached} allows"

@@ -28,8 +28,14 @@ class _Handshake:
     """A client that has connected, until its TLS handshake is done."""
 
     def __init__(
-        self, host: str, peer: str, accepted: socket.socket, log_close: Callable[[str, str], None]
+        self,
+        listener: str,
+        host: str,
+        peer: str,
+        accepted: socket.socket,
+        log_close: Callable[[str, str], None],
     ) -> None:
+        self.listener = listener
         self.host = host
         self.peer = peer
         self.accepted = accepted
@@ -139,7 +145,7 @@ class TlsListener:
             accepted.close()
             return
         arrival = self._limits.arrive(host)
-        handshake = _Handshake(host, peer, accepted, self._limits.log_close)
+        handshake = _Handshake(self._limits.listener, host, peer, accepted, self._limits.log_close)
         self._members.add(handshake)
         handshake.task = self._tasks.start(
             "handshake", lambda: self._shake(handshake, arrival), scope=handshake.scope

@@ -17,6 +17,7 @@ from typing import Final
 from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.metrics import Sample
+from stablelog.broker.security.fair_turns import FairTurns
 from stablelog.broker.security.token_keys import TokenKeys
 from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
@@ -84,6 +85,7 @@ class Logins:
         self._credentials = credentials
         self._now_ms = clock.now_ms
         self._failure_delay_s = failure_delay_ms / 1000
+        self._turns = FairTurns(HASH_THREADS)
         self._threads = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="logins")
         self._keys = {
             (one.keys_url, one.keys_refresh_ms): TokenKeys(
@@ -110,7 +112,7 @@ class Logins:
 
         Args:
             listener: the name of the connection's listener.
-            host: the client's address, for the log.
+            host: the client's address. Passwords are hashed for one address after another.
             login: the login of the connection.
             token: the message.
 
@@ -122,7 +124,7 @@ class Logins:
         if not isinstance(result, Answer):
             identity, why = None, "the token is not valid"
             try:
-                identity = await self._answer_to(result, self._listeners[listener])
+                identity = await self._answer_to(result, self._listeners[listener], host)
             except (TokenError, StablelogError) as error:
                 why = f"a bearer token is refused: {error}"
             result = login.settle(identity, self._now_ms())
@@ -132,13 +134,14 @@ class Logins:
             self._counts[login.mechanism, "success"] += 1
         return result
 
-    async def _answer_to(self, question: Question, settings: ListenerLogins) -> Identity | None:
+    async def _answer_to(self, question: Question, settings: ListenerLogins, host: str) -> Identity | None:
         if isinstance(question, PasswordQuestion):
             listed = settings.passwords.get(question.user)
             if listed is not None and hmac.compare_digest(question.password.encode(), listed.encode()):
                 return Identity(question.user)
             found = self._credentials().find_any(question.user)
-            is_right = await in_thread(self._threads, _is_right, question, settings.passwords, found)
+            async with self._turns.turn(host):
+                is_right = await in_thread(self._threads, _is_right, question, settings.passwords, found)
             return Identity(question.user) if is_right else None
         assert settings.token_rules is not None
         keys = self._keys[settings.keys_url, settings.keys_refresh_ms]
