@@ -112,7 +112,10 @@ class Bench:
         files = sorted(parquet.glob("*.parquet"))
         client = open_store(self._store.url, allow_http=True)
         for file in files:
-            client.upload(f"parquet/{name}/{file.stem}", lambda file=file: iter([file.read_bytes()]))
+            content = file.read_bytes()
+            client.upload(
+                f"parquet/{name}/{file.stem}", lambda content=content: iter([content]), len(content)
+            )
         return Topic(
             name,
             value_size,

@@ -340,7 +340,7 @@ def bare_copy(store: Store, path: Path, times: int) -> Bare:
 
     def upload() -> int:
         for number in range(times):
-            client.upload(f"bare/{number}", pieces)
+            client.upload(f"bare/{number}", pieces, path.stat().st_size)
         return path.stat().st_size * times
 
     found = bare(upload)

@@ -25,7 +25,7 @@ def checked(s3, *words, url="s3://bucket/prefix"):
 def test_a_good_store_passes(s3):
     done = checked(s3)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ok ") == 6
+    assert done.stdout.count("ok ") == 9
     assert "a key is created once" in done.stdout
     assert "6 promises of s3://bucket/prefix, 0 faults" in done.stderr + done.stdout
     assert "test" not in done.stdout, "no credentials"

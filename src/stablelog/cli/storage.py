@@ -50,20 +50,25 @@ def check(
 ) -> None:
     """Check that a store keeps what tiered storage needs. Exit code 1 if it does not.
 
-    The check writes about 20 MiB under `check/` of the URL and deletes it again.
+    The check also measures the rates of the store, and says what they are too slow for. It writes up to 60 MiB under
+    `check/` of the URL and deletes it again.
     """
     store = opened(url, options, allow_http=allow_http)
     findings = []
     for finding in check_promises(store):
         findings.append(finding)
         if not as_json:
-            sys.stdout.write(f"{'FAULT' if finding.fault else 'ok':5}  {finding.promise}\n")
+            mark = "FAULT" if finding.fault else "slow" if finding.slow else "ok"
+            measured = f": {finding.measured}" if finding.measured else ""
+            sys.stdout.write(f"{mark:5}  {finding.promise}{measured}\n")
             if finding.fault:
                 sys.stdout.write(f"       {finding.fault}\n")
+            if finding.slow:
+                sys.stdout.write(f"       too slow for {finding.slow}\n")
             sys.stdout.flush()
     faults = [finding for finding in findings if finding.fault]
     if as_json:
-        print_json([{"promise": finding.promise, "fault": finding.fault} for finding in findings])
+        print_json([finding._asdict() for finding in findings])
     else:
         done(
             f"{counted(len(TRIALS), 'promise')} of {store.url}, {counted(len(faults), 'fault')}",

@@ -33,6 +33,7 @@ from email.utils import formatdate
 from xml.sax.saxutils import escape, unescape
 
 from stablelog.testing.s3_faults import Fault, Hold
+from stablelog.testing.s3_link import Link
 from stablelog.testing.s3_messages import KEY, XML, Answer, Request, error_answer, read_request
 
 KEYS_MAX = 1000  # the greatest number of keys in one page of a listing
@@ -67,6 +68,8 @@ class S3:
         is_silent: whether the server answers no request. A request that has come while this was set is never applied
             or answered, as if the network had lost it.
         silent_count: how many requests have come while `is_silent` was set.
+        up: the link from the clients to the server; without a limit of its rate, unless a test sets one.
+        down: the link from the server to the clients.
     """
 
     bucket: str
@@ -79,6 +82,8 @@ class S3:
     port: int = 0
     is_silent: bool = False
     silent_count: int = 0
+    up: Link = field(default_factory=Link)
+    down: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
         self._faults: list[Fault] = []
@@ -155,7 +160,7 @@ class S3:
             return answer, fault.cut_size
         if not fault.status:
             return None, None
-        return error_answer(fault.status, FAULT_CODES.get(fault.status, "SlowDown")), None
+        return error_answer(fault.status, fault.code or FAULT_CODES.get(fault.status, "SlowDown")), None
 
     def _fault_of(self, kind: str, key: str) -> Fault | None:
         for fault in self._faults:
@@ -321,7 +326,7 @@ class S3:
         assert task is not None
         self._conversations[task] = writer
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while (request := await read_request(reader, writer)) is not None:
+            while (request := await read_request(reader, writer, self.up)) is not None:
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 if self.is_silent:
@@ -332,8 +337,7 @@ class S3:
                 if answer is None:
                     break
                 writer.write(answer.head())
-                writer.write(answer.body if cut_size is None else answer.body[:cut_size])
-                await writer.drain()
+                await self.down.send(writer, answer.body if cut_size is None else answer.body[:cut_size])
                 if cut_size is not None:
                     break
         writer.close()
@@ -418,8 +422,14 @@ def main() -> None:
     parser.add_argument("--bucket", default="bucket", help="the name of its only bucket")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0 for any")
     parser.add_argument("--delay-ms", type=float, default=0, help="before each request is handled")
+    parser.add_argument("--rate", type=float, help="bytes a second of each direction of the link")
     arguments = parser.parse_args()
-    s3 = S3(arguments.bucket, delay_s=arguments.delay_ms / 1000)
+    s3 = S3(
+        arguments.bucket,
+        delay_s=arguments.delay_ms / 1000,
+        up=Link(arguments.rate),
+        down=Link(arguments.rate),
+    )
 
     async def work() -> None:
         loop, opened = asyncio.get_running_loop(), []

@@ -18,6 +18,7 @@ class Fault:
         key: a regular expression of which a part of the request's key must be a match.
         status: the status of the answer; 0 for no answer: the connection is closed.
         is_applied: whether the server applies the request before it answers with the fault.
+        code: the code in the answer, such as `ExpiredToken`; empty for the usual one of the status.
         cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
         count: the number of requests that fail.
     """
@@ -28,6 +29,7 @@ class Fault:
     is_applied: bool = False
     cut_size: int | None = None
     count: int = 1
+    code: str = ""
 
 
 class Hold:

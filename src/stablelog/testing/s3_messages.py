@@ -7,6 +7,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
+from stablelog.testing.s3_link import Link
+
 XML = (("Content-Type", "application/xml"),)
 KEY = re.compile(r"<Key>(.*?)</Key>")
 REASONS = {
@@ -69,8 +71,10 @@ def error_answer(status: int, code: str, key: str = "") -> Answer:
     return Answer(status, body.encode(), XML)
 
 
-async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """Read the next request of a connection; None at its end."""
+async def read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link
+) -> Request | None:
+    """Read the next request of a connection, whose body crosses a link; None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -83,7 +87,7 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     }
     if headers.get("expect", "").lower() == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    body = await link.receive(reader, int(headers.get("content-length", 0)))
     parts = urlsplit(target)
     query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     bucket, _, key = unquote(parts.path).lstrip("/").partition("/")

@@ -13,11 +13,14 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
+    Pace,
     RejectedError,
+    SlowError,
     StoredObject,
     TooShortError,
     UnclearError,
 )
+from stablelog.env.objects.window import IDLE_S
 from stablelog.testing.sim_disk import SimulatedCrash
 
 
@@ -66,6 +69,8 @@ class SimObjects:
         is_rejecting: whether all requests are rejected, as with wrong credentials.
         stop_at: the number of the request, counted from now, during which the machine of the caller stops; None for
             never. If the request writes, it may have been applied, may be applied late, or is lost.
+        rate: how many bytes a second cross the link to the store; None for no limit.
+        moved_size: how many bytes have crossed the link, with those of requests that have failed.
         url: the address of the store.
     """
 
@@ -76,6 +81,8 @@ class SimObjects:
     between: Callable[[str, str], None] = lambda _call, _key: None
     is_rejecting: bool = False
     stop_at: int | None = None
+    rate: float | None = None
+    moved_size: int = 0
     url: str = "sim://store"
 
     def __post_init__(self) -> None:
@@ -98,6 +105,7 @@ class SimObjects:
     def create(self, key: str, content: Buffer) -> None:
         """Create an object, unless one with this key exists."""
         content = bytes(content)
+        self.send(len(content), len(content), IDLE_S)
 
         def apply() -> bool:
             if key not in self.objects:
@@ -107,9 +115,10 @@ class SimObjects:
         if not self._write("create", key, apply):
             raise ExistsError(key)
 
-    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
         """Write an object, or replace it."""
         content = b"".join(pieces)
+        self.send(len(content), min(pace.part_size * pace.parts_at_once, len(content)), pace.limit_s)
 
         def apply() -> bool:
             self.objects[key] = content
@@ -123,6 +132,7 @@ class SimObjects:
         self._read("get", key)
         if key not in self.objects:
             raise MissingError(key)
+        self.receive(len(self.objects[key]))
         return self.objects[key]
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
@@ -133,6 +143,7 @@ class SimObjects:
         found = self.objects[key][start : start + size]
         if len(found) < size:
             raise TooShortError(key)
+        self.receive(size)
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
@@ -159,6 +170,25 @@ class SimObjects:
             return True
 
         self._write("delete", key, apply)
+
+    # -- the link ----------------------------------------------------------------------------------------------
+
+    def send(self, size: int, under_way: int, limit_s: float) -> None:
+        """Let the bytes of a write cross the link. Each part crosses it together with all others that are under way."""
+        if self.rate is None:
+            return
+        if under_way / self.rate > limit_s:
+            self.moved_size += round(limit_s * self.rate)
+            self.sleep(limit_s)
+            raise SlowError("a part was not sent within its time limit")
+        self.moved_size += size
+        self.sleep(size / self.rate)
+
+    def receive(self, size: int) -> None:
+        """Let the bytes of a read cross the link. They come one after another, so no read is idle."""
+        if self.rate is not None:
+            self.moved_size += size
+            self.sleep(size / self.rate)
 
     # -- faults ------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,8 @@ import pytest
 
 from stablelog.broker.tiering.copier import PUBLISHED_AFTER_S
 from stablelog.broker.tiering.throttle import Throttle
-from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import Patience
+from stablelog.env.objects.store import PART_SIZE, Patience
 from stablelog.errors import StoreError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -188,7 +187,7 @@ def test_faults_of_s3_lose_nothing(counts, monkeypatch):
     for fault, count in zip(S3_FAULTS, itertools.cycle(counts), strict=False):
         # An object of one part is uploaded by one put.
         part_size = 50 if fault.kind in UPLOADED else PART_SIZE
-        monkeypatch.setattr("stablelog.env.objects.cloud.PART_SIZE", part_size)
+        monkeypatch.setattr("stablelog.env.objects.store.PART_SIZE", part_size)
         with serve_s3() as s3:
             world = World(SimpleNamespace(objects=s3.objects, now_s=time.monotonic, sleep=time.sleep))
             world.start(open_store("s3://bucket", PATIENT, allow_http=True, options=s3.options))

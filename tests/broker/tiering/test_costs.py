@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.env.objects.cloud import PART_SIZE
 from stablelog.env.objects.opening import open_store
+from stablelog.env.objects.store import PART_SIZE
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.cut_points import cut_points

@@ -11,6 +11,7 @@ from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import Faults, SimObjects
 
 SHORT = Patience(limit_s=1)
+MEASURED = ["rate of writes", "rate of reads", "time of a listing"]
 
 
 def of(simulated):
@@ -19,7 +20,8 @@ def of(simulated):
 
 def faults(store):
     findings = list(check(store))
-    assert [finding.promise for finding in findings] == list(TRIALS)
+    assert [finding.promise for finding in findings] == [*TRIALS, *MEASURED]
+    assert [bool(finding.measured) for finding in findings] == [False] * len(TRIALS) + [True] * len(MEASURED)
     return {finding.promise: finding.fault for finding in findings if finding.fault}
 
 
@@ -99,15 +101,15 @@ class Undead(SimObjects):
 class SmallParts(SimObjects):
     """It loses the last piece of an upload."""
 
-    def upload(self, key, pieces):
-        super().upload(key, list(pieces)[:-1])
+    def upload(self, key, pieces, pace):
+        super().upload(key, list(pieces)[:-1], pace)
 
 
 class Swapped(SimObjects):
     """It puts the parts of an upload together in another order."""
 
-    def upload(self, key, pieces):
-        super().upload(key, [bytes(reversed(bytes(piece))) for piece in pieces])
+    def upload(self, key, pieces, pace):
+        super().upload(key, [bytes(reversed(bytes(piece))) for piece in pieces], pace)
 
 
 @pytest.mark.parametrize(
@@ -130,3 +132,26 @@ def test_a_store_that_lists_in_another_order_is_no_store():
     with pytest.raises(StoreError, match="does not list keys in the order of their bytes"):
         of(WordOrder(objects={"a/B": b"", "a/a": b"", "a/0": b"", "a/-": b""})).list_after("a")
     assert of(SimObjects(objects={"a/B": b"1"})).list_after("a") == [StoredObject("a/B", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "latency_s", "slow"),
+    [
+        (100 << 20, 0.0, {}),
+        (400 << 10, 0.0, {"rate of writes": "takes 0.7 hours", "rate of reads": "takes 10 s"}),
+        (50 << 10, 0.0, {"rate of writes": "may never be sent", "rate of reads": "longer than a minute"}),
+        (100 << 20, 3.0, {"time of a listing": "lists 2,000 times, and takes"}),
+    ],
+)
+def test_the_check_says_what_a_store_is_too_slow_for(rate, latency_s, slow):
+    simulated = SimObjects(faults=Faults(latency_s=latency_s), rate=rate)
+    found = {one.promise: one for one in check(of(simulated), simulated.now_s) if one.measured}
+    assert list(found) == MEASURED
+    told = {promise: one.slow for promise, one in found.items() if one.slow}
+    for promise, words in slow.items():
+        assert words in told[promise]
+    assert not slow or told.keys() >= slow.keys()
+    assert slow or not told
+    if not latency_s:
+        shown = float(found["rate of reads"].measured.partition(" ")[0].replace(",", ""))
+        assert shown == pytest.approx(rate / (1 << 20), rel=0.05)

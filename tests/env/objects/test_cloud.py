@@ -88,3 +88,33 @@ def test_options_of_the_http_client_and_options_with_two_names_are_refused():
     with pytest.raises(ValueError, match="aws_region and region are the same option"):
         cloud.CloudRequests(URL, options={"aws_region": "a", "region": "a"})
     cloud.CloudRequests(URL, options={**OPTIONS, "unsigned_payload": "false"})
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "names"),
+    [
+        (
+            "s3://bucket/p",
+            "http://169.254.169.254/latest/api/token",
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            "gs://bucket/p",
+            "http://169.254.169.254/computeMetadata/v1/instance/x",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+        (
+            "gs://bucket/p",
+            "http://metadata.google.internal/computeMetadata",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+    ],
+)
+@pytest.mark.parametrize("error", [OSError, FileNotFoundError])
+def test_missing_credentials_are_named_and_not_the_address_that_was_asked_for_them(
+    failing, url, address, names, error
+):
+    requests = cloud.CloudRequests(url)
+    failing(error(f"Error performing PUT {address} in 1ms - HTTP error: error sending request"))
+    with pytest.raises(RejectedError, match=f"^credentials are missing: set {names}"):
+        requests.get("key")

@@ -135,7 +135,7 @@ def test_many_directories_are_listed(store):
 
 def test_a_listing_tells_when_an_object_was_written(store):
     store.create("a/1", b"")
-    store.upload("a/2", lambda: [b"2"])
+    store.upload("a/2", lambda: [b"2"], 1)
     first, second = store.list_after("a")
     assert first.modified_ms <= second.modified_ms
     if not store.url.startswith("sim:"):
@@ -143,15 +143,15 @@ def test_a_listing_tells_when_an_object_was_written(store):
 
 
 def test_an_upload_is_made_of_its_pieces_and_replaces(store):
-    store.upload("a/b", lambda: [b"one", memoryview(b"two"), b""])
+    store.upload("a/b", lambda: [b"one", memoryview(b"two"), b""], 6)
     assert store.get("a/b") == b"onetwo"
-    store.upload("a/b", lambda: [b"three"])
+    store.upload("a/b", lambda: [b"three"], 5)
     assert store.get("a/b") == b"three"
 
 
 def test_a_large_upload_is_whole(store):
     piece = bytes(range(256)) * 4096
-    store.upload("a/large", lambda: [piece] * (LARGE_SIZE // len(piece)))
+    store.upload("a/large", lambda: [piece] * (LARGE_SIZE // len(piece)), LARGE_SIZE)
     assert [one[:2] for one in store.list_after("a")] == [("a/large", LARGE_SIZE)]
     assert store.get_range("a/large", LARGE_SIZE - 3, 3) == piece[-3:]
     assert store.get_range("a/large", 16 << 20, 5) == piece[:5]
@@ -184,3 +184,58 @@ def test_of_many_that_create_a_key_one_wins(store):
     for thread in threads:
         thread.join()
     assert winners == [store.get("a/race")]
+
+
+# The names of topics as keys have them. Libraries look for names of errors in answers, and answers contain keys.
+NAMES = [
+    "InternalError",
+    "InternalErrors.SlowDown",
+    "NoSuchKey-NoSuchBucket",
+    "AccessDenied",
+    "a..b.",
+    "-_-",
+    "=",
+    "n" * 249,
+    "InternalError" * 19,
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
+def test_a_key_of_any_name_lives_from_its_creation_to_its_deletion(store, name):
+    directory = f"t.{name}"
+    piece, count = bytes(range(256)) * 4096, 17  # more than one part
+    small, large = f"{directory}/=id/0/1.log", f"{directory}/=id/0/2.log"
+    store.create(small, b"small")
+    with pytest.raises(ObjectExistsError):
+        store.create(small, b"other")
+    store.upload(large, lambda: [piece] * count, len(piece) * count)
+    assert [(one.key, one.size) for one in store.list_after(directory)] == [
+        (small, 5),
+        (large, len(piece) * count),
+    ]
+    assert [one.key for one in store.list_after(f"{directory}/=id/0", small)] == [large]
+    assert store.directories() == [directory]
+    assert store.directories(directory) == ["=id"]
+    assert store.get_range(large, len(piece) * count - 2, 2) == b"\xfe\xff"
+    for key in (small, large):
+        store.delete(key)
+    assert store.list_after(directory) == []
+    with pytest.raises(ObjectMissingError):
+        store.get(small)
+
+
+@pytest.mark.parametrize("prefix", ["InternalError", "SlowDown/x", "a%20b", "a b", "a%25b", "ü", "a.b-c_d"])
+def test_a_prefix_of_any_name_holds_objects(prefix, tmp_path, s3):
+    piece, count = bytes(1 << 20), 17
+    for url in (f"s3://bucket/{tmp_path.name}/{prefix}", f"{tmp_path.as_uri()}/{prefix}"):
+        store = open_store(url, SHORT, allow_http=True, options=s3.options)
+        store.create("a/1", b"1")
+        store.upload("a/2", lambda: [piece] * count, len(piece) * count)
+        assert store.counts["upload"] == 1
+        assert [one.key for one in store.list_after("a")] == ["a/1", "a/2"]
+        assert [one.key for one in store.list_after("a", "a/1")] == ["a/2"]
+        assert store.directories() == ["a"]
+        assert (store.get("a/1"), store.get_range("a/2", 1, 1)) == (b"1", b"\0")
+        store.delete("a/1")
+        store.delete("a/2")
+        assert store.list_after("a") == []

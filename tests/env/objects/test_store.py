@@ -10,10 +10,10 @@ import time
 import pytest
 
 from stablelog.env.objects import cloud
-from stablelog.env.objects.cloud import PART_SIZE, CloudRequests
+from stablelog.env.objects.cloud import CloudRequests
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
-from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.env.objects.store import PART_SIZE, ObjectStore, Patience
 from stablelog.errors import ObjectExistsError, ObjectMissingError, StoreError, UsageError
 from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
@@ -101,7 +101,7 @@ def test_no_attempt_begins_after_the_store_was_told_to_give_up():
 
 
 def test_a_server_that_is_silent_is_asked_once_in_each_attempt(monkeypatch):
-    monkeypatch.setattr(cloud, "ATTEMPT_S_MAX", 0.2)
+    monkeypatch.setattr(cloud, "IDLE_S", 0.2)
     with serve_s3() as server:
         server.is_silent = True
         store = open_store("s3://bucket/prefix", Patience(limit_s=0), allow_http=True, options=server.options)
@@ -164,11 +164,62 @@ def test_faults_of_a_server_are_not_seen(s3, fault):
     store.create("a/b", b"content")
     assert store.get("a/b") == b"content"
     assert store.get_range("a/b", 1, 3) == b"ont"
-    store.upload("a/large", lambda: [large])
+    store.upload("a/large", lambda: [large], len(large))
     assert [one[:2] for one in store.list_after("a")] == [("a/b", 7), ("a/large", len(large))]
     store.delete("a/b")
     assert fault.count == 0, "the fault was met"
     assert sorted(s3.objects) == ["prefix/a/large"]
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 405, 411, 501])
+@pytest.mark.parametrize("kind", ["get", "put", "list", "delete", "begin", "part"])
+def test_a_refusal_that_no_repetition_changes_is_an_error_at_once(s3, kind, status):
+    s3.objects.clear()
+    store = opened(s3)
+    store.create("a/b", b"content")
+    fault = Fault(kind, status=status, code="ExpiredToken", count=100)
+    calls = {
+        "get": lambda: store.get("a/b"),
+        "put": lambda: store.create("a/c", b"1"),
+        "list": lambda: store.list_after("a"),
+        "delete": lambda: store.delete("a/b"),
+    }
+    s3.fail(fault)
+    with pytest.raises(StoreError, match="was rejected: ") as caught:
+        calls.get(kind, lambda: store.upload("a/large", lambda: [bytes(17 << 20)], 17 << 20))()
+    s3.clear_faults()
+    assert caught.value.is_rejected
+    assert 100 - fault.count <= (1 if status < 500 else 8), "obstore itself repeats a part"
+    words = "another region: set AWS_REGION" if status == 301 else "ExpiredToken"
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["RequestTimeout", "IncompleteBody", "BadDigest", "SlowDown"])
+def test_a_request_that_the_network_has_damaged_is_repeated(s3, code):
+    s3.objects.clear()
+    s3.fail(Fault("put", status=400, code=code))
+    opened(s3).create("a/b", b"content")
+    assert s3.objects == {"prefix/a/b": b"content"}
+
+
+def test_an_address_without_tls_is_refused_at_once_and_the_setting_is_named(s3):
+    store = open_store("s3://bucket/prefix", SHORT, options=s3.options)
+    with pytest.raises(
+        StoreError, match=r"stablelog\.remote\.allow\.http=true for a broker, or --allow-http"
+    ) as caught:
+        store.get("a/b")
+    assert caught.value.is_rejected
+    assert store.counts["get"] == 1
+
+
+def test_an_upload_of_which_the_store_keeps_less_is_an_error(s3):
+    """Only an object of the size that was sent shows that an upload is done."""
+    s3.objects.clear()
+    s3.objects["prefix/a/b"] = b"an object of another size"
+    s3.fail(Fault("complete", status=400, code="InternalError", count=100))
+    with pytest.raises(StoreError, match="InternalError"):
+        opened(s3).upload("a/b", lambda: [bytes(17 << 20)], 17 << 20)
+    s3.clear_faults()
 
 
 def test_a_bucket_that_is_not_there_is_rejected(s3):
@@ -302,7 +353,7 @@ def test_an_object_of_one_part_is_uploaded_by_one_put(s3, size, part_count):
     s3.objects.clear()
     s3.counts.clear()
     content = random.Random(0).randbytes(size)
-    opened(s3).upload("a/b", lambda: [content[:PART_SIZE], content[PART_SIZE:]])
+    opened(s3).upload("a/b", lambda: [content[:PART_SIZE], content[PART_SIZE:]], size)
     parts = {"begin": 1, "part": part_count, "complete": 1}
     assert s3.counts == (parts if part_count else {"put": 1})
     assert s3.objects == {"prefix/a/b": content}
@@ -316,7 +367,7 @@ def test_an_error_of_the_content_ends_an_upload_as_it_is(s3, tmp_path):
     s3.objects.clear()
     for store in (opened(s3), open_store(tmp_path.as_uri())):
         with pytest.raises(FileNotFoundError, match="the segment is gone"):
-            store.upload("a/b", pieces)
+            store.upload("a/b", pieces, 10)
         assert store.list_after("a") == []
 
 

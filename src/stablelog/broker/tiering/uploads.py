@@ -153,8 +153,11 @@ class Uploads:
         store = self._store
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
-            store.upload(key(LOG), lambda: self._pieces(segment, summary, read, is_cancelled))
-            store.upload(key(INDEXES), lambda: [encode_indexes(files)])
+            store.upload(
+                key(LOG), lambda: self._pieces(segment, summary, read, is_cancelled), summary.log_size
+            )
+            indexes = encode_indexes(files)
+            store.upload(key(INDEXES), lambda: [indexes], len(indexes))
 
     def _cut_points(
         self, segment: Segment, summary: Summary, rewritten: Rewritten | None

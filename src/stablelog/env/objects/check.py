@@ -1,35 +1,52 @@
-"""Tests whether an object store keeps the promises on which stablelog relies.
+"""Tests whether an object store keeps the promises on which stablelog relies, and measures how fast it is.
 
 A store may ignore the condition "only if the key does not exist" of a put. Two brokers could then overwrite each
 other's objects, so stablelog must not use such a store. Each test uses a directory of its own in the store.
 """
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError
+from stablelog.env.objects.window import MIB
+from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError, StoreError
 
 RACER_COUNT = 16
 RACES = 3
 DIRECTORY = "check"
+FAST, SLOW, LEAST = 8 * MIB, 0.5 * MIB, 64 << 10  # Rates in bytes a second.
+LISTINGS = 5
+UPLOADS_MAX = 12
+LIST_S_MAX = 1.0
 # Names in the order of their bytes: "-" comes before "0", and capitals come before small letters.
 IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
 
 
 class Finding(NamedTuple):
-    """The result of the test of one promise. `fault` describes how the store breaks the promise; it is empty if the
-    store keeps the promise.
+    """The result of the test of one promise, or of one measurement.
+
+    Attributes:
+        promise: the promise, or what was measured.
+        fault: how the store breaks the promise; empty if the store keeps it.
+        measured: the result of a measurement in words; empty for a promise.
+        slow: what the store is too slow for; empty if it is fast enough.
     """
 
     promise: str
     fault: str
+    measured: str = ""
+    slow: str = ""
 
 
-def check(store: ObjectStore) -> Iterator[Finding]:
-    """Test each promise of a store. The objects of the tests are deleted at the end.
+def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
+    """Test each promise of a store, and measure its rates. The objects of the tests are deleted at the end.
+
+    Args:
+        store: the store.
+        now_s: a clock that is never set back.
 
     Raises:
         StoreError: the store rejects requests, or does not answer.
@@ -42,9 +59,78 @@ def check(store: ObjectStore) -> Iterator[Finding]:
             except (ObjectExistsError, ObjectMissingError, DamageError) as error:
                 fault = str(error)
             yield Finding(promise, fault)
+        yield from _rates(store, f"{directory}/rates", now_s)
     finally:
         for one in store.list_after(directory):
             store.delete(one.key)
+
+
+def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> Iterator[Finding]:
+    """Measure the rates of writes and reads, and the time of a listing."""
+
+    def rate(size: int, work: Callable[[], object]) -> float:
+        begun_s = now_s()
+        work()
+        return size / max(now_s() - begun_s, 1e-6)
+
+    key, piece = f"{directory}/x", bytes(range(256)) * 4096
+    count = 4
+    written = rate(len(piece) * count, lambda: _send(store, key, piece, count))
+    if written > FAST:
+        # The time of the requests themselves counts less.
+        count = 32
+        written = rate(len(piece) * count, lambda: _send(store, key, piece, count))
+    per_day = written * 86_400 / 1e9
+    yield Finding(
+        "rate of writes",
+        "",
+        f"{_in_words(written)}: the broker copies at most {per_day:,.0f} GB a day",
+        _slow_writes(written),
+    )
+    size = len(piece) * count
+    read = rate(size, lambda: store.get_range(key, 0, size))
+    yield Finding("rate of reads", "", _in_words(read), _slow_reads(read))
+    listings = [1 / rate(1, lambda: store.list_after(directory)) for _ in range(LISTINGS)]
+    list_s = sorted(listings)[LISTINGS // 2]
+    slow = f"a start: the first copy of 1,000 partitions lists 2,000 times, and takes {2_000 * list_s / 600:.0f} minutes"
+    yield Finding("time of a listing", "", f"{list_s * 1000:.0f} ms", slow if list_s > LIST_S_MAX else "")
+
+
+def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
+    """Upload an object of equal pieces. Over a slow link the first attempts find out the rate."""
+    for attempt in range(1, UPLOADS_MAX + 1):
+        try:
+            return store.upload(key, lambda: [piece] * count, len(piece) * count)
+        except StoreError as error:
+            if error.is_rejected or attempt == UPLOADS_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _in_words(rate: float) -> str:
+    return f"{rate / MIB:,.2f} MiB/s"
+
+
+def _slow_writes(rate: float) -> str:
+    if rate < LEAST:
+        return "copies: a part of a segment may never be sent within its time limit. At least 0.06 MiB/s are needed"
+    if rate < SLOW:
+        return (
+            f"large segments: the copy of a segment of 1 GiB takes {1024 * MIB / rate / 3600:.1f} hours, and the local "
+            "disk keeps what is not copied. Use a smaller segment.bytes"
+        )
+    return ""
+
+
+def _slow_reads(rate: float) -> str:
+    if rate < LEAST:
+        return "reads: a chunk of 4 MiB takes longer than a minute. At least 0.06 MiB/s are needed"
+    if rate < SLOW:
+        return (
+            f"lookups by time: a chunk of 4 MiB takes {4 * MIB / rate:.0f} s, and a request without a time limit of its "
+            "own waits 10 s. Use a smaller stablelog.remote.chunk.bytes"
+        )
+    return ""
 
 
 def require_conditions(store: ObjectStore, name: str) -> None:
@@ -127,7 +213,7 @@ def _listing(store: ObjectStore, directory: str) -> str:
 
 def _upload(store: ObjectStore, directory: str) -> str:
     piece, count, key = bytes(range(256)) * 4096, 20, f"{directory}/x"
-    store.upload(key, lambda: [piece] * count)
+    _send(store, key, piece, count)
     if [one.size for one in store.list_after(directory)] != [len(piece) * count]:
         return "an upload in several parts has another size than its parts"
     middle = len(piece) * (count - 3) - 5

@@ -1,12 +1,15 @@
 """Object stores of cloud providers, and stores in memory, through the library obstore."""
 
 import contextlib
+import math
 import os
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, cast
 
 import obstore
@@ -17,16 +20,19 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
+    Pace,
     RejectedError,
+    SlowError,
     StoredObject,
     TooShortError,
     UnclearError,
 )
+from stablelog.env.objects.window import IDLE_S
 
-# The time limit of one attempt. obstore's own retries, which last up to 180 s, are off, because `ObjectStore` retries.
-ATTEMPT_S_MAX = 20
-PART_SIZE = 16 << 20  # The size of one part of a multipart upload, in bytes. Stores allow 10,000 parts.
-PARTS_AT_ONCE = 4
+PART_RETRIES = 3  # How often a part of an upload is repeated, so that the finished parts are kept.
+# The time limit of a whole read. It is never reached: a read fails if no byte comes for IDLE_S.
+READ_S_MAX = 3600
+CONTENT_RATE = 64 << 10  # A small object is sent with this rate at least, in bytes a second.
 REJECTED = (
     exceptions.PermissionDeniedError,
     exceptions.UnauthenticatedError,
@@ -34,16 +40,38 @@ REJECTED = (
     exceptions.InvalidPathError,
     exceptions.UnknownConfigurationKeyError,
 )
-# obstore has no exception class for some errors. If the error's message contains one of these texts, the access rights,
-# the bucket or the container are wrong.
-REJECTIONS = (
-    "<Code>NoSuchBucket</Code>",
-    "<Code>ContainerNotFound</Code>",
-    "<Code>AccessDenied</Code>",
-    "code: AccessDenied",
-    " 403 Forbidden",
-    " 401 Unauthorized",
+STATUS = re.compile(r" - (?:Server returned non-2xx status code: )?(\d{3}) ")
+# Answers that say nothing about the next attempt. All others from 400 to 499 are rejections, and so are these:
+# 404 (no bucket or container; a missing object has an exception class of its own) and 501 (not implemented).
+UNCLEAR_STATUSES = frozenset([408, 409, 412, 416, 425, 429])
+NOT_IMPLEMENTED = 501
+# Codes of S3 with status 400 for a request that the network has damaged, or that came too fast.
+UNCLEAR_CODES = (
+    "<Code>RequestTimeout</Code>",
+    "<Code>IncompleteBody</Code>",
+    "<Code>BadDigest</Code>",
+    "<Code>SlowDown</Code>",
+    "<Code>InternalError</Code>",
 )
+# obstore has no exception class for some errors with status 404.
+NO_PLACE = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
+# Words in obstore's errors without a status, and what they mean.
+REASONS = {
+    "Received redirect without LOCATION": "the bucket is in another region: set AWS_REGION to the region of the bucket",
+    "HTTP error: builder error": (
+        "the address of the store begins with http://, and requests without TLS are not allowed: set "
+        "stablelog.remote.allow.http=true for a broker, or --allow-http for a command"
+    ),
+}
+# The addresses of the machine's metadata service, which obstore asks if the environment has no credentials.
+METADATA = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+CREDENTIAL_NAMES = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "s3a": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "azure": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 # The names of options whose values messages may show. All other values are masked.
 SHOWN = ("region", "endpoint", "bucket", "container")
 # Options of the HTTP client. obstore takes them elsewhere, and panics if they are among the options of a store.
@@ -102,8 +130,6 @@ class CloudRequests:
             reverse=True,
         )
         _check_names(options or {})
-        client: dict[str, Any] = {"timeout": timedelta(seconds=ATTEMPT_S_MAX), "allow_http": allow_http}
-        retries = {"max_retries": 0}
         config = dict(options or {})
         names = {"aws_unsigned_payload", "unsigned_payload"} & {name.lower() for name in config}
         is_set = names or os.environ.get("AWS_UNSIGNED_PAYLOAD")
@@ -111,20 +137,48 @@ class CloudRequests:
             # The signature of a request would have the SHA-256 of the content. TLS already proves the content, and the
             # hash takes more than half of the processor time of an upload.
             config["aws_unsigned_payload"] = "true"
+        self._config = config or None
+        self._allow_http = allow_http
+        # The stores that write, by the time limit of their requests. obstore sets it for a whole store.
+        self._writers: dict[int, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        idle = timedelta(seconds=IDLE_S)
+        self._store = self._opened({"timeout": timedelta(seconds=READ_S_MAX), "read_timeout": idle})
+
+    def _opened(self, limits: dict[str, timedelta], retries: dict[str, Any] | None = None) -> Any:
         arguments: dict[str, Any] = {
-            "client_options": client,
-            "retry_config": retries,
-            "config": config or None,
+            "client_options": {**limits, "allow_http": self._allow_http},
+            "retry_config": retries or {"max_retries": 0},
+            "config": self._config,
         }
-        if url.startswith("memory:"):
+        if self._url.startswith("memory:"):
             arguments = {}
         try:
-            self._store: Any = from_url(url, **arguments)
-            return
+            return from_url(self._url, **arguments)
         except exceptions.BaseError as error:
             message = _in_short(error, self._secrets)
         # Outside of the handler, the new error has no context, which could show a credential.
         raise ValueError(message)
+
+    def _writer(self, limit_s: float) -> tuple[Any, Any]:
+        """Return two stores for writes with this time limit or a longer one. The second one repeats a failed part of an
+        upload within the time limit, so that the finished parts are kept.
+        """
+        if self._url.startswith("memory:"):
+            return self._store, self._store
+        bucket_s = math.ceil(IDLE_S)
+        while bucket_s < limit_s:
+            bucket_s *= 2
+        limit = timedelta(seconds=bucket_s)
+        with self._lock:
+            if bucket_s not in self._writers:
+                self._writers[bucket_s] = (
+                    self._opened({"timeout": limit}),
+                    self._opened(
+                        {"timeout": limit}, {"max_retries": PART_RETRIES, "retry_timeout": limit / 2}
+                    ),
+                )
+            return self._writers[bucket_s]
 
     @property
     def url(self) -> str:
@@ -133,27 +187,48 @@ class CloudRequests:
 
     def create(self, key: str, content: Buffer) -> None:
         """Create an object by a conditional put."""
-        self._ask(lambda: obstore.put(self._store, key, bytes(content), mode="create", use_multipart=False))
+        store, _ = self._writer(IDLE_S + max(len(content) - CONTENT_RATE, 0) / CONTENT_RATE)
+        self._ask(lambda: obstore.put(store, key, bytes(content), mode="create", use_multipart=False))
 
-    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
-        """Write an object: by one put, or in several parts if it has more than PART_SIZE bytes. obstore itself begins a
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
+        """Write an object: by one put, or in several parts if it has more bytes than a part. obstore itself begins a
         multipart upload also for a small object, and that is three requests.
         """
         rest, first, size = iter(pieces), deque[Buffer](), 0
-        while size <= PART_SIZE and (piece := next(rest, None)) is not None:
+        whole, in_parts = self._writer(pace.limit_s)
+        while size <= pace.part_size and (piece := next(rest, None)) is not None:
             first.append(piece)
             size += len(piece)
-        if size <= PART_SIZE:
+        if size <= pace.part_size:
             content = bytearray()
             while first:  # Each piece is freed when it is copied.
                 content += first.popleft()
-            self._ask(lambda: obstore.put(self._store, key, content, use_multipart=False))
+            self._ask(lambda: obstore.put(whole, key, content, use_multipart=False), pace.limit_s)
             return
-        self._ask(
-            lambda: obstore.put(
-                self._store, key, _chained(first, rest), chunk_size=PART_SIZE, max_concurrency=PARTS_AT_ONCE
+        sent = _Counted(first, rest)
+        try:
+            self._ask(
+                lambda: obstore.put(
+                    in_parts,
+                    key,
+                    sent.pieces(),
+                    chunk_size=pace.part_size,
+                    max_concurrency=pace.parts_at_once,
+                ),
+                pace.limit_s,
             )
-        )
+        except (UnclearError, MissingError):
+            # obstore takes the answer of the store for an error if the key contains the name of an error, such as
+            # InternalError or SlowDown. The key has no other writer, so its object is the one that was sent.
+            if not sent.is_all or self._size_of(key) != sent.size:
+                raise
+
+    def _size_of(self, key: str) -> int | None:
+        """Return the size of an object; None if there is none, or the store does not answer."""
+        with contextlib.suppress(UnclearError, MissingError, RejectedError):
+            size: int = self._ask(lambda: obstore.head(self._store, key))["size"]
+            return size
+        return None
 
     def get(self, key: str) -> bytes:
         """Return a whole object."""
@@ -167,7 +242,7 @@ class CloudRequests:
                 lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size))
             )
         except UnclearError as unclear:
-            if time.monotonic() - begun_s > ATTEMPT_S_MAX / 2:
+            if time.monotonic() - begun_s > IDLE_S / 2:
                 raise  # A store that does not answer is not asked a second time in this attempt.
             # The error may mean that the range begins after the object's end: each store has another error for that. So
             # ask for the object's size.
@@ -201,25 +276,58 @@ class CloudRequests:
 
     def delete(self, key: str) -> None:
         """Delete an object."""
-        with contextlib.suppress(MissingError):
+        try:
             self._ask(lambda: obstore.delete(self._store, key))
+        except MissingError:
+            return
+        except UnclearError:
+            # The same as in `upload`: the answer names the key.
+            try:
+                self._ask(lambda: obstore.head(self._store, key))
+            except MissingError:
+                return
+            except UnclearError:
+                pass
+            raise
 
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def _ask(self, request: Callable[[], Any], limit_s: float = IDLE_S) -> Any:
+        begun_s = time.monotonic()
         try:
             return request()
         except (exceptions.BaseError, OSError) as error:
             failure = self._failure(error)
+        if type(failure) is UnclearError and time.monotonic() - begun_s >= limit_s:
+            failure = SlowError(*failure.args)
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
         """Return the error of an attempt for an error of obstore."""
-        text = _in_short(error, self._secrets)
+        text, whole = _in_short(error, self._secrets), str(error)
         if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
             return ExistsError(text)
-        if isinstance(error, REJECTED) or any(words in str(error) for words in REJECTIONS):
+        if any(f"//{address}/" in whole for address in METADATA):
+            names = CREDENTIAL_NAMES[self._url.partition(":")[0]]
+            return RejectedError(
+                f"credentials are missing: set {names}. The environment has none, and the metadata service of this "
+                f"machine gave none ({text})"
+            )
+        reason = next((told for words, told in REASONS.items() if words in whole), None)
+        if reason is not None:
+            return RejectedError(f"{reason} ({text})")
+        if isinstance(error, REJECTED) or any(words in whole for words in NO_PLACE) or _is_final(whole):
             return RejectedError(text)
         is_missing = isinstance(error, (FileNotFoundError, exceptions.NotFoundError))
         return (MissingError if is_missing else UnclearError)(text)
+
+
+def _is_final(text: str) -> bool:
+    """Whether the status of an answer shows that the store will give it again."""
+    found = STATUS.search(text)
+    status = int(found[1]) if found is not None else 0
+    if status == HTTPStatus.NOT_FOUND:
+        return False  # of a part of an upload: the upload is gone, and not the bucket
+    is_clients = 400 <= status < 500 and status not in UNCLEAR_STATUSES
+    return status == NOT_IMPLEMENTED or (is_clients and not any(code in text for code in UNCLEAR_CODES))
 
 
 def _check_names(options: Mapping[str, str]) -> None:
@@ -248,11 +356,29 @@ def _is_secret(name: str, value: str) -> bool:
     return not is_word and not any(word in name for word in SHOWN)
 
 
-def _chained(first: deque[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
-    """Yield the pieces in `first`, which are freed one after another, and then the others."""
-    while first:
-        yield first.popleft()
-    yield from rest
+class _Counted:
+    """The pieces of an upload, and how many bytes of them were sent.
+
+    Attributes:
+        size: the size of the pieces that were taken, in bytes.
+        is_all: whether all pieces were taken.
+    """
+
+    def __init__(self, first: deque[Buffer], rest: Iterator[Buffer]) -> None:
+        self._first, self._rest = first, rest
+        self.size = 0
+        self.is_all = False
+
+    def pieces(self) -> Iterator[Buffer]:
+        """Yield the first pieces, which are freed one after another, and then the others."""
+        while self._first:
+            piece = self._first.popleft()
+            self.size += len(piece)
+            yield piece
+        for piece in self._rest:
+            self.size += len(piece)
+            yield piece
+        self.is_all = True
 
 
 def _in_short(error: Exception, secrets: Iterable[str] = ()) -> str:

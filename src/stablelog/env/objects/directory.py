@@ -20,6 +20,7 @@ from stablelog.env.objects.direct_file import write_new
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
+    Pace,
     RejectedError,
     StoredObject,
     TooShortError,
@@ -80,7 +81,7 @@ class DirectoryRequests:
 
         _asked(work)
 
-    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
         """Write an object: write and sync a temporary file, and rename it to the name of the key."""
 
         def work() -> None:

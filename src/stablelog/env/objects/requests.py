@@ -38,12 +38,30 @@ class UnclearError(Exception):
     """
 
 
+class SlowError(UnclearError):
+    """The request reached its time limit."""
+
+
 class RejectedError(Exception):
     """The store rejects the request and will reject it again: the permissions, the bucket or the address are wrong."""
 
 
 class TooShortError(Exception):
     """The object ends before the end of the requested range."""
+
+
+class Pace(NamedTuple):
+    """How an object is uploaded.
+
+    Attributes:
+        part_size: the size of a part in bytes. An object that is not larger is written by one put.
+        parts_at_once: the number of parts that are under way at a time.
+        limit_s: the time limit of each request, in seconds.
+    """
+
+    part_size: int
+    parts_at_once: int
+    limit_s: float
 
 
 class StoreRequests(Protocol):
@@ -60,7 +78,7 @@ class StoreRequests(Protocol):
     def create(self, key: str, content: Buffer) -> None:
         """Create an object; raise ExistsError if the key has an object already. The new object is durable on return."""
 
-    def upload(self, key: str, pieces: Iterable[Buffer]) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
         """Write an object of any size, and replace an existing object of this key. On return, the object is durable,
         and readers see all of it.
         """

@@ -1,5 +1,5 @@
 """An object store that retries requests within a time limit, and finds out whether a create with an unclear answer
-succeeded.
+succeeded. It adapts the size and the number of its requests to the rate of the link (`window`).
 """
 
 import itertools
@@ -14,16 +14,23 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
+    Pace,
     RejectedError,
+    SlowError,
     StoredObject,
     StoreRequests,
     TooShortError,
     UnclearError,
     check_key,
 )
+from stablelog.env.objects.window import MIB, Window
 from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StoreError
 
 Answer = TypeVar("Answer")
+PART_SIZE = 16 << 20  # The size of one part of an upload, in bytes. Stores allow 10,000 parts.
+PART_SIZE_MIN = 5 << 20  # S3 accepts no smaller part, except the last one.
+PARTS_AT_ONCE = 4
+RANGE_SIZE_MIN = 64 << 10
 READS = ("get", "get_range")  # The calls that raise ObjectMissingError for a missing object and do not retry.
 WRITES = ("create", "upload", "delete")
 
@@ -95,6 +102,10 @@ class ObjectStore:
         self._sleep = sleep
         self.counts: Counter[str] = Counter()
         self._last_s = math.inf  # No attempt begins after this time.
+        self._downloads = Window(RANGE_SIZE_MIN, 16 * MIB, 256 * MIB, now_s)
+        self._uploads = Window(
+            PART_SIZE_MIN, PARTS_AT_ONCE * PART_SIZE, 16 * PARTS_AT_ONCE * PART_SIZE, now_s
+        )
 
     @property
     def url(self) -> str:
@@ -138,23 +149,43 @@ class ObjectStore:
         except ExistsError:
             raise ObjectExistsError(f"{self.url}/{key} exists and has another content") from None
 
-    def upload(self, key: str, pieces: Callable[[], Iterable[Buffer]]) -> None:
+    def upload(self, key: str, pieces: Callable[[], Iterable[Buffer]], size: int) -> None:
         """Write an object of any size. Durable on return, and visible as a whole or not at all.
 
         Args:
             key: the key. No other writer may use it.
             pieces: returns the content from its beginning, once for each attempt. An exception in it ends this call.
+            size: the size of the content in bytes.
 
         Raises:
             StoreError: it is unknown whether the object was written. It may also be written later.
         """
         source = _Source(pieces)
+
+        def attempt() -> None:
+            part_size, parts_at_once = self._parts()
+            under_way = min(part_size * parts_at_once, size)
+            with self._uploads.taken(under_way, lambda: self._last_s, total=size) as timed_out:
+                pace = Pace(part_size, parts_at_once, self._uploads.limit_s(under_way))
+                try:
+                    self._requests.upload(key, source.pieces(), pace)
+                except SlowError:
+                    timed_out()
+                    raise
+
         try:
-            self._repeated("upload", key, lambda: self._requests.upload(key, source.pieces()))
+            self._repeated("upload", key, attempt)
         except StoreError:
             if source.error is not None:
                 raise source.error from None
             raise
+
+    def _parts(self) -> tuple[int, int]:
+        """Return the size of the parts of an upload, and how many of them are under way at a time."""
+        size = self._uploads.size
+        if size < PART_SIZE:
+            return max(size, PART_SIZE_MIN), 1
+        return PART_SIZE, min(size // PART_SIZE, PARTS_AT_ONCE)
 
     def get(self, key: str) -> bytes:
         """Return the content of an object.
@@ -175,12 +206,29 @@ class ObjectStore:
         """
         assert start >= 0
         assert size > 0
-        try:
-            found = self._repeated("get_range", key, lambda: self._requests.get_range(key, start, size))
-        except TooShortError:
-            raise DamageError(f"{self.url}/{key} has fewer than {start + size} bytes") from None
-        assert len(found) == size
-        return found
+        found: list[Buffer] = []
+        position, end, size_max = start, start + size, size
+
+        def attempt() -> Buffer:
+            nonlocal size_max
+            wanted = min(end - position, size_max, self._downloads.size)
+            with self._downloads.taken(wanted, lambda: self._last_s) as timed_out:
+                try:
+                    return self._requests.get_range(key, position, wanted)
+                except UnclearError as error:
+                    # What was received of this range is lost. The next range is smaller, so that less is lost.
+                    size_max = max(wanted // 2, RANGE_SIZE_MIN)
+                    if isinstance(error, SlowError):
+                        timed_out()
+                    raise
+
+        while position < end:
+            try:
+                found.append(self._repeated("get_range", key, attempt))
+            except TooShortError:
+                raise DamageError(f"{self.url}/{key} has fewer than {end} bytes") from None
+            position += len(found[-1])
+        return found[0] if len(found) == 1 else b"".join(found)
 
     def list_after(self, directory: str, after: str = "") -> list[StoredObject]:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys.

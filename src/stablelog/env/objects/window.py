@@ -1,0 +1,106 @@
+"""How many bytes a process has under way to or from an object store at a time, and for how long it waits for them.
+
+The rate of the link to a store is not known. If many large requests share a slow link, none of them ends within its time
+limit, and what was transferred is lost. The window adapts: it becomes half as large after a request that reached its
+time limit or took long, and twice as large after requests that were quick. A request that is larger than the window is
+divided into smaller ones, so that finished ones are kept.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from stablelog.errors import StoreError
+
+MIB: Final = 1 << 20
+IDLE_S: Final = 20.0  # A request fails if no byte comes from the store for this time.
+QUICK_S, LONG_S = 1.0, 5.0  # Requests that take less time, or more, change the window.
+RATE_MAX: Final = 8 * MIB  # bytes a second
+# A link of 64 KiB a second is the slowest one that is supported. The time limit of a write is that of a quarter of it.
+RATE_MIN: Final = 16 << 10
+POLL_S: Final = 0.1  # A waiting thread notices after this time that the process stops.
+
+
+class Window:
+    """The bytes that are under way in one direction. Any thread may use it.
+
+    Args:
+        size_min: the least size of the window, in bytes.
+        size: its size at the beginning.
+        size_max: its greatest size.
+        now_s: a clock that is never set back.
+
+    Attributes:
+        size: the present size of the window, in bytes.
+        rate: a rate that the link has at least, as far as it is known, in bytes a second.
+    """
+
+    def __init__(self, size_min: int, size: int, size_max: int, now_s: Callable[[], float]) -> None:
+        self._size_min, self._size_max = size_min, size_max
+        self._now_s = now_s
+        self.size = size
+        self.rate = RATE_MAX
+        self._under_way = 0
+        self._changed_s = now_s()
+        self._changed = threading.Condition()
+
+    def limit_s(self, size: int) -> float:
+        """Return the time limit of a write of this size, in seconds."""
+        return IDLE_S + size / self.rate
+
+    @contextmanager
+    def taken(
+        self, size: int, last_s: Callable[[], float], *, total: int | None = None
+    ) -> Iterator[Callable[[], None]]:
+        """Wait until the window has room for a request of this size, and note its result. Yield a function that the
+        caller calls if the request reaches its time limit.
+
+        Args:
+            size: how many bytes of the request are under way at a time. It waits for all others if it is larger than
+                the window.
+            last_s: returns the time after which no request begins.
+            total: the size of the whole request in bytes, if it is larger.
+
+        Raises:
+            StoreError: that time has passed.
+        """
+        with self._changed:
+            while self._under_way and self._under_way + size > self.size:
+                if self._now_s() > last_s():
+                    raise StoreError("a request was not sent: the broker stops")
+                self._changed.wait(POLL_S)
+            self._under_way += size
+        begun_s = self._now_s()
+        is_done = False
+        try:
+            yield lambda: self._timed_out(begun_s)
+            is_done = True
+        finally:
+            with self._changed:
+                if is_done:
+                    self._passed(size, max(total or 0, size, 1), begun_s)
+                self._under_way -= size
+                self._changed.notify_all()
+
+    def _passed(self, size: int, total: int, begun_s: float) -> None:
+        """Note that a request has ended, which had begun at a time."""
+        took_s = max(self._now_s() - begun_s, 1e-6)
+        # The time of the bytes that were under way together.
+        turn_s = took_s * size / total
+        self.rate = RATE_MAX if turn_s < QUICK_S else int(min(max(total / took_s / 4, RATE_MIN), RATE_MAX))
+        if turn_s > LONG_S:
+            self._halve(begun_s)
+        elif turn_s < QUICK_S and self._under_way > self.size // 2:
+            self.size = min(2 * self.size, self._size_max)
+
+    def _timed_out(self, begun_s: float) -> None:
+        with self._changed:
+            self.rate = max(self.rate // 2, RATE_MIN)
+            self._halve(begun_s)
+
+    def _halve(self, begun_s: float) -> None:
+        # Requests that were under way together change the window once.
+        if begun_s >= self._changed_s:
+            self.size = max(self.size // 2, self._size_min)
+            self._changed_s = self._now_s()
