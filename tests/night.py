@@ -94,6 +94,11 @@ PARTS = (
     ),
     Part("histories", tests("tests/log/test_model.py"), {"STABLELOG_HISTORIES": "5000"}),
     Part("proofs", tests("tests/batch/test_proof.py"), {"STABLELOG_PROVEN_BATCHES": "30000"}),
+    Part(
+        "bombs",
+        tests("tests/broker/apis/test_hostile_requests.py", "-k", "bombs"),
+        {"STABLELOG_BOMBS": "100"},
+    ),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(

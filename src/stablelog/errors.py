@@ -12,6 +12,7 @@
     │   └── StoreError           one call to an object store failed
     ├── DataLossError            records that the caller asked for were removed
     ├── DamageError              bytes have changed since they were written: stop, and restore the named file
+    │   └── DecompressedSizeError the records of a batch decompress to more bytes than the caller accepts
     ├── FencedError              another broker or producer has taken over: stop
     └── NewerFormatError         a later release has written a file or record: stop, and start that release
 
@@ -102,6 +103,10 @@ class AuthenticationError(RefusedError):
 
 class DamageError(StablelogError):
     """Bytes that differ from what was written. The message names the file and the position, or the offset."""
+
+
+class DecompressedSizeError(DamageError):
+    """The records of a batch decompress to more bytes than the caller accepts. No more memory was used than that."""
 
 
 class NewerFormatError(StablelogError):

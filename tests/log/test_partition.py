@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, headers_in, read_header
-from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
+from stablelog.batch.records import QUICK_SIZE_MAX, Record, decode_records, encode_batch
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import (
     DamageError,
@@ -679,13 +679,14 @@ def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_step
 
 def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
     log = Log()
-    records = [Record(0, NOW_MS + delta, None, b"value") for delta in range(QUICK_COUNT_MAX + 1)]
+    last = QUICK_SIZE_MAX // 10
+    records = [Record(0, NOW_MS + delta, None, b"value") for delta in range(last + 1)]
     log.partition.append(encode_batch(records), now_ms=NOW_MS)
     log.sync()
     log.partition.delete_records(1)
     for lookup, found in (
         (log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED), (500, NOW_MS + 500)),
-        (log.partition.look_up_newest(Isolation.READ_COMMITTED), (QUICK_COUNT_MAX, NOW_MS + QUICK_COUNT_MAX)),
+        (log.partition.look_up_newest(Isolation.READ_COMMITTED), (last, NOW_MS + last)),
     ):
         given, done = 0, None
         with pytest.raises(StopIteration) as end:

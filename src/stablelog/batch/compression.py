@@ -1,7 +1,8 @@
 """Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a size limit.
 
 A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. Each function here has
-a limit as an argument, and does not allocate much more memory than this limit.
+a limit as an argument, and does not allocate much more memory than this limit. A function that raises an error has freed
+what it has decompressed, because an error keeps the local variables of the functions that it has passed.
 
 Format: docs/formats.md, "Compression".
 """
@@ -15,7 +16,7 @@ from typing import Any
 import cramjam
 
 from stablelog.batch.header import Buffer, Codec
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, DecompressedSizeError
 
 SIZE_MAX = 64 << 20
 
@@ -23,6 +24,12 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = struct.Struct(">8sii")  # header of snappy data: magic, version, oldest compatible version
 XERIAL_CHUNK_SIZE = 32 << 10
 CHUNK_LENGTH = struct.Struct(">i")
+# A gzip member is decompressed in portions of this many bytes. At its end zlib copies the rest of the portion.
+GZIP_FED_SIZE = 16 << 10
+# The buffer for lz4 and zstd has first this many times the size of the compressed records. If they do not fit, they are
+# decompressed again into a buffer of GROWTH times the size.
+FIRST_RATIO = 8
+GROWTH = 4
 
 
 def compress(codec: Codec, plain: Buffer) -> bytes:
@@ -34,7 +41,8 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     """Decompress the records of a batch.
 
     Raises:
-        DamageError: the bytes are not in this codec's format, or would decompress to more than `size_max` bytes.
+        DecompressedSizeError: the records would be more than `size_max` bytes.
+        DamageError: the bytes are not in this codec's format.
     """
     try:
         plain = DECOMPRESSORS[codec](packed, size_max)
@@ -43,47 +51,53 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
             f"the records of a batch cannot be decompressed as {codec.name.lower()}: {error}"
         ) from error
     if len(plain) > size_max:
+        del plain
         raise _too_large(codec, size_max)
     return plain
 
 
-def _too_large(codec: Codec, size_max: int) -> DamageError:
-    return DamageError(f"{codec.name.lower()} records of a batch decompress to more than {size_max} bytes")
+def _too_large(codec: Codec, size_max: int) -> DecompressedSizeError:
+    return DecompressedSizeError(
+        f"{codec.name.lower()} records of a batch decompress to more than {size_max} bytes"
+    )
 
 
 def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
-    plain = bytearray()
-    rest = bytes(packed)
-    while rest:  # a gzip stream may consist of several members, one after the other
-        unpacker = zlib.decompressobj(wbits=31)
-        plain += unpacker.decompress(rest, size_max - len(plain) + 1)
-        if len(plain) > size_max:
-            raise _too_large(Codec.GZIP, size_max)
-        if not unpacker.eof:
-            raise EOFError("the data ends within a gzip member")
-        rest = unpacker.unused_data
-    return bytes(plain)
+    view, at, left = memoryview(packed), 0, size_max
+    parts: list[bytes] = []
+    try:
+        while at < len(view):  # a gzip stream may consist of several members, one after the other
+            unpacker = zlib.decompressobj(wbits=31)
+            while not unpacker.eof:
+                fed = view[at : at + GZIP_FED_SIZE]
+                if not fed:
+                    raise EOFError("the data ends within a gzip member")
+                parts.append(unpacker.decompress(fed, left + 1))
+                left -= len(parts[-1])
+                if left < 0:
+                    raise _too_large(Codec.GZIP, size_max)
+                at += len(fed) - len(unpacker.unused_data)
+        return b"".join(parts)
+    finally:
+        parts.clear()
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
     """Decompress into a buffer. If the data does not fit, try again with a larger buffer, up to `size_max` bytes."""
-    size = min(max(len(packed) * 4, 4096), size_max)
+    size = min(max(len(packed) * FIRST_RATIO, 4096), size_max)
     while True:
-        target = bytearray(size)
+        target = bytearray(size)  # size_max bytes at most
         try:
-            written = unpack(packed, target)
+            return bytes(memoryview(target)[: unpack(packed, target)])
         except cramjam.DecompressionError as error:
-            if "failed to write whole buffer" not in str(
-                error
-            ):  # cramjam has no error class for a buffer that is too small
+            # cramjam has no error class for a buffer that is too small
+            if "failed to write whole buffer" not in str(error):
                 raise
-            if size >= size_max:
-                raise DamageError(
-                    f"the records of a batch decompress to more than {size_max} bytes"
-                ) from error
-            size = min(size * 4, size_max)
-            continue
-        return bytes(memoryview(target)[:written])
+        finally:
+            del target
+        if size >= size_max:
+            raise DecompressedSizeError(f"the records of a batch decompress to more than {size_max} bytes")
+        size = min(size * GROWTH, size_max)
 
 
 def _compress_xerial(records: Buffer) -> bytes:
@@ -99,18 +113,25 @@ def _decompress_snappy(records: Buffer, size_max: int) -> bytes:
     packed = memoryview(records)
     if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _decompress_raw_snappy(packed, size_max)
-    plain = bytearray()
-    at = XERIAL_HEADER.size
-    while at < len(packed):
-        size = CHUNK_LENGTH.unpack_from(packed, at)[0]
-        at += CHUNK_LENGTH.size
-        if not 0 <= size <= len(packed) - at:
-            raise ValueError(
-                f"a chunk has a size of {size} bytes, but only {len(packed) - at} bytes are left"
-            )
-        plain += _decompress_raw_snappy(packed[at : at + size], size_max - len(plain))
-        at += size
-    return bytes(plain)
+    parts: list[bytes] = []
+    at, left = XERIAL_HEADER.size, size_max
+    try:
+        while at < len(packed):
+            size = CHUNK_LENGTH.unpack_from(packed, at)[0]
+            at += CHUNK_LENGTH.size
+            if not 0 <= size <= len(packed) - at:
+                raise ValueError(
+                    f"a chunk has a size of {size} bytes, but only {len(packed) - at} bytes are left"
+                )
+            chunk = packed[at : at + size]
+            left -= cramjam.snappy.decompress_raw_len(chunk)
+            if left < 0:
+                raise _too_large(Codec.SNAPPY, size_max)
+            parts.append(bytes(cramjam.snappy.decompress_raw(chunk)))
+            at += size
+        return b"".join(parts)
+    finally:
+        parts.clear()
 
 
 def _decompress_raw_snappy(packed: memoryview, size_max: int) -> bytes:

@@ -61,7 +61,11 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
     """Yield the records of the batch one at a time, to save memory. Raises DamageError if the records do not match the
     header, perhaps after it has yielded some of them.
     """
-    data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
+    return walk_decompressed(decompress(header.codec, memoryview(batch)[HEADER.size : header.size]), header)
+
+
+def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
+    """Yield the records of a batch as `walk_records` does. `data` holds the decompressed records."""
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
         timestamp_delta, rest_at = read_varint(data, at + 1)

@@ -13,11 +13,11 @@ each batch that it gets. Records are proven in three ways, of which each is fast
 Format: docs/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom and LogValidator.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 from stablelog.errors import DamageError
-from stablelog.varint import encode_varint
+from stablelog.varint import encode_varint, read_varint
 
 PORTION: Final = 1000  # records and headers that are proven without a break; they take about 1 ms
 NO_RECORD: Final = -1
@@ -135,7 +135,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
                 yield
                 left = PORTION
             some = min(headers_left, left)
-            after = _read_headers(data, after, head, some, number, places)
+            after = _after_headers(data, after, head, some, number, places)
             headers_left -= some
             left -= some
         if after != head.end:
@@ -156,6 +156,15 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
     if at != len(data):
         raise DamageError(f"{len(data) - at} bytes follow the last of the {count} records of a batch")
     return Proven(keyless, time_size)
+
+
+def time_deltas(data: bytes) -> Iterator[int]:
+    """Yield the timestamp deltas of the records of a batch that is proven."""
+    at, end = 0, len(data)
+    while at < end:
+        size, at = read_varint(data, at)
+        yield read_varint(data, at + 1)[0]
+        at += size
 
 
 def _wrong(number: int, why: str) -> DamageError:
@@ -330,6 +339,24 @@ def _read_head(data: bytes, begin: int, number: int) -> _Head:
         header_count,
         key_size < 0,
     )
+
+
+def _after_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
+    """Prove `count` headers from `at` on, and return their end. If the record has few headers, append the positions of
+    their lengths to `places`.
+
+    Raises:
+        DamageError: a header is not valid.
+    """
+    if head.headers_left > _PLACES_MAX:
+        try:
+            after = _pass_headers(data, at, count)
+        except IndexError:
+            after = -1
+        if 0 <= after <= head.end:
+            places[:] = range(_PLACES_MAX + 1)  # too many
+            return after
+    return _read_headers(data, at, head, count, number, places)
 
 
 def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:

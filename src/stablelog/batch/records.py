@@ -1,7 +1,7 @@
 """Codec for the records of a batch.
 
-Only code that needs the content of batches uses this module: coordinators, topic compaction and tools. The log stores
-and serves batches without decoding their records.
+Only code that needs the content of batches uses this module: coordinators, topic compaction and tools. The log proves
+the records of a batch without decoding them (`batch.proof`), and serves batches as they are.
 
 Format: docs/formats.md, "Record".
 """
@@ -29,11 +29,9 @@ Header = tuple[str, bytes | None]
 
 LOOK_SIZE_MAX = 16 << 20  # bytes: the greatest decompressed size of a batch that `look_into` decodes
 LOOK_COUNT_MAX = 20_000
-# The greatest number of records, and the greatest compressed size in bytes, of a batch that certainly takes only some
-# milliseconds to decode: 4 KiB of gzip decompress to at most 4 MiB. The output of zstd has no such bound, so no batch
-# with zstd counts as decoded quickly.
-QUICK_COUNT_MAX = 1000
-QUICK_PACKED_SIZE_MAX = 4 << 10
+# The greatest size in bytes of a batch without compression that certainly takes only some milliseconds to decode. A
+# header of a record may take two bytes. A compressed batch has no such bound: 4 KiB of gzip decompress to 4 MiB.
+QUICK_SIZE_MAX = 32 << 10
 
 
 class Record(NamedTuple):
@@ -214,7 +212,7 @@ def find_by_time(
     """Return (offset, timestamp) of the first record at or after `start_offset` whose timestamp is at least
     `timestamp_ms`; None if there is none.
 
-    The broker does not check the records that a producer puts into a batch. If the records do not match the header, or
+    The records may not match the header, if the broker did not prove them (`stablelog.produce.proof`). In this case, and
     if the batch is so large that decoding it would delay other requests, the function returns the batch's first offset
     and maximum timestamp instead. A reader that begins at this offset misses no record.
     """
@@ -230,9 +228,7 @@ def find_by_time(
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
     """Whether a batch with this header is decoded within some milliseconds, whatever bytes its records consist of."""
-    if header.record_count > QUICK_COUNT_MAX or header.codec is Codec.ZSTD:
-        return False
-    return header.codec is Codec.NONE or header.size <= QUICK_PACKED_SIZE_MAX
+    return header.codec is Codec.NONE and header.size <= QUICK_SIZE_MAX
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:

@@ -284,6 +284,7 @@ class BrokerConfig:
             is_deleted_on_disable=value("remote.log.delete.on.disable"),
             drops_aborted_copies=value("stablelog.remote.drop.aborted") and order != "commit",
             drops_aborted=value("stablelog.local.drop.aborted") and order != "commit",
+            proves_records=self["stablelog.produce.proof"] == "full",
         )
 
     def check_tiered(

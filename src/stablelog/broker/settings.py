@@ -260,6 +260,14 @@ SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     Setting(
+        "stablelog.produce.proof",
+        choice("full", "header"),
+        "full",
+        "What the broker checks of a batch before it appends it. `full`: the header, and the structure of each record, "
+        "for which it decompresses the batch. `header`: the header and the CRC. A batch whose records do not match its "
+        "header then makes its partition unreadable for most clients. Use `header` only if you trust all producers.",
+    ),
+    Setting(
         "compression.type",
         choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",

@@ -191,7 +191,7 @@ def plan_append(
             batch gets its offset, because the call may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
             sequence 0.
-        are_records_checked: whether `check_records` has accepted the batch.
+        are_records_checked: whether `check_records` or `is_checked_soon` has accepted the batch.
 
     Returns:
         The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.

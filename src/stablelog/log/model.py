@@ -68,6 +68,8 @@ class LogConfig:
     # sealed segments on the local disk.
     drops_aborted_copies: bool = False
     drops_aborted: bool = False
+    # Whether the records of each batch of a client are decoded to prove that clients can read them.
+    proves_records: bool = True
 
     @property
     def local(self) -> "LogConfig":

@@ -1,52 +1,153 @@
-"""Checks of the records in a client's batch: of their keys in a compacted topic, and of their timestamps.
+"""Checks of the records in a client's batch: of their structure, of their keys in a compacted topic, and of their
+timestamps.
 
-A batch is refused as a whole, and the error names each record that is not valid (KIP-467). The Java producer reports
-this record's error to its caller, and another error for the other records of the batch.
+A batch is refused as a whole. If keys or timestamps are the reason, the error names each record that is not valid
+(KIP-467). The Java producer reports this record's error to its caller, and another error for the other records of the
+batch.
 
-Source: Kafka's LogValidator.
+Source: Kafka's LogValidator; `batch.proof`.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Generator, Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.filtering import walk_records
-from stablelog.batch.header import BatchHeader
+from stablelog.batch.compression import SIZE_MAX, decompress
+from stablelog.batch.filtering import RawRecord, walk_decompressed
+from stablelog.batch.header import HEADER, BatchHeader, Codec
+from stablelog.batch.proof import NO_RECORD, prove_in_portions, time_deltas
 from stablelog.env.disk import Buffer
-from stablelog.errors import RecordsRefusedError
+from stablelog.errors import DamageError, DecompressedSizeError, RecordsRefusedError, RefusedError
 from stablelog.log.model import LogConfig
 from stablelog.types import InvalidRecord
 
 # The greatest number of records that an error names. Kafka has no limit, and a batch can have a million records.
 ERRORS_MAX = 1000
 UNLIMITED_MS = 2**63 - 1
+TIMESTAMP_MAX = 2**63 - 1
+# `is_checked_soon` does no more than this: it decompresses a batch of so many bytes to so many bytes, and proves its
+# records in so many portions.
+SOON_PACKED_SIZE_MAX = 64 << 10
+SOON_SIZE_MAX = 256 << 10
+SOON_PORTIONS = 3
+END = object()
+PORTION = 500  # records that are checked for their keys and timestamps without a break
 
 
 def needs_records(config: LogConfig) -> bool:
-    """Whether each batch of a client has to be decoded to check its records.
-
-    The limit for timestamps ahead of the broker's clock does not need the records: the header has the greatest
-    timestamp of the batch.
-    """
+    """Whether each batch of a client has to be decompressed to check its records."""
     is_oldest_limited = config.message_timestamp_before_ms_max != UNLIMITED_MS
-    return config.is_compacted or (is_oldest_limited and not config.is_log_append_time)
+    return (
+        config.proves_records or config.is_compacted or (is_oldest_limited and not config.is_log_append_time)
+    )
 
 
-def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> None:
-    """Refuse a batch with a record that has no key in a compacted topic, or a timestamp outside the topic's limits.
+def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bool:
+    """Check the records of a batch as `check_records` does, if this takes some milliseconds at most. Return False if it
+    would take longer; then the batch was not checked.
+
+    Raises:
+        RefusedError: as `check_records`.
+    """
+    if header.codec is not Codec.NONE and header.size > SOON_PACKED_SIZE_MAX:
+        return False
+    size_max = SIZE_MAX if header.codec is Codec.NONE else SOON_SIZE_MAX
+    try:
+        plain = decompress(header.codec, memoryview(batch)[HEADER.size : header.size], size_max)
+    except DecompressedSizeError:
+        return False
+    except DamageError as damaged:
+        raise _damaged(damaged) from damaged
+    steps = _check_in_portions(header, plain, topic, config, wall_ms)
+    return any(next(steps, END) is END for _ in range(SOON_PORTIONS))
+
+
+def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bytes:
+    """Refuse a batch whose records no client could read, and a batch with a record that has no key in a compacted topic,
+    or a timestamp outside the topic's limits.
+
+    Returns:
+        The decompressed records.
 
     Raises:
         RecordsRefusedError: a record is not valid. The error names the first ERRORS_MAX of these records.
-        DamageError: the records do not match the header.
+        RefusedError: the records cannot be decompressed, or are too large then, or do not match the header.
     """
-    found = list(islice(_errors(header, batch, topic, config, wall_ms), ERRORS_MAX))
+    plain = decompress_records(header, batch)
+    for _ in _check_in_portions(header, plain, topic, config, wall_ms):
+        pass
+    return plain
+
+
+def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
+    """Return the decompressed records of a client's batch.
+
+    Raises:
+        RefusedError: the records cannot be decompressed, or are too large then.
+    """
+    try:
+        return decompress(header.codec, memoryview(batch)[HEADER.size : header.size], SIZE_MAX)
+    except DecompressedSizeError as large:
+        # With this error the Java producer divides the batch, and sends its parts.
+        raise RefusedError(
+            ErrorCode.message_too_large,
+            f"{large}, which is the most that readers accept; send smaller batches",
+        ) from large
+    except DamageError as damaged:
+        raise _damaged(damaged) from damaged
+
+
+def _damaged(damaged: DamageError) -> RefusedError:
+    # INVALID_RECORD and not CORRUPT_MESSAGE, because a retry of the same bytes cannot help.
+    return RefusedError(ErrorCode.invalid_record, f"the batch is refused: {damaged}")
+
+
+def _check_in_portions(
+    header: BatchHeader, plain: bytes, topic: str, config: LogConfig, wall_ms: int
+) -> Generator[None]:
+    """Check decompressed records. Yield after each portion of the work.
+
+    Raises:
+        RefusedError: as `check_records`.
+    """
+    try:
+        proven = yield from prove_in_portions(plain, header.record_count)
+    except DamageError as damaged:
+        raise _damaged(damaged) from damaged
+    is_key_missing = config.is_compacted and proven.keyless != NO_RECORD
+    found: list[tuple[ErrorCode, InvalidRecord]] = []
+    if not is_key_missing and not config.is_log_append_time:
+        greatest = 1 << (7 * proven.time_size - 1)
+        if _are_within((-greatest, greatest), header, config, wall_ms):
+            return
+        for number, delta in enumerate(time_deltas(plain)):
+            if not _are_within((delta,), header, config, wall_ms):
+                break
+            if number % PORTION == 0:
+                yield
+        else:
+            return
+    for number, record in enumerate(walk_decompressed(plain, header)):
+        error = _error(record, topic, config, wall_ms)
+        if error is not None:
+            found.append((error[0], InvalidRecord(number, error[1])))
+        if len(found) == ERRORS_MAX:
+            break
+        if number % PORTION == 0:
+            yield
     if found:
         codes = {code for code, _ in found}
         code = (
             ErrorCode.invalid_timestamp if ErrorCode.invalid_timestamp in codes else ErrorCode.invalid_record
         )
         raise _refused(code, [error for _, error in found], header)
+
+
+def _are_within(deltas: Iterable[int], header: BatchHeader, config: LogConfig, wall_ms: int) -> bool:
+    """Whether timestamps with these deltas are certainly within the topic's limits."""
+    earliest_ms = max(wall_ms - config.message_timestamp_before_ms_max, -TIMESTAMP_MAX)
+    latest_ms = min(wall_ms + config.message_timestamp_after_ms_max, TIMESTAMP_MAX)
+    return all(earliest_ms <= header.base_timestamp + delta <= latest_ms for delta in deltas)
 
 
 def refuse_log_append_time(header: BatchHeader) -> None:
@@ -73,18 +174,15 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
     )
 
 
-def _errors(
-    header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int
-) -> Iterator[tuple[ErrorCode, InvalidRecord]]:
-    """Yield the code and the error of each record that is not valid."""
-    without_key = f"the record has no key; topic {topic} is compacted, so each record needs a key"
-    for number, record in enumerate(walk_records(batch, header)):
-        if config.is_compacted and record.key is None:
-            yield ErrorCode.invalid_record, InvalidRecord(number, without_key)
-        elif not config.is_log_append_time:
-            why = wrong_time(record.timestamp_ms, topic, config, wall_ms)
-            if why is not None:
-                yield ErrorCode.invalid_timestamp, InvalidRecord(number, why)
+def _error(record: RawRecord, topic: str, config: LogConfig, wall_ms: int) -> tuple[ErrorCode, str] | None:
+    """Return the code and the reason for which a record is not valid; None if it is valid."""
+    if config.is_compacted and record.key is None:
+        why = f"the record has no key; topic {topic} is compacted, so each record needs a key"
+        return ErrorCode.invalid_record, why
+    if config.is_log_append_time:
+        return None
+    late = wrong_time(record.timestamp_ms, topic, config, wall_ms)
+    return None if late is None else (ErrorCode.invalid_timestamp, late)
 
 
 def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -> str | None:
@@ -100,4 +198,6 @@ def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -
             f"a record's timestamp is {-ahead_ms} ms behind the broker's clock; topic {topic} allows "
             f"message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}"
         )
+    if not -TIMESTAMP_MAX <= timestamp_ms <= TIMESTAMP_MAX:
+        return f"a record's timestamp is {timestamp_ms}, which is not a number of 64 bits"
     return None

@@ -1,12 +1,16 @@
 """Requests that ask for much with little, and batches that lie: answered, bounded, and in nobody's way."""
 
 import asyncio
+import gc
+import os
+import resource
 import struct
 import threading
 import time
 import zlib
 from datetime import timedelta
 
+import cramjam
 import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
@@ -19,6 +23,7 @@ from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, opened, part, read_answer
 
 NONE = ErrorCode.none
+BOMBS = int(os.environ.get("STABLELOG_BOMBS", "5"))
 
 
 def run(conversation):
@@ -53,21 +58,36 @@ def bomb():
     return forged(packed, 4_000_000, codec=1, timestamp=50)
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        forged(b"this is no record, nor three", 3, timestamp=50),
-        forged(b"neither is this gzip", 3, codec=1, timestamp=50),
-        forged(bytes([14, 0, 0, 0x80, 0x80, 0x40, 1, 1, 0]), 1, timestamp=50),
-        bomb(),
-    ],
-    ids=["garbage", "no gzip", "an offset far away", "a bomb"],
-)
-def test_a_batch_that_lies_is_passed_on_and_looked_up_by_its_header(records):
+LIES = {
+    "garbage": forged(b"this is no record, nor three", 3, timestamp=50),
+    "no gzip": forged(b"neither is this gzip", 3, codec=1, timestamp=50),
+    "an offset far away": forged(bytes([14, 0, 0, 0x80, 0x80, 0x40, 1, 1, 0]), 1, timestamp=50),
+    "a count that is impossible": forged(
+        bytes(cramjam.zstd.compress(bytes([12, *bytes(6)]))), 2**31 - 1, codec=4
+    ),
+    "a bomb": bomb(),
+}
+READABLE_HEADERS = {name: lie for name, lie in LIES.items() if name != "a count that is impossible"}
+
+
+@pytest.mark.parametrize("records", LIES.values(), ids=LIES)
+def test_a_batch_that_lies_is_refused_and_says_why(records):
+    async def conversation():
+        async with opened() as desk:
+            refused = await desk.produce(records)
+            assert refused.error_code is ErrorCode.invalid_record
+            assert "the batch is refused: " in refused.error_message
+            assert (await desk.produce(batch(b"after"))).base_offset == 0
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("records", READABLE_HEADERS.values(), ids=READABLE_HEADERS)
+def test_a_broker_that_trusts_its_producers_passes_a_batch_on_and_looks_it_up_by_its_header(records):
     """What is inside a batch is its producer's affair; asking for a time neither fails nor takes memory."""
 
     async def conversation():
-        async with opened() as desk:
+        async with opened(stablelog_produce_proof="header") as desk:
             assert (await desk.produce(batch(b"before"))).error_code is NONE
             written = await desk.produce(records)
             assert written.error_code is NONE
@@ -79,6 +99,40 @@ def test_a_batch_that_lies_is_passed_on_and_looked_up_by_its_header(records):
                 assert await offset_at(desk, -3, version=7) == (NONE, 1)
 
     run(conversation)
+
+
+def resident_mib():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() >> 20
+
+
+@pytest.mark.parametrize("compression_type", ["producer", "gzip"])
+def test_refused_bombs_leave_no_memory_behind(compression_type):
+    """The garbage collector may come late, and passes over what it has frozen. Each bomb takes 64 MiB."""
+    packed = bytes(cramjam.zstd.compress(bytes(65 << 20)))
+    assert len(packed) < 10_000
+
+    async def conversation():
+        async with opened(compression_type=compression_type) as desk:
+            before = resident_mib()
+            for _ in range(BOMBS):
+                refused = await desk.produce(forged(packed, 1, codec=4, timestamp=50))
+                assert refused.error_code is ErrorCode.message_too_large
+            assert resident_mib() < before + 150
+            # Records that are decompressed and then refused are as large.
+            for _ in range(BOMBS):
+                refused = await desk.produce(
+                    forged(bytes(cramjam.zstd.compress(bytes(60 << 20))), 1, codec=4)
+                )
+                assert refused.error_code is ErrorCode.invalid_record
+            assert resident_mib() < before + 150
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(conversation)
+    finally:
+        gc.enable()
 
 
 async def raw(desk, data):

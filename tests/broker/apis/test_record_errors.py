@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import LOG_APPEND_TIME, Codec, write_crc
-from stablelog.batch.records import QUICK_COUNT_MAX, Record, encode_batch
+from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.apis import produce
 from stablelog.log.record_checks import ERRORS_MAX
 from stablelog.wire.api import APIS
@@ -110,7 +110,7 @@ def test_all_records_of_a_batch_that_declares_the_brokers_time_are_named():
 @pytest.mark.parametrize("configs", [COMPACT, LIMITS, {}], ids=["keys", "times", "header"])
 def test_many_records_are_checked_and_the_first_are_named(configs):
     async def conversation(desk):
-        count = max(QUICK_COUNT_MAX, ERRORS_MAX) + 500
+        count = ERRORS_MAX + 500
         wrong = record(None, NOW_MS + 3_605_000) if configs is not COMPACT else record(None)
         answer = await produced(desk, [record(), *[wrong] * count], codec=Codec.GZIP)
         assert answer.error_code is not ErrorCode.none

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
-from stablelog.errors import DiskError, UnavailableError
+from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread, in_thread_to_its_end
+from stablelog.errors import DamageError, DiskError, RefusedError, UnavailableError
 from tests.broker.jump import run, settle
 
 
@@ -201,6 +203,43 @@ def test_what_a_thread_raises_is_raised_where_it_is_waited_for():
                 await in_thread(threads, divmod, 7, 0)
 
     asyncio.run(conversation())
+
+
+@pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_to_its_end])
+def test_what_a_thread_raises_keeps_no_buffer_and_is_freed_with_its_last_reference(run_in_thread):
+    """The garbage collector may come late, and passes over what it has frozen."""
+    kept = []
+
+    class Buffer:
+        """Large in the broker."""
+
+    def decompress():
+        buffer = Buffer()
+        kept.append(weakref.ref(buffer))
+        raise DamageError("too large")
+
+    def check():
+        try:
+            decompress()
+        except DamageError as damaged:
+            raise RefusedError(87, "refused") from damaged
+
+    async def conversation():
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                await run_in_thread(threads, check)
+            except RefusedError as refused:
+                assert kept[0]() is None
+                kept.append(weakref.ref(refused))
+        await asyncio.sleep(0)  # the event loop keeps the future until this step of the task has ended
+        assert kept[1]() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(conversation())
+    finally:
+        gc.enable()
 
 
 def test_threads_work_on_items_and_the_loop_is_woken_for_many_at_once():

@@ -1,8 +1,8 @@
-"""Preparation of a batch for its append: work on its records that takes long, in a thread.
+"""Preparation of a batch for its append: work on its records, in a thread if it takes long.
 
-The records of a large batch are checked here if the topic's settings ask for this. A batch of another codec than the
-topic's `compression.type` is recompressed. A batch that its append would refuse by its header or its sequence, or find
-to be a duplicate, is not prepared.
+The records of a batch are proven here, unless the batch is small and not compressed: then the append itself proves
+them. A batch of another codec than the topic's `compression.type` is recompressed. A batch that its append would refuse
+by its header or its sequence, or find to be a duplicate, is not prepared.
 
 The caller holds the lock `Connection.appending` meanwhile, so the batches of a connection are appended in the order in
 which the client has sent them.
@@ -16,11 +16,16 @@ from stablelog.batch.header import BatchHeader, Codec, read_header
 from stablelog.batch.recompression import recompress
 from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import Broker
-from stablelog.errors import DamageError, RecordsRefusedError, RefusedError
+from stablelog.errors import RecordsRefusedError, RefusedError
 from stablelog.log.append import check_batch
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Origin, Partition
-from stablelog.log.record_checks import check_records, needs_records
+from stablelog.log.record_checks import (
+    check_records,
+    decompress_records,
+    is_checked_soon,
+    needs_records,
+)
 from stablelog.wire.guard import Buffer
 
 
@@ -49,18 +54,23 @@ class Work(NamedTuple):
         """Check and recompress the batch, and return it.
 
         Raises:
-            RefusedError: a record is not valid, or the records cannot be decompressed.
-            DamageError: the records do not match the header.
+            RefusedError: a record is not valid, or the records cannot be decompressed, or are too large then.
         """
         if self.checks_records:
-            check_records(self.header, self.records, self.topic, self.config, self.wall_ms)
-        if self.codec is None:
-            return self.records
-        try:
-            return recompress(self.header, self.records, self.codec)
-        except DamageError as corrupt:
-            # INVALID_RECORD, because a retry of the same bytes cannot help.
-            raise RefusedError(ErrorCode.invalid_record, str(corrupt)) from corrupt
+            plain = check_records(self.header, self.records, self.topic, self.config, self.wall_ms)
+        else:
+            plain = decompress_records(self.header, self.records)
+        return self.records if self.codec is None else recompress(self.header, plain, self.codec)
+
+    def is_done_soon(self) -> bool:
+        """Do the work, if it takes some milliseconds at most and leaves the batch as it is. Return whether it is done.
+
+        Raises:
+            RefusedError: as `run`.
+        """
+        return self.codec is None and is_checked_soon(
+            self.header, self.records, self.topic, self.config, self.wall_ms
+        )
 
 
 def work_for(
@@ -102,12 +112,10 @@ async def with_records(
         return refused
     arguments = (read_header(records), records, partition.topic, partition.config, broker.clock.wall_ms())
     try:
-        if is_decoded_quickly(arguments[0]):
-            check_records(*arguments)
-        else:
+        if not is_checked_soon(*arguments):
             await broker.look_into_batch(check_records, *arguments)
     except RecordsRefusedError as found:
         return found
-    except DamageError:
+    except RefusedError:
         pass
     return refused

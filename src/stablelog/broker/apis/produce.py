@@ -131,8 +131,8 @@ async def _prepared(
     *,
     require_first_sequence_zero: bool,
 ) -> tuple[Partition, Buffer, Work | None]:
-    """Return the partition, the batch as it is to be appended, and the work that was done to prepare it; None if there
-    was none. `find` finds the partition and the batch again.
+    """Return the partition, the batch as it is to be appended, and the work that was done to prepare it; None if no work
+    was necessary. `find` finds the partition and the batch again.
 
     Raises:
         RefusedError: the partition does not accept this batch, or a record is not valid.
@@ -145,8 +145,8 @@ async def _prepared(
             wall_ms=broker.clock.wall_ms(),
             require_first_sequence_zero=require_first_sequence_zero,
         )
-        if work is None:
-            return partition, records, None
+        if work is None or work.is_done_soon():
+            return partition, records, work
         prepared = await broker.look_into_batch(work.run)
         # Other tasks ran during the work. They may have deleted the partition and created it again, or have changed its
         # settings. Then the batch is prepared again.

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
@@ -307,7 +308,7 @@ async def in_thread_to_its_end(
 
     This is for work that reads memory which the caller frees afterwards.
     """
-    done = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    done = asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -317,6 +318,10 @@ async def in_thread_to_its_end(
             # exception of the thread as never retrieved.
             done.exception()
         raise
+    finally:
+        # The future refers to the exception, its traceback to this frame, and this frame to the future. Without this
+        # cycle the exception is freed at once, and not by the next garbage collection.
+        del done
 
 
 async def in_thread(
@@ -326,7 +331,32 @@ async def in_thread(
 
     An exception in the thread is raised in the task that waits for the thread.
     """
-    return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
+
+
+def _with_freed_frames(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Call `work`. If it raises an exception, free the local variables of all functions that the exception has passed,
+    and of those that its causes have passed: they may be large buffers.
+    """
+    try:
+        return work(*arguments)
+    except BaseException as error:
+        free_frames(error)
+        raise
+
+
+def free_frames(error: BaseException) -> None:
+    """Free the local variables of the functions that an exception and its causes have passed. Functions that are still
+    running keep theirs. The tracebacks keep their lines.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            waiting += (one.__cause__, one.__context__)
 
 
 async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | End:
