@@ -100,6 +100,11 @@ PARTS = (
         {"STABLELOG_BOMBS": "100"},
     ),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
+    Part(
+        "retention-histories",
+        ("-m", "tests.views.retention_history", "--seeds", "{seed}:{end}"),
+        seeds=10_000,
+    ),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(
         "full-disk",
