@@ -189,7 +189,7 @@ def plan_append(
         transaction_check: verifies with the coordinator that the transaction of a client's batch may write here, and
             raises RefusedError if not. It is called for each transactional batch that is not a duplicate, before the
             batch gets its offset, because the call may write to the same log.
-        require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
+        require_first_sequence_zero: whether the first batch of a producer without state in a log with records must have
             sequence 0.
         are_records_checked: whether `check_records` or `is_checked_soon` has accepted the batch.
 
@@ -209,7 +209,9 @@ def plan_append(
     elif header.has_producer:
         kept = producers.check_batch(
             header,
-            require_first_sequence_zero=require_first_sequence_zero,
+            # The state of a producer expires only after it has written. If the log has never had a record, the earlier
+            # batches of the producer were refused, and it sends them again (KAFKA-15591).
+            require_first_sequence_zero=require_first_sequence_zero or log.end_offset == 0,
             open_record_count_max=POSITION_COUNT_MAX if config.is_commit_ordered else None,
         )
         if kept is not None:

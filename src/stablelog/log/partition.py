@@ -206,7 +206,7 @@ class Partition(PrunableLog):
             transaction_check: verifies with the coordinator that the transaction of a batch may write here, and raises
                 RefusedError if not. It is called for each transactional batch that is not a duplicate.
             require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
-                sequence 0.
+                sequence 0. It must in any case if the log has never had a record.
             are_records_checked: whether `log.record_checks.check_records` has accepted the batch.
 
         Raises:
@@ -243,7 +243,7 @@ class Partition(PrunableLog):
             return True
         try:
             kept = self.producer_state.check_batch(
-                header, require_first_sequence_zero=require_first_sequence_zero
+                header, require_first_sequence_zero=require_first_sequence_zero or self.end_offset == 0
             )
         except RefusedError:
             return False

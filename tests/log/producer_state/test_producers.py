@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -52,7 +54,7 @@ def test_markers_of_transactions_that_wrote_nothing_complete_nothing():
 
 def test_sequences_wrap_to_zero():
     """Scenario 10: after 2^31-1 comes 0, also within a batch; any other jump is refused."""
-    log = Log()
+    log = Log().write("-")
     log.append(1, sequence=2**31 - 2, count=1)
     log.append(1, sequence=2**31 - 1, count=3)
     assert next(log.partition.producers()).last_sequence == 1
@@ -117,7 +119,7 @@ def test_a_transactional_batch_and_one_outside_transactions_do_not_repeat_each_o
 
 
 def test_a_batch_whose_sequences_wrap_is_recognised():
-    log = Log()
+    log = Log().write("-")
     first = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
     again = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
     assert again == first._replace(duplicate=True)
@@ -337,7 +339,7 @@ class Verified(Log):
 
 
 def test_of_the_batches_that_verification_refused_the_lowest_sequence_comes_first():
-    log = Verified()
+    log = Verified().write("-")
     for sequence in (7, 5):
         assert refused(log.send, sequence) is ErrorCode.invalid_txn_state
     assert refused(log.send, 6) is ErrorCode.out_of_order_sequence_number, (
@@ -352,7 +354,7 @@ def test_of_the_batches_that_verification_refused_the_lowest_sequence_comes_firs
 
 @pytest.mark.parametrize("order", [((1, 0), (2, 5)), ((2, 5), (1, 0))], ids=["newer", "older"])
 def test_of_several_epochs_what_verification_refused_of_the_newest_comes_first(order):
-    log = Verified()
+    log = Verified().write("-")
     for epoch, sequence in order:
         assert refused(log.send, sequence, epoch=epoch) is ErrorCode.invalid_txn_state
     log.known = True
@@ -422,11 +424,11 @@ def test_a_transaction_begins_with_its_first_record():
 
 
 def test_after_the_greatest_sequence_comes_0():
-    log = Log()
+    log = Log().write("-")
     log.append(1, sequence=2**31 - 1)
     assert refused(log.append, 1, sequence=2**31 - 2) is ErrorCode.out_of_order_sequence_number
     log.append(1, sequence=0)
-    assert log.partition.end_offset == 2
+    assert log.partition.end_offset == 3
 
 
 def test_a_batch_that_ends_like_a_kept_one_and_begins_elsewhere_is_no_repetition():
@@ -483,6 +485,36 @@ def test_a_producer_that_is_not_known_begins_with_0_where_that_is_asked_for():
     append(0)
     append(1)
     assert not log.append(2, sequence=4, transactional=False).duplicate
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_the_first_batch_of_a_new_partition_has_sequence_0(transactional):
+    """Of two batches that were sent at once, the first was refused, and is sent again: the second one waits for it."""
+    log = Log()
+    late = partial(log.append, 1, sequence=17, count=5, transactional=transactional)
+    assert refused(late) is ErrorCode.out_of_order_sequence_number
+    assert log.partition.end_offset == 0
+    log.append(1, sequence=0, count=17, transactional=transactional)
+    assert late().first_offset == 17
+
+
+@pytest.mark.parametrize("change", ["expiry", "DeleteRecords", "restart"])
+def test_in_a_partition_that_has_had_records_an_unknown_producer_begins_with_any_sequence(change):
+    """Its state may have expired."""
+    log = Log(file_delete_delay_ms=0).write("-")
+    if change == "expiry":
+        log.append(1, count=3, transactional=False)
+        log.sync()
+        log.now_ms += log.partition.config.producer_id_expiration_ms + 1
+        assert sum(log.partition.expire_producers(log.now_ms)) == 1
+    elif change == "DeleteRecords":
+        log.partition.roll(log.now_ms)
+        log.sync()
+        log.partition.delete_records(1)
+        assert log.partition.size == 0
+    else:
+        log.reopen()
+    log.append(1, sequence=17, transactional=False)
 
 
 @pytest.mark.parametrize(
