@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shlex
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -340,6 +341,48 @@ def test_each_limit_is_enforced_where_the_architecture_says():
         texts = [_source_of(module)[0].read_text() for module in re.findall(r"`([^`]+)`", modules)]
         for limit in re.findall(r"`([^`]+)`", limits):
             assert limit in names or any(re.search(rf"^{limit}\b", text, re.M) for text in texts), limit
+
+
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1, "ms": 0.001}
+
+
+def quantities(text):
+    """The numbers of a text, in bytes, in seconds, or as counts. A number of milliseconds counts in both units."""
+    for number, power, unit in re.findall(r"(\d[\d,]*(?:\.\d+)?)(\^31-1)?(?: (KiB|MiB|GiB|s|ms)\b)?", text):
+        value = 2**31 - 1 if power else float(number.replace(",", ""))
+        yield value
+        yield value * UNITS.get(unit, 1)
+
+
+def test_each_constant_has_the_value_that_the_architecture_states():
+    table = ARCHITECTURE.split("## Where limits are enforced")[1].split("\n## ")[0]
+    compared = 0
+    for what, limits, modules in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", table, re.M)[2:]:
+        stated = set(quantities(what))
+        for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", limits):
+            found = [
+                value
+                for module in re.findall(r"`([^`]+)`", modules)
+                if (value := getattr(import_module(f"stablelog.{module}"), name, None)) is not None
+            ]
+            assert found, name
+            assert any(set(one if isinstance(one, tuple) else (one,)) <= stated for one in found), (
+                f"{name} is {found}, and the row says: {what}"
+            )
+            compared += 1
+    assert compared > 50
+
+
+def test_no_table_has_a_row_for_one_thing_twice():
+    """Rows that begin with a name in code, or with the number and name of an API. A row may stand in two tables, and not twice in one."""
+    for page in DOCUMENTS:
+        for table in re.findall(r"(?:^\|.*\|\n)+", page.read_text(), re.M):
+            names = re.findall(r"^\| (`[^|]+`(?: \| `[^|]+`)?|\d+ \| [A-Z]\w+) \|", table, re.M)
+            names = [
+                name for name in names if not name.endswith("Error`")
+            ]  # a class has a row for each failure
+            twice = sorted({name for name in names if names.count(name) > 1})
+            assert not twice, f"{page.name}: {', '.join(twice)}"
 
 
 def test_each_file_that_adding_an_api_needs_is_there():
