@@ -3,6 +3,7 @@
 import contextlib
 import json
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
@@ -10,6 +11,11 @@ import stablelog
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import DataLossError
 from stablelog.spark import count
+from stablelog.spark.options import write_options
+from stablelog.spark.sink import ending
+from stablelog.spark.sink.ending import abort_parts, commit_parts
+from stablelog.spark.sink.parts import Part
+from stablelog.spark.sink.task import Task, write_part
 from stablelog.tier.prefix import Prefix
 from tests.broker.tiering.test_restored_broker import stablelog as command
 from tests.clients.drivers import TIMEOUT_S, unique
@@ -21,6 +27,7 @@ from tests.waiting import until
 
 TOPICS = {"plain": {}, "ordered": {"stablelog.order": "commit"}}
 # The batch of a transaction and its marker fill a segment, so that each transaction seals the one before.
+SUNK = "sunk"
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "1500"}
 RECORDS, VALUE = 5, bytes(250)
 TRANSACTIONS = 6
@@ -90,6 +97,18 @@ class Life:
         write(self.broker.bootstrap, 0, count=2)
         self._seen.clear()
 
+    def sink(self, version, **more):
+        """Write a micro-batch of a query into the topic of the sink."""
+        options = write_options({"bootstrap": self.broker.bootstrap, "topic": SUNK, **more})
+        part = Part("query", version, unique("run"), in_sequence=True)
+        values = pa.RecordBatch.from_pydict({"value": [VALUE] * RECORDS})
+        written = [write_part(options, part, Task(0), iter([values]))]
+        try:
+            commit_parts(options, written)
+        except DataLossError:
+            abort_parts(options, written)
+            raise
+
     def is_copied(self):
         """Whether the store has all but the last segments of the topics, and all of the commit log."""
         prefix = Prefix(open_store(self.store))
@@ -130,10 +149,13 @@ def life(module_path):
     with contextlib.ExitStack() as stack:
         url = {"stablelog_remote_url": found.store}
         found.broker = stack.enter_context(stablelog.serve(module_path / "old", **url, **SETTINGS))
+        make(found.broker.bootstrap, SUNK, 1, **TIERED)
         for topic, configs in TOPICS.items():
             make(found.broker.bootstrap, topic, 2, **TIERED, **configs)
         write(found.broker.bootstrap, 0, 1, count=TRANSACTIONS)
         found.positions.append(found.at_end())
+        for version in range(TRANSACTIONS):
+            found.sink(version)
         write(found.broker.bootstrap, 0, 1)
         found.positions.append(found.at_end())
         until(found.is_copied, "the store lacks a segment")
@@ -228,3 +250,18 @@ def test_a_batch_and_a_count_over_a_restored_log(grown, topic, scan):
         assert sorted(rows(given, "partition", "offset")) == wanted
         assert count(given) == len(wanted)
         assert sorted(rows({**given, "maxRecordsPerPartition": "3"}, "partition", "offset")) == wanted
+
+
+def test_a_sink_whose_last_micro_batch_is_lost_fails_at_the_first_one(life, monkeypatch, caplog):
+    monkeypatch.setattr(ending, "committed_here", {})
+    lost_from, _ = life.lost[SUNK, 0]
+    message = (
+        f"rows of committed micro-batches of query query are gone, .*: {SUNK}-0 from offset {lost_from} on"
+    )
+    with pytest.raises(DataLossError, match=message):
+        life.sink(TRANSACTIONS)
+    life.sink(TRANSACTIONS, failOnDataLoss="false")
+    assert "the query continues, because failOnDataLoss is false" in caplog.text
+    life.sink(TRANSACTIONS + 1)
+    found = truth(life.broker.bootstrap, SUNK, 1, "read_committed")
+    assert len(found) == (TRANSACTIONS + 1) * RECORDS

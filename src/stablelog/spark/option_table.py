@@ -220,8 +220,8 @@ OPTIONS: dict[str, Option] = {
     "failOnDataLoss": Option(
         "true",
         boolean(),
-        READ,
-        "Whether the query fails if records that it has to read are gone. If not, a warning names what is missing.",
+        ANY,
+        "Whether the query fails if records that it has to read, or micro-batches that it has written, are gone. If not, a warning names what is missing.",
     ),
     "scan": Option(
         "auto",

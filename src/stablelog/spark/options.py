@@ -112,6 +112,7 @@ class WriteOptions:
     source_offsets: dict[TopicPartition, int] | None
     codec: str
     batch_size_max: int
+    fail_on_data_loss: bool
     checkpoint: str | None
     client_id: str
     timeout_ms: int
@@ -245,6 +246,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         source_offsets=source_offsets,
         codec=values["kafka.compression.type"],
         batch_size_max=values["batchBytes"],
+        fail_on_data_loss=values["failOnDataLoss"],
         checkpoint=next(
             (value for name, value in given.items() if name.lower() == "checkpointlocation"), None
         ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 from pyspark.sql.types import (
     ArrayType,
@@ -22,13 +23,14 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.coordinators.transactions.joint.checks import KEY_SIZE_MAX
-from stablelog.errors import RefusedError, UnavailableError, UsageError
+from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import writer
+from stablelog.spark.sink import ending, writer
 from stablelog.spark.sink.ending import abort_parts, commit_parts
 from stablelog.spark.sink.parts import Part, application_key
 from stablelog.spark.sink.task import Task, write_part
 from stablelog.spark.sink.writer import check_columns
+from stablelog.spark.sink.written_ends import TEXT_SIZE_MAX, WrittenEnds, read_text, text_of
 from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
@@ -508,3 +510,77 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
         write_part(options, Part(key, 0, "run-1", dead), Task(1), rows("zombie"))
     commit_parts(options, [written], None)
     assert read(stablelog_broker, topic) == [b"a"]
+
+
+# -- a target that has lost what was committed -------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Forget what this process has committed, as a new start of the query does."""
+
+    def start():
+        monkeypatch.setattr(ending, "committed_here", {})
+
+    start()
+    return start
+
+
+def in_sequence(key, version):
+    return Part(key, version, "run", in_sequence=True)
+
+
+def written(options, part, *values):
+    commit_parts(options, [write_part(options, part, Task(0), rows(*values))])
+
+
+@pytest.mark.parametrize("bears", ["true", "false"])
+def test_a_target_that_does_not_know_earlier_micro_batches_is_named(
+    stablelog_broker, topic, started, bears, caplog
+):
+    given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic, "failOnDataLoss": bears}
+    options, key = write_options(given), unique("query")
+    for version in (0, 1):
+        written(options, in_sequence(key, version), b"%d" % version)
+    started()
+    written(options, in_sequence(key, 2), b"2")
+    started()
+    message = f"does not know that micro-batches 3 to 4 of query {key} were committed"
+    if bears == "true":
+        found = [write_part(options, in_sequence(key, 5), Task(0), rows(b"5"))]
+        with pytest.raises(DataLossError, match=message):
+            commit_parts(options, found)
+        abort_parts(options, found)
+        assert read(stablelog_broker, topic) == [b"0", b"1", b"2"]
+    else:
+        written(options, in_sequence(key, 5), b"5")
+        written(options, in_sequence(key, 6), b"6")
+        assert caplog.text.count(message) == 1
+
+
+def test_a_topic_that_was_created_again_has_lost_the_rows(stablelog_broker, started):
+    topic, key = unique("again"), unique("query")
+    make(stablelog_broker.bootstrap, topic, 2)
+    options = write_options({"bootstrap": stablelog_broker.bootstrap, "topic": topic})
+    written(options, in_sequence(key, 0), b"a", b"b", b"c")
+    written(options, in_sequence(key, 1))  # what is known of the rows stays
+    started()
+    written(options, in_sequence(key, 2), b"d")
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(60)
+    make(stablelog_broker.bootstrap, topic, 2)
+    started()
+    with pytest.raises(DataLossError, match=rf"rows of committed micro-batches .*: {topic}-0 from offset"):
+        written(options, in_sequence(key, 3), b"e")
+
+
+def test_what_is_stored_of_the_ends_of_rows_is_read_as_it_was_written():
+    ends = WrittenEnds(17, {("a.b", 0): 5, ("a.b", 12): 2**62, ("c_d-e", 1): 1})
+    assert read_text(text_of("digest", ends)) == ("digest", ends)
+    assert read_text(text_of("", ends)) == ("", ends)
+    assert read_text(text_of("digest", WrittenEnds())) == ("digest", WrittenEnds())
+    many = WrittenEnds(17, {("topic", number): 10**6 + number for number in range(1000)})
+    text = text_of("digest", many)
+    assert TEXT_SIZE_MAX - 20 < len(text) <= TEXT_SIZE_MAX
+    assert read_text(text)[1].offsets.items() <= many.offsets.items()
+    assert read_text("any text: 1") == ("any text: 1", WrittenEnds())

@@ -10,12 +10,15 @@ from kio.schema.errors import ErrorCode
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.errors import RefusedError, StablelogError, UnavailableError
+from stablelog.errors import DataLossError, RefusedError, StablelogError, UnavailableError
 from stablelog.spark.options import WriteOptions
 from stablelog.spark.sink.parts import Child, Part, Written, cluster_of, explained
+from stablelog.spark.sink.written_ends import WrittenEnds, read_text, text_of
 from stablelog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+# By target and key: the last micro-batch that this process has committed, and where the rows of the query end.
+committed_here: dict[tuple[str, str, str], tuple[int, WrittenEnds]] = {}
 
 
 def commit_parts(
@@ -35,6 +38,8 @@ def commit_parts(
     Raises:
         RefusedError: the write cannot be committed, and no row of it is committed. Or the same micro-batch or write was
             committed before with another plan, that is, with other source offsets.
+        DataLossError: the target has lost earlier micro-batches of the query, and failOnDataLoss is true. No row is
+            committed.
         UnavailableError: no broker responds, so it is unknown whether the write is committed; repeat the call. Or Spark
             has not passed the message of each task; then nothing is committed.
     """
@@ -47,7 +52,9 @@ def commit_parts(
         return
     skipped = [message for message in written if message.is_skipped]
     if skipped:  # The micro-batch or write was committed as a whole before these tasks began.
-        _check_repeated(part, digest, skipped[0].digest, by_another=len(skipped) < len(written))
+        committed, ends = read_text(skipped[0].digest)
+        _check_repeated(part, digest, committed, by_another=len(skipped) < len(written))
+        _check_rows(options, part, ends)
         if not part.in_sequence:
             _log.warning(
                 "%s is skipped, and none of its rows is written: version %d is committed already. A write of other rows "
@@ -56,6 +63,11 @@ def commit_parts(
                 skipped[0].last_version,
             )
         return
+    text, ends = digest, WrittenEnds()
+    if part.in_sequence:
+        rows = [one for message in written for one in message.ends]
+        ends = _ends_before(options, part).after(cluster_of(options), rows)
+        text = text_of(digest, ends)
     with explained(options, part):
         decided = joint.commit(
             cluster_of(options),
@@ -65,12 +77,13 @@ def commit_parts(
             group_offsets={(options.commit_group or "", *place): at for place, at in (offsets or {}).items()},
             run=part.run,
             retention_ms=part.retention_ms,
-            digest=digest,
+            digest=text,
             group=options.transaction_group or "",
         )
     # Another start of this Spark query or job has committed the same joint commit while these tasks wrote.
     if decided.already and decided.run != part.run:
-        _check_repeated(part, digest, decided.digest, by_another=True)
+        _check_repeated(part, digest, read_text(decided.digest)[0], by_another=True)
+    committed_here[_target(options, part)] = part.version, ends
     _log.info(
         "%s: committed %d records of %d tasks with commit sequence %d",
         part,
@@ -78,6 +91,65 @@ def commit_parts(
         len(written),
         decided.commit_sequence,
     )
+
+
+def _ends_before(options: WriteOptions, part: Part) -> WrittenEnds:
+    """Return where the rows of a stream end before a micro-batch. At the first micro-batch of a start of the query, check
+    that the target has its earlier micro-batches.
+
+    Raises:
+        DataLossError: the target has lost some of them, and failOnDataLoss is true.
+    """
+    if not part.version:
+        return WrittenEnds()
+    before = part.version - 1
+    version, ends = committed_here.get(_target(options, part), (-1, WrittenEnds()))
+    if version == before:
+        return ends
+    group = options.transaction_group or ""
+    known = joint.begin(cluster_of(options), part.key, before, None, group=group)
+    if known.last_version < before:
+        _report(
+            options,
+            f"{options.bootstrap} does not know that micro-batches {known.last_version + 1} to {before} of query {part.key} "
+            "were committed: a restore of the broker has lost them, or the query wrote to another target before",
+        )
+        return WrittenEnds()
+    ends = read_text(known.digest)[1]
+    _check_rows(options, part, ends)
+    return ends
+
+
+def _check_rows(options: WriteOptions, part: Part, ends: WrittenEnds) -> None:
+    """Check that the target still has the last rows of a query.
+
+    Raises:
+        DataLossError: it has lost rows, and failOnDataLoss is true.
+    """
+    gone = ends.lost(cluster_of(options)) if part.in_sequence else {}
+    if gone:
+        places = ", ".join(
+            f"{topic}-{index} from offset {start} on" for (topic, index), start in gone.items()
+        )
+        _report(
+            options,
+            f"rows of committed micro-batches of query {part.key} are gone, because the broker was restored or the topic was "
+            f"created again: {places}",
+        )
+
+
+def _target(options: WriteOptions, part: Part) -> tuple[str, str, str]:
+    return options.bootstrap, options.transaction_group or "", part.key
+
+
+def _report(options: WriteOptions, message: str) -> None:
+    """Report that committed rows are lost. Raises DataLossError unless failOnDataLoss is false."""
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{message}. To write them again, begin with a new checkpoint and set startingOffsets to the end of the output "
+            "that is left. To continue without them, set failOnDataLoss to false for the sink"
+        )
+    _log.warning("%s; the query continues, because failOnDataLoss is false", message)
 
 
 def _all_written(messages: Iterable[Any]) -> list[Written]:

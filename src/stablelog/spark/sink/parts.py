@@ -81,6 +81,7 @@ class Written(WriterCommitMessage):
         part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
         child: the task's transaction; None if the task had no rows.
         record_count: the number of rows written.
+        ends: topic, partition and the offset after the task's last row in it.
         is_skipped: whether the task wrote nothing, because the micro-batch, or the write, had been committed before.
         digest: the digest of the plan that was committed before; empty if unknown.
         last_version: the greatest version that had been committed under the key before; only if the task was skipped.
@@ -89,6 +90,7 @@ class Written(WriterCommitMessage):
     part: Part | None
     child: Child | None
     record_count: int
+    ends: tuple[tuple[str, int, int], ...] = ()
     is_skipped: bool = False
     digest: str = ""
     last_version: int = -1

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import read_header
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
@@ -96,11 +97,21 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     from stablelog.spark.columns.encoder import Encoder
 
     cluster = cluster_of(options)
+    appended: list[
+        tuple[str, int, int]
+    ] = []  # topic, partition and count of offsets of each batch, by its number
+    ends: dict[tuple[str, int], int] = {}
+
+    def note_end(number: int, base_offset: int) -> None:
+        topic, partition, count = appended[number]
+        ends[topic, partition] = max(base_offset + count, ends.get((topic, partition), 0))
+
     producer = Producer(
         cluster,
         transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         deadline_s=options.timeout_ms / 1000,
+        on_acknowledged=note_end,
     )
     encoder = Encoder(options.codec, options.batch_size_max, lingers=True, first_partition=number)
     tune_worker()
@@ -108,6 +119,8 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
         for encoded in _encoded(encoder, cluster, options.topic, rows):
             if not producer.has_begun:
                 producer.begin()
+            count = read_header(encoded.batch).last_offset_delta + 1
+            appended.append((encoded.topic, encoded.partition, count))
             producer.append(encoded.topic, encoded.partition, encoded.batch)
         producer.flush()
     except BaseException as error:
@@ -127,7 +140,8 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     if not producer.has_begun:
         return Written(None, None, 0)
     child = transactional_id, producer.producer_id, producer.producer_epoch
-    return Written(None, child, producer.record_count)
+    found = tuple((*place, end) for place, end in sorted(ends.items()))
+    return Written(None, child, producer.record_count, found)
 
 
 def _encoded(encoder: Any, cluster: Cluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:

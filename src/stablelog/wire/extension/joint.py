@@ -112,7 +112,7 @@ class CommitJointRequest(Request):
             version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
-        digest: the writer's description of what this commit contains, at most 100 bytes. The broker does not interpret
+        digest: the writer's description of what this commit contains, at most 1,000 bytes. The broker does not interpret
             it. It returns the digest to a later start of the writer that begins or commits the same version again.
         children: the transactions; if there are none, only the version of the key and the offsets are recorded.
         group_offsets: offsets of consumer groups, which take effect with the commit.

@@ -12,7 +12,7 @@ from stablelog.wire.extension.transaction_groups import is_group_name
 # The maximum size of a key in bytes, so that the transactional ids of its children are not too long.
 KEY_SIZE_MAX: Final = 255
 RUN_SIZE_MAX: Final = 100
-DIGEST_SIZE_MAX: Final = 100
+DIGEST_SIZE_MAX: Final = 1_000
 # The maximum number of children of one joint commit. The decision that accepts 20,000 children holds the event loop for
 # about 10 ms.
 CHILD_COUNT_MAX: Final = 20_000
