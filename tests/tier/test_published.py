@@ -8,7 +8,7 @@ from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.published import Published, published_of
 
 RESTORED = Restored(((5, 9), (12, 15)), 3_000, -1, 7, 1_000)
-PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED)
+PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED, view_start=9)
 
 
 def test_a_manifest_says_what_the_broker_knew_of_the_partition_and_its_topic():
@@ -30,6 +30,7 @@ def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
         {"configs": []},
         {"configs": {"retention.ms": 5}},
         {"restored": {"ranges": [[5]]}},
+        {"view_start": "9"},
     ],
 )
 def test_other_values_are_refused(change):

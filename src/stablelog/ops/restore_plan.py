@@ -279,7 +279,12 @@ class _Planner:
         topic = self._topics[at[0]].published
         return stored.manifest._replace(
             published=Published(
-                log_end, self._now_ms, self._counts[at[0]], dict(topic.configs), self._restored(at, stored)
+                log_end,
+                self._now_ms,
+                self._counts[at[0]],
+                dict(topic.configs),
+                self._restored(at, stored),
+                stored.view_start,
             )
         )
 

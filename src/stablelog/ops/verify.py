@@ -157,7 +157,9 @@ def _verify_partition(
     except (DamageError, NewerFormatError) as error:
         yield _finding(partition / VIEW_START_FILE, error)
     try:
-        LocalState(disk, partition).read()
+        state = LocalState(disk, partition)
+        state.read()
+        state.read_start()
     except (DamageError, NewerFormatError) as error:
         yield _finding(partition / REMOTE_MANIFEST_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():

@@ -17,6 +17,7 @@ from stablelog.errors import DamageError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 from stablelog.tier.index_object import IndexKind
@@ -40,6 +41,11 @@ def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Se
             break
         found.append(segment)
     return found
+
+
+def view_start_of(partition: Partition) -> int:
+    """Return the first position of a commit-ordered partition that is not deleted; 0 for another partition."""
+    return 0 if partition.view is None else partition.view.start_offset
 
 
 def check_history(manifest: Manifest, segments: Iterable[Segment], directory: str) -> None:

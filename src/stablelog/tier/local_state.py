@@ -35,7 +35,8 @@ class LocalState:
         self._directory = directory
 
     def read(self) -> Manifest | None:
-        """Return the recorded manifest, with the recorded log start offset; None if there is none.
+        """Return the recorded manifest, as it was published; None if there is none. The log start offset may have moved
+        since then: see `read_start`.
 
         Raises:
             NewerFormatError: a later release has written a file.
@@ -48,10 +49,9 @@ class LocalState:
             return None
         try:
             with naming(path):
-                manifest = decode_manifest(content, self._read_part)
+                return decode_manifest(content, self._read_part)
         except DamageError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
-        return manifest._replace(log_start=max(manifest.log_start, self.read_start()))
 
     def _read_part(self, part: Part) -> list[RemoteSegment]:
         path = self._part_path(part.part_id)
@@ -80,7 +80,9 @@ class LocalState:
     def log_start(self, local_start: int) -> int:
         """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read` does."""
         manifest = self.read()
-        return local_start if manifest is None else min(manifest.log_start, local_start)
+        if manifest is None:
+            return local_start
+        return min(max(manifest.log_start, self.read_start()), local_start)
 
     def write_manifest(
         self, content: bytes, parts: Iterable[Part] = (), new: Mapping[uuid.UUID, bytes] | None = None

@@ -20,6 +20,8 @@ class Published(NamedTuple):
         partition_count: the number of partitions of the topic.
         configs: the settings of the topic itself, by Kafka's names.
         restored: what restores of the partition did not find; None if it was never restored.
+        view_start: the first position of a commit-ordered partition that is not deleted. It may be greater than the log
+            start: records of later transactions may stand before deleted ones. 0 in other partitions.
     """
 
     log_end: int
@@ -27,11 +29,14 @@ class Published(NamedTuple):
     partition_count: int
     configs: dict[str, str]
     restored: Restored | None = None
+    view_start: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
         fields = self._asdict()
         fields["restored"] = None if self.restored is None else self.restored.fields()
+        if not self.view_start:
+            del fields["view_start"]
         return fields
 
 
@@ -48,12 +53,17 @@ def published_of(head: dict[str, Any]) -> Published | None:
         restored = found.get("restored")
         log_end, time_ms, partition_count, configs = (found[name] for name in REQUIRED)
         published = Published(
-            log_end, time_ms, partition_count, configs, None if restored is None else restored_of(restored)
+            log_end,
+            time_ms,
+            partition_count,
+            configs,
+            None if restored is None else restored_of(restored),
+            found.get("view_start", 0),
         )
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamageError(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
-    numbers = published.log_end, published.time_ms, published.partition_count
+    numbers = published.log_end, published.time_ms, published.partition_count, published.view_start
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):

@@ -67,6 +67,7 @@ class RemoteLog:
         save_start: records a log start offset on the local disk, durably. Raises DiskError.
         chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
         url: the address of the store, for error messages.
+        log_start: the log start offset that is recorded on the local disk.
 
     Attributes:
         partition: the partition.
@@ -84,6 +85,7 @@ class RemoteLog:
         save_start: Callable[[int], None],
         chunk_size: int = CHUNK_SIZE,
         url: str = "",
+        log_start: int = 0,
     ) -> None:
         assert chunk_size >= HEADER.size
         self.partition = partition
@@ -94,7 +96,7 @@ class RemoteLog:
         self.view = RemoteCommitOrder(self)
         self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
         self._manifest = manifest
-        self._log_start = manifest.log_start if manifest is not None else 0
+        self._log_start = log_start
         self.segments = Segments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
@@ -134,10 +136,10 @@ class RemoteLog:
         return self.segments.size
 
     @property
-    def has_unmarked(self) -> bool:
-        """Whether the log start offset has passed a segment that the manifest does not mark as being deleted yet."""
-        first = next(self.segments.live_from(0), None)
-        return first is not None and first.end_offset <= self.start_offset
+    def has_new_start(self) -> bool:
+        """Whether the log start offset has passed records that the published manifest has not deleted."""
+        published = self.manifest.log_start
+        return self.start_offset > published and next(self.segments.live_from(published), None) is not None
 
     def published(self, manifest: Manifest, segments: Segments) -> None:
         """Use a list from now on that was published and recorded on the local disk.
@@ -149,6 +151,10 @@ class RemoteLog:
         """
         self._manifest = manifest
         self.segments = segments
+
+    def note_start(self, start_offset: int) -> None:
+        """Note a log start offset that is recorded on the local disk."""
+        self._log_start = max(self._log_start, start_offset)
 
     def begin_at(self, start_offset: int) -> None:
         """Move the log start offset forward; durable on return. Raises DiskError; nothing changed."""

@@ -86,6 +86,11 @@ class Stored(NamedTuple):
         return None if self.manifest.published is None else self.manifest.published.restored
 
     @property
+    def view_start(self) -> int:
+        """The first position that is not deleted, of a commit-ordered partition; 0 of another one."""
+        return 0 if self.manifest.published is None else self.manifest.published.view_start
+
+    @property
     def log_end(self) -> int:
         """The last log end offset that a manifest recorded; the end in the store if none did."""
         said = self.manifest.published
@@ -195,7 +200,7 @@ def topic_files(
         if kind in stored.last_indexes and stored.live:
             files[f"{stored.live[-1].end_offset:020}{suffix}"] = bytes(stored.last_indexes[kind])
     if is_commit_ordered:
-        files[VIEW_START_FILE] = encode_log_start(stored.manifest.log_start)
+        files[VIEW_START_FILE] = encode_log_start(max(stored.manifest.log_start, stored.view_start))
     return files
 
 

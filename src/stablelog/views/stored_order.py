@@ -53,10 +53,19 @@ class StoredOrder:
     Args:
         remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
             DamageError if bytes in the store do not match the manifest.
+        view_start: the first position that is not deleted, if it is greater than the log start.
     """
 
-    def __init__(self, remote: RemoteTier) -> None:
+    def __init__(self, remote: RemoteTier, view_start: int = 0) -> None:
         self._remote = remote
+        self._view_start = view_start
+
+    @property
+    def _start_offset(self) -> int:
+        """The first position that is not deleted. A transaction is torn if it began before the log start, which may be
+        less.
+        """
+        return max(self._remote.start_offset, self._view_start)
 
     def read(self, start: int, size_max: int) -> Slice:
         """Read whole batches in commit order from a position: at most `size_max` bytes, but at least one batch. The
@@ -111,21 +120,24 @@ class StoredOrder:
             return None
         found = RemoteIndex(self._remote.view, commits).offset_after(commit_sequence)
         # As in `CommitOrder.offset_after`, that transaction may be in a segment that is deleted by now.
-        return max(found or 0, self._remote.start_offset)
+        return max(found or 0, self._start_offset)
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention; -1 if there is
         none, and None if it is unknown. All transactions with greater commit sequences are complete, but for those of
         `torn_sequence`.
         """
-        start = self._remote.start_offset
+        start = self._start_offset
         if start == 0:
             return -1
         index = next(self._indexes(start), None)
         if index is None:
             return None
-        known = index.sequence_before(start, None)
-        if known == -1 and index.base_offset > 0:
+        before = next(self._remote.view.commits(index.base_offset - 1), None)
+        # The view may begin at the begin of a segment, and the log start be in the segment before.
+        earlier = before.latest_sequence if before and before.base_offset < index.base_offset else None
+        known = index.sequence_before(start, earlier)
+        if known == -1 and earlier is None and index.base_offset > 0:
             # The segments before the start were deleted together with their commit indexes.
             first = next((one for one in self.entries(start, 2**63) if not one.is_outside), None)
             return None if first is None else first.latest_sequence - 1

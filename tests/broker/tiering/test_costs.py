@@ -54,6 +54,7 @@ SMALL = "copy a segment with a log file of up to 16 MiB"
 LARGE = "copy a segment of 1 GiB"
 MANIFEST = "publish a manifest, for up to 16 copied segments of a partition"
 PART = "publish a [part](formats.md#the-parts-of-a-manifest), for each 1,000 segments beyond the first 1,000"
+MOVED = "publish a log start offset that DeleteRecords has moved, for each pass and partition"
 START = "the start of a broker"
 FIRST = "the first manifest of a partition after a start, besides its publication"
 DELETION = "delete copied segments from the local disk"
@@ -129,6 +130,19 @@ def test_the_copy_of_a_segment_its_publication_and_its_deletion(bill):
     assert bill.of(bill.world.copy_all) == NOTHING
     assert bill.of(bill.world.drop_local) == REQUESTS[DELETION]
     assert bill.world.partition.start_offset > 0
+
+
+def test_a_log_start_that_has_moved(bill):
+    bill.of_copy(5)
+    for _ in range(2):
+        bill.world.append(9, transactional=False, size=5)
+        bill.world.sync()
+    bill.world.partition.roll(bill.world.now_ms)
+    bill.world.sync()
+    bill.of(bill.world.copy_all)
+    bill.world.partition.delete_records(2)
+    assert bill.of(bill.world.copy_all) == REQUESTS[MOVED]
+    assert bill.of(bill.world.copy_all) == NOTHING
 
 
 def test_the_copy_of_a_large_segment(bill):
@@ -244,7 +258,7 @@ def test_reads():
 
 def test_each_row_of_the_table_is_counted():
     assert set(REQUESTS) == {
-        SMALL, LARGE, MANIFEST, PART, START, FIRST, DELETION, IDLE, LOGS, READ, ABORTS, MIDDLE
+        SMALL, LARGE, MANIFEST, MOVED, PART, START, FIRST, DELETION, IDLE, LOGS, READ, ABORTS, MIDDLE
     }  # fmt: skip
 
 

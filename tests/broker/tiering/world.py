@@ -66,16 +66,18 @@ class World(TieredLog):
         objects = self.store_objects
         if store is None:
             store = ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
-        manifest = None
+        state, manifest, log_start = LocalState(self.disk, self.directory), None, 0
         with contextlib.suppress(DamageError):
-            manifest = LocalState(self.disk, self.directory).read()
+            log_start = state.read_start()
+            manifest = state.read()
         self.loaded = Loaded(objects.objects)
         self.remote = self.partition.remote = RemoteLog(
             PARTITION,
             manifest,
             self.loaded,
-            LocalState(self.disk, self.directory).write_start,
+            state.write_start,
             chunk_size=100,
+            log_start=log_start,
         )
         self.storage = RemoteStorage(store, cluster_id)
         self.plan = TopicPlan()

@@ -34,9 +34,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, FencedError, StablelogError, StoreError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
-from stablelog.tier.copying import (
-    check_history,
-)
+from stablelog.tier.copying import check_history, view_start_of
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, Segments, encode_manifest
@@ -184,11 +182,18 @@ class Copier:
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
-        if waiting or remote.has_unmarked or self._has_new_topic(partition, owned):
+        if waiting or self.has_new_start(partition) or self._has_new_topic(partition, owned):
             return True
         if owned is None:
             return any(one.state is SegmentState.DELETE_STARTED for one in remote.manifest.segments[:1])
         return False
+
+    def has_new_start(self, partition: Partition) -> bool:
+        """Whether records were deleted that readers of the store, and a restore, would still get."""
+        remote = self._plan.remote_of(partition)
+        published = remote.manifest.published
+        known = 0 if published is None else max(published.view_start, remote.manifest.log_start)
+        return remote.has_new_start or (published is not None and view_start_of(partition) > known)
 
     def _has_new_topic(self, partition: Partition, owned: _Owned | None) -> bool:
         """Whether the topic has other settings than the last manifest says, which a restore would use.
@@ -214,6 +219,7 @@ class Copier:
             topic.partition_count,
             dict(topic.configs),
             partition.restored,
+            view_start_of(partition),
         )
 
     # -- one partition -------------------------------------------------------------------------------------------
@@ -390,7 +396,7 @@ class Copier:
         await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
         # The log start offset in the partition's directory may be greater than that of the manifest. A partition
         # without a known manifest has not read it yet.
-        manifest = manifest._replace(log_start=max(manifest.log_start, log_start))
+        remote.note_start(log_start)
         return await self._owned_now(remote, chain, manifest, contents)
 
     async def _owned_now(
@@ -407,8 +413,8 @@ class Copier:
         with the log start offset, if one of them is new.
         """
         gone = set(owned.deletion.gone)
-        # A log start offset in the middle of a segment is not published alone, but together with the next change.
-        if not rows and not gone and not remote.has_unmarked and not self._has_new_topic(partition, owned):
+        is_new = self.has_new_start(partition) or self._has_new_topic(partition, owned)
+        if not rows and not gone and not is_new:
             return
         published = self._published(partition)
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows, gone)

@@ -6,16 +6,19 @@ stable offset that the partition had before the copy of the coordinators' logs. 
 of a topic in the store, the copied logs of the coordinators therefore have the decision and the id.
 """
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.dynamic_settings import Dynamic, encode_settings
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
@@ -37,6 +40,8 @@ from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
+
+NAMED_MAX: Final = 3  # The number of partitions that a message names.
 
 
 class Copies:
@@ -161,8 +166,40 @@ class Copies:
         await self._coordinators.copy_before_trim()
 
     async def copy_at_stop(self, limit_s: float) -> None:
-        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does."""
+        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does, and publish the log starts
+        that have moved since the last pass: readers of the store, and a restore, must not get deleted records.
+
+        The stop continues after `limit_s` seconds, also if the store does not answer.
+        """
+        end_s = asyncio.get_running_loop().time() + limit_s
         await self._coordinators.copy_at_stop(limit_s)
+        moved = self._with_new_start()
+        if not moved or self._storage.fenced is not None:
+            return
+        self._limits = {}  # No segment is copied.
+        left_s = max(end_s - asyncio.get_running_loop().time(), 0)
+        scope = Scope("the broker stops before log starts are published", lambda _why: None)
+        task = self._tasks.start("publishing log starts", partial(self._publish_starts, moved), scope=scope)
+        await asyncio.wait({task}, timeout=left_s)
+        if left := self._with_new_start():
+            log.warning(
+                "records of %s were deleted, and %s does not know it yet: readers of the store, and a restore, get "
+                "them until this broker is started again",
+                ", ".join(f"{one.topic}-{one.index}" for one in left[:NAMED_MAX])
+                + (f" and {len(left) - NAMED_MAX} more" if len(left) > NAMED_MAX else ""),
+                self._storage.store.url,
+            )
+
+    def _with_new_start(self) -> list[Partition]:
+        return [
+            one
+            for one in self._topics.open_partitions()
+            if isinstance(one.remote, RemoteLog) and one.remote.is_known and self._copier.has_new_start(one)
+        ]
+
+    async def _publish_starts(self, partitions: list[Partition]) -> None:
+        with contextlib.suppress(StablelogError):  # The caller logs what is not published.
+            await self._copier.copy_all(partitions)
 
     async def copy_all(self) -> None:
         """Copy the segments that can be copied, of each partition whose topic has a remote tier.

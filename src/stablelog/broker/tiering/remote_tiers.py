@@ -80,8 +80,10 @@ class RemoteTiers:
     def _recorded(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
         """Return the recorded manifest, or an empty one if nothing was copied; None if that is not known."""
         manifest: Manifest | None = None
+        state = LocalState(self._disk, partition.directory)
         try:
-            manifest = LocalState(self._disk, partition.directory).read()
+            state.read_start()
+            manifest = state.read()
         except DamageError as error:
             log.error(
                 "%s-%d: %s. The broker reads the manifest from the object store",
@@ -115,7 +117,11 @@ class RemoteTiers:
             save_start or partial(self._save_start, partition),
             self._chunk_size,
             self._url,
+            self._recorded_start(partition) if manifest is not None else 0,
         )
+
+    def _recorded_start(self, partition: Partition) -> int:
+        return LocalState(self._disk, partition.directory).read_start()
 
     def _save_start(self, partition: Partition, start_offset: int) -> None:
         """Record a log start offset, even on a full disk: the segments before it can be deleted then."""

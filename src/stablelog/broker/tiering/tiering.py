@@ -193,7 +193,7 @@ class Tiering:
             self._store.give_up_after(STOP_S)
 
     async def copy_at_stop(self) -> None:
-        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does."""
+        """Copy and publish what the store lacks, as `Copies.copy_at_stop` does."""
         if self._copies is not None:
             await self._copies.copy_at_stop(STOP_S)
 

@@ -124,12 +124,15 @@ class StoredPartition:
     @cached_property
     def order(self) -> StoredOrder:
         """The partition in commit order. The topic must be commit-ordered."""
-        return StoredOrder(self._remote)
+        return StoredOrder(self._remote, self.start_offset)
 
     @property
     def start_offset(self) -> int:
-        """The log start offset."""
-        return self.manifest.log_start
+        """The first offset that the reader can read: the log start offset, or in commit order the start of the view."""
+        published = self.manifest.published
+        if published is None or not self.is_in_commit_order:
+            return self.manifest.log_start
+        return max(self.manifest.log_start, published.view_start)
 
     @cached_property
     def end_offset(self) -> int:
@@ -141,7 +144,7 @@ class StoredPartition:
         """
         end = self.manifest.end_offset
         if not self._committed or self.is_in_commit_order:
-            return end
+            return max(end, self.start_offset)
         known = (one.stable_offset for one in reversed(self.manifest.segments))
         stable = next((one for one in known if one is not None), self.start_offset)
         return max(min(end, stable), self.start_offset)
@@ -184,7 +187,7 @@ class StoredPartition:
         """
         with_indexes = self.segments_between(start, end)
         first = min((one.commit.least_first_offset for one in with_indexes if one.commit), default=start)
-        log_start = max(first, self.start_offset)
+        log_start = max(first, self.manifest.log_start)
         return self.segments_between(min(log_start, start), end) if with_indexes else ()
 
     def first_needed(self, start: int) -> int:

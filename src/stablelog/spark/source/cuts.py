@@ -200,8 +200,9 @@ class Cuts:
         """Return the first cut after which no record has been removed."""
         commit_sequence, places = self._removed(latest)
         if not places:
+            # Records outside transactions may have been removed from the beginning.
             return StreamOffsets(
-                dict.fromkeys(latest.next_offsets, 0),
+                dict(self._log.earliest(list(latest.next_offsets))),
                 latest.topic_ids,
                 latest.point._replace(commit_sequence=0),
             )
@@ -308,12 +309,13 @@ class Cuts:
     def begins(self, place: TopicPartition, point: CutPoint) -> int:
         """Return the start offset of a partition that the stream reads from this cut on and has not read before.
 
-        The offset is 0 if the partition was created after the cut. Otherwise it is the partition's offset at the cut.
+        The offset is that of the first record if the partition was created after the cut. Otherwise it is the
+        partition's offset at the cut.
         """
         first = self._first(place, 0).commits
         cut = self._ordered.cut([place[0]], point.commit_sequence)
         if cut.removed[place] == -1 and (not first or first[0].commit_sequence > point.commit_sequence):
-            return 0
+            return self._log.earliest([place])[place]
         begin = cut.offsets[place]
         log.warning(
             "%s is read from offset %s on: earlier records belong to transactions up to commit sequence %s, which the "
