@@ -226,3 +226,26 @@ def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for
             assert (await checked).error_code is ErrorCode.invalid_record
 
     asyncio.run(scenario())
+
+
+def test_a_batch_of_a_transaction_is_acknowledged_when_the_commit_log_is_durable_too():
+    """Otherwise a crash could leave an acknowledged batch of a transaction that the coordinator does not know."""
+
+    async def scenario():
+        async with desk.opened() as one:
+            me = await one.init("me")
+            await one.durable()
+            journal = one.broker.transactions.default.journal
+            durable = asyncio.get_running_loop().create_future()
+            journal.durable = lambda: durable
+            sent = desk.batch(b"x", producer=me, sequence=0)
+            waiting = asyncio.create_task(one.produce(sent, transactional_id="me", version=12))
+            while one.broker.topics.partition("t", 0).high_watermark == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            durable.set_result(None)
+            assert (await waiting).error_code is ErrorCode.none
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
