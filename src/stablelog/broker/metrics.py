@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from stablelog.broker.loop.tasks import start_thread
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier
@@ -273,13 +274,15 @@ class Metrics:
         """
         if port < 0:
             return
-        from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
+
+        from stablelog.broker.metrics_server import MetricsServer
 
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry()
         registry.register(self)
-        self._server, _ = start_http_server(port, host, registry)
-        self._server.set_app(_or_unavailable(make_wsgi_app(registry)))
+        self._server = MetricsServer(host, port, _or_unavailable(make_wsgi_app(registry)))
+        start_thread("metrics", self._server.serve_forever)
         self.port = self._server.server_port
 
     def close(self) -> None:

@@ -93,3 +93,43 @@ class Freed:
 
     def __del__(self):
         self.notes.append("freed")
+
+
+def test_one_turn_of_long_work_begins_in_each_iteration_however_much_long_work_there_is():
+    """Short requests wait for one turn, and the long ones take turns."""
+
+    async def work():
+        order, iteration = [], 0
+
+        async def long_work(name):
+            async for _ in in_turns(range(5)):
+                order.append((name, iteration))  # noqa: PERF401 - the order of all tasks
+
+        running = [asyncio.ensure_future(long_work(name)) for name in range(8)]
+        await asyncio.sleep(0)
+        while not all(one.done() for one in running):
+            iteration += 1
+            await asyncio.sleep(0)
+        later = [at for _, at in order if at]
+        assert len(later) == len(set(later)), "two turns in one iteration"
+        assert [name for name, at in order if at][:8] == list(range(8))
+
+    asyncio.run(work())
+
+
+def test_long_work_that_is_cancelled_while_it_waits_does_not_stop_other_work():
+    async def work():
+        done = []
+
+        async def long_work():
+            async for item in in_turns(range(5)):
+                done.append(item)  # noqa: PERF401 - the items before the cancellation
+
+        running = [asyncio.ensure_future(long_work()) for _ in range(4)]
+        await asyncio.sleep(0)
+        running[0].cancel()
+        running[2].cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert done.count(4) == 2
+
+    asyncio.run(work())

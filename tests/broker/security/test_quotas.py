@@ -4,6 +4,7 @@ import asyncio
 import errno
 import threading
 import tracemalloc
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -440,6 +441,34 @@ def test_changes_of_partitions_above_the_rate_are_refused_until_the_bucket_is_no
         assert await created(desk, "b") == (EXCEEDED, 15_000), "the deletion was charged"
 
     at_desk(conversation, partitions=1)
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_topics_that_a_metadata_request_creates_are_charged(version):
+    async def conversation(desk):
+        await allow(desk, controller_mutation_rate=2.0)
+        names = [*(f"auto-{number}" for number in range(100)), "not valid!"]
+
+        async def asked():
+            values = {
+                "topics": [{"name": name, "topic_id": None} for name in names],
+                "allow_auto_topic_creation": True,
+                "include_topic_authorized_operations": False,
+                "include_cluster_authorized_operations": False,
+            }
+            answer = await desk.ask_with(ApiKey.METADATA, version, values)
+            codes = Counter(topic.error_code.name for topic in answer.topics)
+            return codes, answer.throttle_time // timedelta(milliseconds=1)
+
+        codes, throttle_ms = await asked()
+        assert codes == {"none": 23, "leader_not_available": 77, "invalid_topic_exception": 1}
+        assert throttle_ms == 500, "clients ask again after that time"
+        assert sum(topic.name.startswith("auto-") for topic in desk.broker.topics) == 23
+        desk.broker.clock.advance(500)
+        codes, _ = await asked()
+        assert codes["none"] == 24
+
+    at_desk(conversation, partitions=1, topics=())
 
 
 @pytest.mark.parametrize("version", [5, 3])

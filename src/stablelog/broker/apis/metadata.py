@@ -86,10 +86,14 @@ async def _find(
             denied = context.refusal(Operation.CREATE, ResourceType.TOPIC, name)
             if denied is not None:
                 return _missing(denied, name, None)
+        partition_count = broker.config["num.partitions"]
         try:
-            topic = await broker.topic_changes.create(name, broker.config["num.partitions"], {})
+            if context.throttle is not None:
+                broker.topics.reservations.check_new(name, partition_count, {})
+            context.charge_partitions(partition_count, strict_since=0)
+            topic = await broker.topic_changes.create(name, partition_count, {})
         except RefusedError as refused:
-            if refused.code is ErrorCode.kafka_storage_error:
+            if refused.code in (ErrorCode.kafka_storage_error, ErrorCode.throttling_quota_exceeded):
                 # Return a code after which all clients retry, as Kafka does while it creates a topic.
                 return _missing(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:

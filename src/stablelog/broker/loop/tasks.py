@@ -10,6 +10,7 @@ checks that.
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 import traceback
 from collections import Counter, deque
@@ -299,6 +300,18 @@ class Tasks:
             callback(*arguments)
         except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
             self.unexpected(name, scope, error)
+
+
+def start_thread(name: str, work: Callable[[], None]) -> None:
+    """Run `work` in a thread of its own, which ends with the process at the latest. An exception is logged."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("unexpected error in %s; it has ended", name)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
 
 
 async def in_thread_to_its_end(

@@ -9,6 +9,7 @@ or in none, unless many other partitions become durable at the same time.
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 TURN_S = 0.0025
 # The number of partitions that are always processed in one turn of the event loop; this takes a few milliseconds at
@@ -16,6 +17,12 @@ TURN_S = 0.0025
 AT_ONCE_MAX = 100
 
 Item = TypeVar("Item")
+
+
+# Held by the one task of a loop that waits for its next turn. Other long work waits for the lock, in order: in each
+# iteration of the loop one turn begins at most. Short requests therefore wait for one turn, however many long ones there
+# are.
+_next_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = WeakKeyDictionary()
 
 
 class Turn:
@@ -28,11 +35,13 @@ class Turn:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end_s = self._loop.time() + TURN_S
+        self._next = _next_turns.setdefault(self._loop, asyncio.Lock())
         self.number = 0
 
     async def end(self) -> None:
         """Let other tasks run, and begin the next turn."""
-        await asyncio.sleep(0)
+        async with self._next:
+            await asyncio.sleep(0)
         self.number += 1
         self._end_s = self._loop.time() + TURN_S
 
