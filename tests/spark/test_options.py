@@ -119,6 +119,13 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is not a whole number"),
         ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, f"is more than {2**63 - 1}"),
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
+        (
+            {**READ, "startingOffsets": '{"x": {"0": 3, "00": 4}}'},
+            "'00' is not how the partition 0 is written",
+        ),
+        ({**READ, "startingOffsets": '{"x": {" 0": 3}}'}, "' 0' is not how the partition 0 is written"),
+        ({**READ, "startingOffsets": '{"x": {"0": 3, "0": 4}}'}, "'0' stands twice"),
+        ({**READ, "startingOffsets": '{"x": {"0": 3}, "x": {"1": 4}}'}, "'x' stands twice"),
         ({**READ, "startingTimestamp": str(2**63)}, f"is more than {2**63 - 1}"),
         ({**READ, "endingOffsets": "earliest"}, "is empty"),
         ({**READ, "startingOffsetsByTimestampStrategy": "latest"}, "applies to a start at a time"),

@@ -102,11 +102,11 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
     Raises:
         ValueError: the text has another form, or names no partition.
     """
-    value = json.loads(text)
+    value = json.loads(text, object_pairs_hook=_without_repeats)
     if not isinstance(value, dict) or not value:
         raise ValueError("the value is not a JSON object whose keys are topics")
     found = {
-        (topic, whole_number(index)): whole_number(number, least)
+        (topic, _partition_number(index)): whole_number(number, least)
         for topic, numbers in value.items()
         if topic not in (TOPIC_IDS, CUT)
         for index, number in numbers.items()
@@ -114,6 +114,23 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
     if not found:
         raise ValueError("no partition")
     return found
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object. Raises ValueError if a key stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return found
+
+
+def _partition_number(text: str) -> int:
+    """Return the number of a partition from a key in JSON, which has one spelling."""
+    number = whole_number(text)
+    if text != str(number):
+        raise ValueError(f"{text!r} is not how the partition {number} is written")
+    return number
 
 
 def parse_assign(text: str) -> tuple[TopicPartition, ...]:

@@ -23,7 +23,7 @@ from stablelog.batch.header import (
 )
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch, encode_record
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, UsageError
 from stablelog.spark.columns import decoder as decoder_module
 from stablelog.spark.columns.builder import TYPES, ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
@@ -194,9 +194,17 @@ def test_with_a_delete_horizon_timestamps_still_count_from_the_base():
     assert [r["timestamp"] for r in decoded(batch)] == [7000, 9000]
 
 
-def test_a_timestamp_past_the_microseconds_is_the_last_there_is():
-    batch = encode_batch([Record(0, 2**62, b"k", b"v")])
-    assert [r["timestamp"] for r in decoded(batch)] == [2**63 - 1]
+@pytest.mark.parametrize("time", [2**62, (2**63 - 1) // 1000 + 1, -(2**62)])
+def test_a_timestamp_past_the_microseconds_is_refused_by_name(time):
+    batch = encode_batch([Record(0, 7, b"k", b"v"), Record(0, time, b"k", b"v")])
+    with pytest.raises(UsageError, match=r"a record of .*-\d+ has a time outside of the range"):
+        decoded(batch)
+
+
+def test_the_last_timestamp_is_read():
+    last = (2**63 - 1) // 1000
+    batch = encode_batch([Record(0, last, b"k", b"v")])
+    assert [r["timestamp"] for r in decoded(batch)] == [last * 1000]
 
 
 def test_small_partitions_share_batches():

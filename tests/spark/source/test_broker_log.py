@@ -1,12 +1,13 @@
 """What a task reads is what a read-committed client reads, also where the tail is no record."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import DamageError, DataLossError, RefusedError, UnavailableError
+from stablelog.errors import DamageError, DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.record_count import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.at_cuts import ordered
@@ -32,6 +33,16 @@ def test_a_range_ends_by_position(stablelog_broker, fates, scan):
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
     with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
         tasks({"bootstrap": stablelog_broker.bootstrap, "subscribe": "nowhere"})
+
+
+def test_a_number_of_a_partition_that_is_not_there_is_named(stablelog_broker, tmp_path):
+    topic = unique("numbers")
+    make(stablelog_broker.bootstrap, topic, 2)
+    shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    for given in ({"bootstrap": stablelog_broker.bootstrap, "subscribe": topic}, {"path": str(tmp_path)}):
+        assert tasks({**given, "partitions": "0"}) == []
+        with pytest.raises(UsageError, match="the option partitions names 5, but the topics of the read"):
+            tasks({**given, "partitions": "0,5"})
 
 
 @pytest.mark.parametrize("names", [("value",), ("value", "commitSequence")])

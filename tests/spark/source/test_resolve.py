@@ -10,7 +10,7 @@ from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.readable import micro_batch, parts_of
-from stablelog.spark.source.resolve import Waiting, batch_ranges, stream_end
+from stablelog.spark.source.resolve import Waiting, batch_ranges, check_partitions, stream_end
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
 A, B = ("x", 0), ("x", 1)
@@ -205,6 +205,34 @@ def test_a_stream_is_told_what_is_lost(start, latest, message):
     with pytest.raises(DataLossError, match=message):
         end_of(start, latest)
     assert end_of(start, latest, LENIENT).topic_ids == {"x": "id"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"subscribe": "x"},
+        {"subscribe": None, "subscribePattern": "x|yy"},
+        {"subscribe": None, "assign": '{"x": [0, 1]}'},
+        {"subscribe": "x,y", "partitions": "0,1"},
+    ],
+)
+def test_a_partition_that_the_options_leave_out_is_not_called_deleted(given):
+    asked = {name: value for name, value in {**GIVEN, **given}.items() if value is not None}
+    start = StreamOffsets({A: 20, B: 5, ("y", 2): 7})
+    with pytest.raises(
+        DataLossError, match="y-2 was read before, but the options of the query leave it out now"
+    ):
+        end_of(start, {A: 20, B: 5}, read_options(asked, STREAM))
+
+
+def test_a_number_that_no_topic_has_is_refused():
+    options = read_options({**GIVEN, "partitions": "1,5"}, BATCH)
+    check_partitions(options, {0, 1, 5})
+    check_partitions(options, ())  # there is no topic yet
+    with pytest.raises(
+        UsageError, match="partitions names 5, but the topics of the read have the partitions 0 to 1"
+    ):
+        check_partitions(options, {0, 1})
 
 
 def test_a_topic_that_was_created_again_is_read_from_its_beginning():

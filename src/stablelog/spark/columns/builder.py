@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stablelog.errors import UsageError
 from stablelog.spark.kernels import decode as k
 
 ROWS_MAX = 50_000
@@ -109,12 +110,28 @@ class ColumnBuilder:
         rows = self.row_count
         if not rows:
             return
+        if "timestamp" in self._names:
+            self._check_times(rows)
         columns = [self._column(name, rows) for name in self.schema.names]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         last = self._runs[-1][:2]
         self._runs = [(*last, 0)]
         self._clear(self.bytes_max)
         yield batch
+
+    def _check_times(self, rows: int) -> None:
+        """Check that the times of the rows fit into a timestamp of Spark. The decoder has put the greatest or the least
+        number in the place of one that does not.
+        """
+        times = np.frombuffer(self._buffers["timestamp"], np.int64, rows)
+        beyond = np.flatnonzero((times == k.MICROSECONDS_MAX) | (times == -k.MICROSECONDS_MAX))
+        if len(beyond):
+            row = int(beyond[0])
+            topic, partition, _ = next(run for run in reversed(self._runs) if run[2] <= row)
+            raise UsageError(
+                f"a record of {topic}-{partition} has a time outside of the range of Spark's timestamps: read without the "
+                "column timestamp, for example with a schema that does not name it"
+            )
 
     def _buffer(self, name: str, size: int) -> int:
         self._buffers[name] = self._allocate(size)

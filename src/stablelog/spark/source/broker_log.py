@@ -25,7 +25,7 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.times import first_in_batch, may_hold
 from stablelog.spark.source.lost_offsets import LostRange, is_lost, lost_range, lost_ranges
 from stablelog.spark.source.ranges import Absence, Range, Readable, gap_message, gaps_for
-from stablelog.spark.source.resolve import lost, name
+from stablelog.spark.source.resolve import check_partitions, lost, name
 from stablelog.tier.restoring import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -85,6 +85,8 @@ class BrokerLog:
             for index in topic.partitions:
                 if options.partitions is None or index in options.partitions:
                     found[topic.name, index] = topic_id
+        if not there_only:
+            check_partitions(options, {index for topic in topics.values() for index in topic.partitions})
         if options.assigned:
             missing = set(options.assigned) - set(found)
             if missing and not there_only:

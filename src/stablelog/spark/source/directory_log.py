@@ -33,7 +33,7 @@ from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
 from stablelog.spark.source.ranges import Absence, Range, Readable, gaps_for
-from stablelog.spark.source.resolve import name
+from stablelog.spark.source.resolve import check_partitions, name
 from stablelog.tier.local_state import LocalState
 from stablelog.types import TopicPartition
 
@@ -111,6 +111,7 @@ class DirectoryLog:
                 return topic in options.topics
             return not topic.startswith("__") and (pattern is None or pattern.fullmatch(topic) is not None)
 
+        check_partitions(options, {index for topic, index in found if is_wanted(topic)})
         return {
             place: topic_id
             for place, topic_id in found.items()

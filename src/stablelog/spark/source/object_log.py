@@ -80,6 +80,13 @@ class ObjectLog:
                 f"there is no topic {min(missing)!r} in {self._stored.store.url}: either it is not tiered, or no segment "
                 "of it was copied yet"
             )
+        absent = (options.partitions or frozenset()) - {index for _, index in self._found}
+        if absent and self._found:
+            log.warning(
+                "the option partitions names %s, and %s has no such partition, or no segment of it was copied yet",
+                min(absent),
+                self._stored.store.url,
+            )
         self._read_s = time.monotonic()
         return self._chosen()
 

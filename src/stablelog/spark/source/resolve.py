@@ -9,6 +9,7 @@ are not in the object store yet: a stream waits for them, and a batch ends at th
 """
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -107,6 +108,31 @@ def names(places: Iterable[TopicPartition]) -> str:
     shown = [name(place) for place in sorted(places)]
     more = len(shown) - SHOWN_MAX
     return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_partitions(options: ReadOptions, indexes: Collection[int]) -> None:
+    """Check that each number in the option partitions is that of a partition of a topic of the read.
+
+    Raises:
+        UsageError: no topic has a partition with a number.
+    """
+    missing = (options.partitions or frozenset()) - set(indexes)
+    if missing and indexes:
+        raise UsageError(
+            f"the option partitions names {min(missing)}, but the topics of the read have the partitions 0 to {max(indexes)}"
+        )
+
+
+def _is_selected(options: ReadOptions, place: TopicPartition) -> bool:
+    """Whether the options of a read name a partition, if it exists."""
+    topic, index = place
+    if options.assigned:
+        return place in options.assigned
+    if options.pattern is not None:
+        is_named = re.fullmatch(options.pattern, topic) is not None
+    else:
+        is_named = not options.topics or topic in options.topics
+    return is_named and (options.partitions is None or index in options.partitions)
 
 
 def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
@@ -333,8 +359,11 @@ def stream_end(
     """
     ids = topic_ids_of(partitions)
     gone = set(start.next_offsets) - set(partitions)
-    if gone:
-        lost(options, f"{names(gone)} does not exist any more, but was read before")
+    left_out = {place for place in gone if not _is_selected(options, place)}
+    if left_out:
+        lost(options, f"{names(left_out)} was read before, but the options of the query leave it out now")
+    if gone - left_out:
+        lost(options, f"{names(gone - left_out)} does not exist any more, but was read before")
     replaced = start.replaced(ids)
     if replaced:
         lost(options, f"{', '.join(sorted(replaced))} was deleted and created again after it was read")
