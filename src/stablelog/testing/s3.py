@@ -64,6 +64,8 @@ class S3:
         keys: requests by kind and key.
         delay_s: the delay before each request is handled, in seconds.
         ignores_conditions: whether a conditional put replaces an object, as some servers that speak S3 do.
+        lists_from: how a listing treats the key after which it should begin: `after` leaves it out, `at` lists it, and
+            `all` lists all keys, as stores of other protocols do.
         port: the port on 127.0.0.1; 0 until the server runs.
         is_silent: whether the server answers no request. A request that has come while this was set is never applied
             or answered, as if the network had lost it.
@@ -79,6 +81,7 @@ class S3:
     keys: Counter[tuple[str, str]] = field(default_factory=Counter)
     delay_s: float = 0.0
     ignores_conditions: bool = False
+    lists_from: str = "after"
     port: int = 0
     is_silent: bool = False
     silent_count: int = 0
@@ -258,7 +261,10 @@ class S3:
 
     def _list(self, request: Request) -> Answer:
         prefix = request.query.get("prefix", "")
-        after = max(request.query.get("start-after", ""), request.query.get("continuation-token", ""))
+        begin, token = request.query.get("start-after", ""), request.query.get("continuation-token", "")
+        if self.lists_from != "after":
+            begin = begin[:-1] if self.lists_from == "at" else ""
+        after = max(begin, token)
         keys = {key for key in self.objects if key.startswith(prefix)}
         delimiter = request.query.get("delimiter", "")
         if delimiter:

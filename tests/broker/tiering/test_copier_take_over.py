@@ -2,13 +2,16 @@
 
 import pytest
 
+from stablelog.broker.tiering.remote_storage import PROOF_S
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import DamageError, StablelogError, UnavailableError, UsageError
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
+from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.local_state import LocalState
 from tests.broker.tiering.world import World, lines
+from tests.tier.tiered_log import PARTITION
 
 COMMITTED = Isolation.READ_COMMITTED
 
@@ -39,6 +42,51 @@ def refused(world, caplog, *words):
     assert before <= set(world.store_objects.objects)
     assert world.names() == names
     assert world.partition in world.copier.failed
+
+
+# -- the conditions of the store -----------------------------------------------------------------------------------
+
+
+class Versioned(SimObjects):
+    """A store that ignores conditions from a moment on, as Ceph does when versions of objects are switched on."""
+
+    is_versioned = False
+
+    def create(self, key, content):
+        if self.is_versioned:
+            self.objects.pop(key, None)
+        super().create(key, content)
+
+
+def test_a_store_that_ignores_conditions_since_the_start_is_refused_at_the_next_take_over(
+    caplog, monkeypatch
+):
+    objects = Versioned(faults=Faults(latency_s=0))
+    world = World(objects, words=())
+    storage, asked = world.storage, []
+    objects.between = lambda call, key: asked.append((call, key))
+    storage.begin()
+    world.write_segments(["P1 P1c"])
+    objects.is_versioned = True
+    world.now_s += PROOF_S + 1
+    asked.clear()
+    refused(world, caplog, "is not safe", "ignores If-None-Match")
+    assert not [key for call, key in asked if call != "delete" and not key.startswith("check/")]
+    objects.is_versioned = False
+    world.copy_all()
+    assert world.published().end_offset == 2
+
+
+def test_a_start_checks_the_store_once_for_all_its_partitions(monkeypatch):
+    objects = SimObjects(faults=Faults(latency_s=0))
+    world = World(objects)
+    asked = []
+    objects.between = lambda call, key: asked.append(key)
+    for _ in range(3):
+        world.storage.take_over(
+            world.storage.chain(PARTITION)
+        ) if world.storage.epoch else world.storage.begin()
+    assert len([key for key in asked if key.startswith("check/")]) == 5
 
 
 # -- two brokers ---------------------------------------------------------------------------------------------------

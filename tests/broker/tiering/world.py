@@ -79,7 +79,7 @@ class World(TieredLog):
             chunk_size=100,
             log_start=log_start,
         )
-        self.storage = RemoteStorage(store, cluster_id)
+        self.storage = RemoteStorage(store, cluster_id, now_s=lambda: self.now_s)
         self.plan = TopicPlan()
         self.copier = Copier(
             self.storage,

@@ -237,6 +237,17 @@ def test_a_listing_of_many_pages_is_whole(s3):
     assert [one.key for one in listed] == [f"a/{number:05}" for number in range(10, 2_500)]
 
 
+@pytest.mark.parametrize("lists_from", ["after", "at", "all"])
+def test_a_listing_begins_after_a_key_although_the_store_begins_elsewhere(s3, monkeypatch, lists_from):
+    """Azure begins at the key itself, and Azurite lists everything."""
+    monkeypatch.setattr(s3, "lists_from", lists_from)
+    s3.objects.clear()
+    s3.objects.update({f"prefix/a/{number:05}": b"" for number in range(1_500)})
+    listed = opened(s3).list_after("a", "a/00009")
+    assert [one.key for one in listed] == [f"a/{number:05}" for number in range(10, 1_500)]
+    assert len(opened(s3).list_after("a")) == 1_500
+
+
 def test_files_that_a_crash_left_are_no_objects_and_go_after_a_day(tmp_path):
     store = open_store(tmp_path.as_uri())
     store.create("a/b", b"1")

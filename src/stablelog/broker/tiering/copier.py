@@ -364,7 +364,7 @@ class Copier:
         state = LocalState(self._disk, partition.directory)
         log_start = await in_thread(self._threads, state.read_start)
         chain = self._storage.chain(remote.partition)
-        payload = await in_thread(self._threads, lambda: self._storage.prefix.run(chain.take_over()))
+        payload = await in_thread(self._threads, self._storage.take_over, chain)
         manifest, contents = None, dict[uuid.UUID, bytes]()
         if payload is not None:
             known = remote.manifest if remote.is_known else None

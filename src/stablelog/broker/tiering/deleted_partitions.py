@@ -90,7 +90,7 @@ class DeletedPartitions:
         run, now_s, delay_s = self._storage.prefix.run, self._now_s(), self._delay_s()
         if partition not in self._taken:
             chain = self._storage.chain(partition)
-            run(chain.take_over())
+            self._storage.take_over(chain)
             self._storage.mark_deleted(partition)
             self._taken[partition] = chain, Deletion(partition, chain, self._empty, now_s)
         chain, deletion = self._taken[partition]

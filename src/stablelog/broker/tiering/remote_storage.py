@@ -5,6 +5,8 @@ import json
 import logging
 import secrets
 import threading
+import time
+from collections.abc import Callable
 
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.objects.check import require_conditions
@@ -21,6 +23,9 @@ from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
 
 log = logging.getLogger(__name__)
 
+# How long a check of the store counts. A start takes over thousands of chains, and checks the store once for all.
+PROOF_S = 60.0
+
 
 class RemoteStorage:
     """The object store of a cluster. Every method blocks, and may be called in any thread.
@@ -28,6 +33,7 @@ class RemoteStorage:
     Args:
         store: the object store.
         cluster_id: the id of the cluster. One prefix of a store belongs to one cluster.
+        now_s: a clock that is never set back.
 
     Attributes:
         store: the object store.
@@ -39,8 +45,13 @@ class RemoteStorage:
         failures: which failures of copies were logged.
     """
 
-    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+    def __init__(
+        self, store: ObjectStore, cluster_id: str, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.store = store
+        self._now_s = now_s
+        self._proving = threading.Lock()
+        self._proven_s: float | None = None  # When the store was last found to obey conditions.
         self.prefix = Prefix(store)
         self.cluster_id = cluster_id
         self.epoch: int | None = None
@@ -62,11 +73,34 @@ class RemoteStorage:
         with self._beginning:
             if self.epoch is not None:
                 return
-            require_conditions(self.store, self.nonce.hex())
+            self._prove()
             self._check_cluster()
             self.epoch = self.prefix.run(claim_epoch(self.nonce))
             self.failures.end()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
+
+    def _prove(self) -> None:
+        """Check that the store obeys conditions, unless that was checked a moment ago. Raises as `begin`."""
+        with self._proving:
+            if self._proven_s is None or self._now_s() - self._proven_s > PROOF_S:
+                self._proven_s = None
+                require_conditions(self.store, self.nonce.hex())
+                self._proven_s = self._now_s()
+
+    def take_over(self, chain: Chain) -> bytes | None:
+        """Take over a chain. Return the payload of its last manifest; None if there is none.
+
+        The check of the store is repeated, because a setting of the store may have changed since the start. With
+        versions of objects, for example, some stores tell two writers that they have created an object.
+
+        Raises:
+            FencedError: a broker of a greater epoch has taken over.
+            DamageError: an object of the chain is damaged.
+            StoreError: the store does not answer, or rejects requests.
+            StablelogError: the store ignores the condition of a conditional put. Nothing was changed in the chain.
+        """
+        self._prove()
+        return self.prefix.run(chain.take_over())
 
     def stop(self, error: FencedError) -> None:
         """Change nothing in the store any more, because another broker has taken over. The first error is logged."""

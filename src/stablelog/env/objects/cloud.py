@@ -264,6 +264,7 @@ class CloudRequests:
             StoredObject(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000))
             for page in pages
             for one in page
+            if one["path"] > after  # Azure also lists `after` itself, and Azurite all objects.
         ]
         return iter(sorted(listed))  # obstore does not sort the listing of a store in memory.
 
