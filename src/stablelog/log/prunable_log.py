@@ -154,7 +154,8 @@ class PrunableLog(ReadableLog):
         if self.config.is_copy_disabled or not self.config.is_tiered:
             return expired_count
         local = self.config.local
-        local_count = max(count_too_old(segments, local, now_ms, wall_ms), count_too_much(segments, local))
+        too_old = count_too_old(segments, local, now_ms, wall_ms, is_local=True)
+        local_count = max(too_old, count_too_much(segments, local))
         copied_count = len(segments) - len(only_local)
         if self.view is not None and copied_count:
             # The commit indexes of segments that are not in the store can be rebuilt only from the local log. So the

@@ -23,23 +23,32 @@ NO_LIMIT = -1
 HELD_MAX = 16  # the greatest number of removed files that a partition keeps open at a time
 
 
-def count_too_old(segments: Segments, config: LogConfig, now_ms: int, wall_ms: int) -> int:
+def count_too_old(
+    segments: Segments, config: LogConfig, now_ms: int, wall_ms: int, *, is_local: bool = False
+) -> int:
     """Return how many of the first segments have only records older than `retention.ms`. The growing segment may be
     among them.
+
+    Records with timestamps in the future are not old. Local retention deletes them from the local disk all the same,
+    because the object store has them: there, the age of their segment counts (KAFKA-20609).
 
     Args:
         segments: the segments of the log.
         config: the settings of the log.
         now_ms: the time of the broker's clock, which measures the age of segments whose records have no timestamps.
         wall_ms: the time of the wall clock, which measures the age of timestamps.
+        is_local: whether the limits are those of local retention.
     """
     if config.retention_ms == NO_LIMIT:
         return 0
     count = passed = 0
     for segment in segments:
         # The age of records without a timestamp is the age of their segment.
-        is_stamped = segment.max_timestamp >= 0
+        is_stamped = segment.max_timestamp >= 0 and not (is_local and segment.max_timestamp > wall_ms)
         newest_ms = segment.max_timestamp if is_stamped else segment.created_ms
+        if is_local and newest_ms > now_ms and not is_stamped:
+            # The segment was opened sealed, and its first timestamp is in the future, too. Its age is not known.
+            newest_ms = 0
         oldest_kept_ms = (wall_ms if is_stamped else now_ms) - config.retention_ms
         emptied = segment.sealed and newest_ms < 0 and not segment.record_count
         # If compaction has removed all records of the segment, the segment may be deleted at any age. If all its data

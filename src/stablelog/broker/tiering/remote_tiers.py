@@ -29,6 +29,7 @@ class RemoteTiers:
         chunk_size: the size of the ranges in which log files are read, in bytes.
         url: the address of the store, for error messages.
         reserve: frees disk space for the records of remote tiers.
+        now_ms: returns the time of the broker's clock.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class RemoteTiers:
         url: str,
         *,
         reserve: DiskReserve,
+        now_ms: Callable[[], int],
     ) -> None:
         self._disk = disk
         self._reserve = reserve
+        self._now_ms = now_ms
         self._cache = cache
         self._cluster_id = cluster_id
         self._chunk_size = chunk_size
@@ -124,6 +127,13 @@ class RemoteTiers:
         return LocalState(self._disk, partition.directory).read_start()
 
     def _save_start(self, partition: Partition, start_offset: int) -> None:
-        """Record a log start offset, even on a full disk: the segments before it can be deleted then."""
+        """Record a log start offset, even on a full disk: the segments before it can be deleted then.
+
+        Without a recorded manifest, an empty one is recorded first: the next start then knows that nothing was copied.
+        A log that does not begin at offset 0 may otherwise have had copied segments before.
+        """
         state = LocalState(self._disk, partition.directory)
+        if not self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE):
+            payload = encode_manifest(Manifest(self._cluster_id()), self._now_ms())
+            self._reserve.attempt(lambda: state.write_manifest(payload), frees=True)
         self._reserve.attempt(lambda: state.write_start(start_offset), frees=True)

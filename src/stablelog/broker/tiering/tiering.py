@@ -150,6 +150,7 @@ class Tiering:
             chunk_size,
             url,
             reserve=self._reserve,
+            now_ms=self._clock.wall_ms,
         )
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:

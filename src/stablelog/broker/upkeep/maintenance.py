@@ -41,6 +41,7 @@ from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.log.retention import close_all
+from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Maintenance:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
         # Start time, in seconds, of the last pass of retention that ran because the disk was full.
         self._retention_s = -RETENTION_WHILE_FULL_S
+        # By the name of a pass: the errors of the last pass, by partition.
+        self._failures: dict[str, dict[TopicPartition, str]] = {}
 
     def start(self) -> None:
         """Start all tasks."""
@@ -184,6 +187,9 @@ class Maintenance:
         async def apply(partition: Partition) -> None:
             prune = partial(partition.apply_retention, self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             deleted = self._reserve.attempt(prune, frees=True)
+            if partition.has_pending_writes:
+                # The call has sealed a segment. It can be deleted after a sync, also if nothing is appended any more.
+                self._flush.dirty(partition)
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
 
@@ -215,26 +221,25 @@ class Maintenance:
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
         """Apply `work` to every open partition that has not failed. An error in one partition does not stop the work on
-        the others.
+        the others. It is logged once, until the work succeeds or fails for another reason.
 
         A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
         """
+        known, failed = self._failures.get(name, {}), dict[TopicPartition, str]()
         for partition in self._topics.open_partitions():
             if partition.failure is not None or (not internal and is_internal(partition.topic)):
                 continue
             try:
                 await work(partition)
             except StablelogError as error:
-                log.error(
-                    "%s of %s-%d failed; the broker tries again: %s",
-                    name,
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+                at = partition.topic, partition.index
+                failed[at] = str(error)
+                if known.get(at) != failed[at]:
+                    log.error("%s of %s-%d failed; the broker tries again: %s", name, *at, error)
             except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
             await asyncio.sleep(0)  # Let requests be served between two partitions.
+        self._failures[name] = failed
 
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
