@@ -22,7 +22,7 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
-from stablelog.batch.records import Record, decode_records, encode_batch, encode_record
+from stablelog.batch.records import Record, decode_records, encode_batch, encode_record, record_ranges
 from stablelog.errors import DamageError, UsageError
 from stablelog.spark.columns import decoder as decoder_module
 from stablelog.spark.columns.builder import TYPES, ColumnBuilder
@@ -502,3 +502,73 @@ def test_nothing_is_read_or_written_outside_of_what_was_given(count):
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     assert int(done.stdout) > count * 2 / 3  # so many were damaged in ways that the decoder has found
+
+
+def broken_record(batch, number, change):
+    """The batch, without compression, with a change of one record; its size stays. The CRC is right."""
+    header = read_header(batch)
+    data = bytearray(batch)
+    begin, _ = list(record_ranges(bytes(batch[HEADER.size :]), header.record_count))[number]
+    change(data, HEADER.size + begin)
+    return resealed(bytes(data))
+
+
+def long_value(data, begin):
+    data[begin + 4] = 0x7E  # the length of the value, after a null key
+
+
+BAD = {
+    "a value past the end": lambda batch, number: broken_record(batch, number, long_value),
+    "bytes that are no records": lambda batch, _number: resealed(
+        batch[: HEADER.size] + b"\xff" * (len(batch) - HEADER.size)
+    ),
+    "no zstd": lambda batch, _number: rewritten(batch, attributes=4),
+    "an unknown codec": lambda batch, _number: rewritten(batch, attributes=7),
+    "a count that is impossible": lambda batch, _number: rewritten(
+        batch, record_count=10**6, last_offset_delta=10**6 - 1
+    ),
+}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("rows_max", [3, 1000])
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_producer_wrote_badly_is_skipped_and_counted(name, rows_max, codec):
+    """The records before the one that cannot be decoded are returned, whatever the size of the Arrow batches."""
+    good = [
+        encode_batch([Record(0, n, b"key", b"v%d" % n)] * 5, base_offset=base, codec=codec)
+        for n, base in ((1, 0), (2, 20))
+    ]
+    poisoned = encode_batch([Record(0, 9, None, b"x%d" % n) for n in range(10)], base_offset=5)
+    bad = BAD[name](poisoned, 7)
+    told = []
+    found = decoded(good[0] + bad + good[1], rows_max=rows_max, skipped=told.append)
+    kept = 7 if name == "a value past the end" else 0
+    expected = decoded(good[0] + poisoned + good[1])
+    assert found == [row for row in expected if not 5 + kept <= row["offset"] < 15]
+    [message] = told
+    assert "the batch at offset 5" in message
+    assert (
+        f"{read_header(bad).record_count - kept} of its {read_header(bad).record_count} records are skipped"
+        in message
+    )
+    with pytest.raises(DamageError, match="Its CRC is right, so its producer wrote it so"):
+        decoded(good[0] + bad + good[1])
+
+
+def test_a_damaged_batch_is_not_skipped():
+    batch = bytearray(encode_batch([Record(0, 1, None, b"v")] * 3))
+    batch[-3] ^= 0x40
+    for check_crc in (True, False):
+        with pytest.raises(DamageError, match="CRC"):
+            decoded(bytes(batch), check_crc=check_crc, skipped=lambda _message: pytest.fail("skipped"))
+
+
+def test_no_part_of_a_record_that_is_skipped_stays_in_the_columns():
+    """The null key of the record that cannot be decoded is not the key of the record that takes its row."""
+    first = encode_batch([Record(0, 1, b"key", b"v")] * 9)
+    bad = broken_record(encode_batch([Record(0, 9, None, b"x")] * 4, base_offset=9), 2, long_value)
+    last = encode_batch([Record(0, 1, b"key", b"v")] * 4, base_offset=13)
+    decoder = OwnDecoder("t", 3, ALL, skipped=lambda _message: None)
+    batches = [*decoder.feed(first, 0, ENDLESS), *decoder.feed(bad + last, 0, ENDLESS), *decoder.flush()]
+    assert [row["key"] for row in rows_of(batches)] == [b"key"] * 9 + [None] * 2 + [b"key"] * 4

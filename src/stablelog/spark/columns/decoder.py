@@ -5,7 +5,7 @@ batch's transaction was aborted (`batch.aborted`). Compiled code works on the re
 docs/formats.md, "Record batch".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ class Decoder:
             batch.
         isolation: "read_committed" drops aborted records; "read_uncommitted" drops markers only.
         check_crc: whether each batch in the range is checked against its CRC.
+        skipped: called with a message for each batch whose records cannot be decoded although its CRC is right: its
+            producer wrote it so. The rest of the batch is then left out. None: such a batch is an error.
 
     Attributes:
         next_offset: the offset after the last batch that was read; -1 before the first.
@@ -56,6 +58,7 @@ class Decoder:
         *,
         isolation: str = "read_committed",
         check_crc: bool = True,
+        skipped: Callable[[str], None] | None = None,
     ) -> None:
         assert isolation in {"read_committed", "read_uncommitted"}, isolation
         self.next_offset = -1
@@ -65,6 +68,7 @@ class Decoder:
         self._committed = isolation == "read_committed"
         self._filter = AbortedFilter()
         self._check_crc = check_crc
+        self._skipped = skipped
         self._table: npt.NDArray[np.int64] = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
 
     def feed(
@@ -81,7 +85,8 @@ class Decoder:
                 third element is the offset of the abort marker; entries whose marker is before the data have no effect.
 
         Raises:
-            DamageError: some bytes are not a record batch, a CRC is wrong, or records contradict their batch header.
+            DamageError: some bytes are not a record batch, a CRC is wrong, or records cannot be decoded and `skipped` is
+                None.
                 The message names the partition and the offset. The batches that were yielded before are correct.
         """
         source = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
@@ -124,7 +129,7 @@ class Decoder:
         wanted = table[kept]
         self._builder.state[k.START], self._builder.state[k.END] = start, end
         for part in self._unpacked(view, wanted):
-            yield from self._fill(part)
+            yield from self._fill(view, part)
         if len(table):
             self.next_offset = max(self.next_offset, min(int(next_offsets[-1]), end))
 
@@ -170,7 +175,11 @@ class Decoder:
         for n, codec in enumerate(codecs.tolist()):
             if codec:
                 row = table[n]
-                unpacked = pa.py_buffer(self._unpack(view, row, codec))
+                try:
+                    unpacked = pa.py_buffer(self._unpack(view, row, codec))
+                except DamageError as error:
+                    self._skip(view, row, 0, 0, str(error))
+                    continue
                 row[k.RECORDS], row[k.RECORDS_SIZE] = unpacked.address, unpacked.size
                 held.append(unpacked)
                 size += unpacked.size
@@ -190,18 +199,60 @@ class Decoder:
         except DamageError as error:
             raise DamageError(f"{self._name}: the batch at offset {offset}: {error}") from error
 
-    def _fill(self, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    def _fill(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Append the records of the batches in `table` (a row for each batch) to the columns. Yield the columns as an
         Arrow batch whenever they are full.
         """
         state = self._builder.state
         state[k.BATCH_COUNT] = len(table)
         state[k.BATCH] = state[k.ADDRESS] = 0
-        while (status := k.decode_batches(state, np.ascontiguousarray(table))) != k.DONE:
-            if status == k.NEEDS_ROOM:
+        is_cut = False
+        while is_cut or state[k.BATCH] < len(table):
+            before = state.copy()
+            status = k.decode_batches(state, np.ascontiguousarray(table))
+            if status == k.DONE and is_cut:
+                # The columns hold a part of the record that cannot be decoded, after their rows. New columns do not.
+                yield from self._builder.take()
+                state[k.BATCH_COUNT], is_cut = len(table), False
+            elif status == k.NEEDS_ROOM:
                 self._builder.grow()
             elif status == k.FULL:
                 yield from self._builder.take()
-            else:
-                offset = int(table[state[k.BATCH], k.BASE_OFFSET])
-                raise DamageError(f"{self._name}: the batch at offset {offset} is not valid: {WRONG[status]}")
+            elif status != k.DONE:
+                bad = int(state[k.BATCH])
+                row = table[bad]
+                why = f"{self._name}: the batch at offset {row[k.BASE_OFFSET]} is not valid: {WRONG[status]}"
+                self._skip(view, row, int(state[k.RECORD]), int(state[k.ADDRESS] - row[k.RECORDS]), why)
+                # Decode again what this call of the kernel has decoded, now without the rest of the batch.
+                state[:] = before
+                state[k.BATCH_COUNT], is_cut = bad + 1, True
+
+    def _skip(
+        self, view: memoryview, row: npt.NDArray[np.int64], record_count: int, size: int, why: str
+    ) -> None:
+        """Leave out the records of a batch that cannot be decoded, and report it.
+
+        Args:
+            view: the data that is decoded.
+            row: the row of the batch. Only the first records are left in it.
+            record_count: the number of records that can be decoded.
+            size: their size in bytes.
+            why: what is wrong with the batch.
+
+        Raises:
+            DamageError: the batch is damaged, or batches are not to be skipped.
+        """
+        position = int(row[k.POSITION])
+        if crc32c(view[position + CRC_START : position + int(row[k.SIZE])]) != row[k.CRC]:
+            raise DamageError(f"{why}; its CRC is wrong, too")
+        if self._skipped is None:
+            raise DamageError(
+                f"{why}. Its CRC is right, so its producer wrote it so. Set failOnDataLoss to false to continue without "
+                "the records that cannot be decoded"
+            )
+        left_out = int(row[k.RECORD_COUNT]) - record_count
+        self._skipped(
+            f"{why}. Its CRC is right, so its producer wrote it so. {left_out} of its {row[k.RECORD_COUNT]} records are "
+            f"skipped, up to offset {row[k.BASE_OFFSET] + row[k.LAST_DELTA]}"
+        )
+        row[k.RECORD_COUNT], row[k.RECORDS_SIZE] = record_count, size

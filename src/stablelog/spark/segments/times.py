@@ -6,7 +6,7 @@ does.
 
 from collections.abc import Iterator
 
-from stablelog.batch.header import BatchHeader, Buffer
+from stablelog.batch.header import BatchHeader, Buffer, read_header
 from stablelog.batch.records import decode_records
 from stablelog.errors import DamageError
 from stablelog.spark.segments.partition_files import PartitionFiles
@@ -53,12 +53,14 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
     """Find the first record of a batch that is at or after `start` and has this time or a later one.
 
     Returns:
-        The offset of the record; None if there is none.
-
-    Raises:
-        DamageError: the records contradict the batch's header.
+        The offset of the record; None if there is none. The first offset of the batch if its records cannot be decoded:
+        the read decides what to do with them.
     """
-    for record in decode_records(data, position):
+    try:
+        records = decode_records(data, position)
+    except DamageError:
+        return max(read_header(data, position).base_offset, start)
+    for record in records:
         if record.timestamp_ms >= time_ms and record.offset >= start:
             return record.offset
     return None

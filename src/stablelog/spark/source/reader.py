@@ -41,6 +41,7 @@ from stablelog.spark.source.readable import micro_batch, parts_of, to_read
 from stablelog.spark.source.resolve import (
     Log,
     Waiting,
+    lost,
     resolve,
     stream_end,
     topic_ids_of,
@@ -147,6 +148,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 builder,
                 isolation=options.isolation,
                 check_crc=options.check_crc,
+                skipped=None if options.fail_on_data_loss else partial(lost, options),
             )
             if piece.stored is not None:
                 batches = object_reader.read(options, cluster, piece, decoder)
