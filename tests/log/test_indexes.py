@@ -128,10 +128,10 @@ def test_a_later_form_of_leader_epochs_is_named():
 
 @given(some.lists(some.integers(0, 30), max_size=3 * FANOUT**2), some.integers(0, 31), some.data())
 def test_the_minima_find_every_value_below_a_bound(row, bound, data):
-    minima = Minima(lambda begin, end: row[begin:end])
+    minima = Minima()
     for count in sorted(data.draw(some.lists(some.integers(0, len(row)), max_size=3))):
-        minima.extend_to(count)
-    minima.extend_to(len(row))
+        minima.extend_to(count, lambda begin, end: row[begin:end])
+    minima.extend_to(len(row), lambda begin, end: row[begin:end])
     end = data.draw(some.integers(0, len(row)))
     begin = data.draw(some.integers(0, len(row)))
     assert list(minima.below(bound, begin, end)) == [at for at in range(begin, end) if row[at] < bound]

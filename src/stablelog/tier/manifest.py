@@ -148,10 +148,11 @@ class Segments:
                 self._stable.append(self._stable_offset)
             known = segment.stable_offset
             self._stable_offset = self._stable_offset if known is None else known
-        self._minima = Minima(
-            lambda begin, end: [one.least_aborted_offset for one in self._with_aborts[begin:end]]
+        self._minima = Minima()
+        self._minima.extend_to(
+            len(self._with_aborts),
+            lambda begin, end: [one.least_aborted_offset for one in self._with_aborts[begin:end]],
         )
-        self._minima.extend_to(len(self._with_aborts))
 
     def at(self, offset: int) -> RemoteSegment | None:
         """Return the segment that contains an offset; None if there is none, or if the segment is being deleted."""

@@ -7,6 +7,7 @@ therefore copies them from the loaded chunks.
 
 import itertools
 import uuid
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,8 @@ class RemoteCommitOrder:
     """
 
     def __init__(self, remote: "RemoteLog") -> None:
-        self._remote = remote
+        # A weak reference: the remote log refers to this object, and the garbage collector must not be needed to free both.
+        self._remote: RemoteLog = weakref.proxy(remote)
         self._ends: OrderedDict[int, _End] = (
             OrderedDict()
         )  # the ends of the last reads, by position in commit order

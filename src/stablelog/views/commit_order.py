@@ -13,6 +13,7 @@ transactions.
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -54,7 +55,9 @@ class CommitOrder:
     def __init__(
         self, partition: ViewedLog, disk: Disk, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        self._partition = partition
+        # A weak reference: the partition refers to its view, and the garbage collector must not be needed to free both
+        # (`broker.loop.garbage`). A caller that uses the view holds the partition.
+        self._partition: ViewedLog = weakref.proxy(partition)
         self._builder = IndexBuilder(partition, disk)
         self.indexes = self._builder.indexes
         self._tiers = TieredIndexes(partition, self.indexes)

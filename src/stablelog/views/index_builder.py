@@ -11,6 +11,7 @@ transactions that were open at the end of its segment. The builder finds the bat
 earlier segments.
 """
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import groupby, takewhile
@@ -50,7 +51,7 @@ class IndexBuilder:
     """
 
     def __init__(self, partition: ViewedLog, disk: Disk) -> None:
-        self._partition = partition
+        self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
         self._disk = disk
         # Sealed indexes whose files are not written yet, oldest first.
         self._unwritten: deque[CommitIndex] = deque()

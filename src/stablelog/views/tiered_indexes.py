@@ -10,6 +10,7 @@ index in the store is whole, and is read instead.
 """
 
 import contextlib
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
@@ -37,7 +38,7 @@ class TieredIndexes:
     """
 
     def __init__(self, partition: ViewedLog, local: list[CommitIndex]) -> None:
-        self._partition = partition
+        self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
         self.local = local
 
     @property

@@ -12,11 +12,11 @@ from stablelog.log.indexes.minima import FANOUT, Minima
 def test_places_below_a_bound_are_those_of_a_look_at_every_value(count, seed):
     chance = random.Random(seed)
     row = [chance.randint(0, 30) for _ in range(count)]
-    minima = Minima(lambda begin, end: row[begin:end])
+    minima = Minima()
     known = 0
     while known < count:
         known = min(known + chance.randint(1, 40), count)
-        minima.extend_to(known)
+        minima.extend_to(known, lambda begin, end: row[begin:end])
         for _ in range(10):
             begin, end = sorted((chance.randint(0, known), chance.randint(0, known)))
             bound = chance.randint(0, 31)

@@ -82,7 +82,9 @@ def test_a_search_in_few_entries_of_a_long_index_does_not_read_all_entries(monke
     made = TransactionIndex(b"".join(encode_entry(entry) for entry in entries))
     covered, extend_to = [], Minima.extend_to
     monkeypatch.setattr(
-        Minima, "extend_to", lambda self, count: covered.append(count) or extend_to(self, count)
+        Minima,
+        "extend_to",
+        lambda self, count, values_in: covered.append(count) or extend_to(self, count, values_in),
     )
     assert made.collect(1000, 3000) == (entries[500:1500], True)
     assert covered == []

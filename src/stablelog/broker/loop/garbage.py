@@ -1,10 +1,11 @@
 """Settings of Python's garbage collector that keep each collection short, because it blocks the event loop.
 
-Reference counts free almost everything: partitions, connections and requests leave no reference cycles. The collector
-is needed only for cycles that rare errors leave. A full collection visits all objects that are not frozen, at about 0.3
-microseconds each, and 10,000 partitions are a million objects. The broker therefore collects often, and freezes the
-objects that survive a long collection, so that no later collection visits them. A reference count still frees a frozen
-object; a frozen cycle is never freed.
+Reference counts free almost everything: partitions, segments that are replaced or removed, connections and requests
+leave no reference cycles (`tests/broker/test_cycles.py` looks at each kind). The collector is needed only for cycles
+that rare errors leave. A full collection visits all objects that are not frozen, at about 0.3 microseconds each, and
+10,000 partitions are a million objects. The broker therefore collects often, and freezes the objects that survive a
+long collection, so that no later collection visits them. A reference count still frees a frozen object; a frozen cycle
+is never freed.
 """
 
 import gc

@@ -14,25 +14,28 @@ FANOUT = 16
 class Minima:
     """The tree of minima over a list of values. The caller keeps the list and only appends to it.
 
-    Args:
-        values_in: returns the values of the list at the indexes [begin, end).
+    The tree has no reference to the list: an owner of both would be part of a reference cycle (`broker.loop.garbage`).
     """
 
-    def __init__(self, values_in: Callable[[int, int], Iterable[int]]) -> None:
+    def __init__(self) -> None:
         self._levels: list[array[int]] = [array("q")]
-        self._values_in = values_in
 
     def __len__(self) -> int:
         """The number of values that the tree covers."""
         return len(self._levels[0])
 
-    def extend_to(self, count: int) -> None:
-        """Add the values that were appended to the list, so that the tree covers `count` values."""
+    def extend_to(self, count: int, values_in: Callable[[int, int], Iterable[int]]) -> None:
+        """Add the values that were appended to the list, so that the tree covers `count` values.
+
+        Args:
+            count: the number of values.
+            values_in: returns the values of the list at the indexes [begin, end).
+        """
         row = self._levels[0]
         if len(row) >= count:
             return
         changed = len(row)
-        row.extend(self._values_in(changed, count))
+        row.extend(values_in(changed, count))
         assert len(row) == count
         level = 0
         while len(row) > 1:

@@ -55,7 +55,7 @@ class TransactionIndex(IndexEntries):
         if len(entries) % ENTRY.size:
             raise DamageError(f"a transaction index has {len(entries)} bytes, so its last entry is torn")
         super().__init__(entries, len(entries) // ENTRY.size)
-        self._minima = Minima(self._firsts)
+        self._minima = Minima()
 
     def __getitem__(self, place: int) -> AbortedTxn:
         return AbortedTxn._make(self._row(place)[1:])
@@ -99,6 +99,6 @@ class TransactionIndex(IndexEntries):
         if count <= (LONG_SCAN_COUNT_MAX if is_tree_longer else SCAN_COUNT_MAX):
             places: Iterable[int] = (place for place in range(low, high) if self._first(place) < end)
         else:
-            self._minima.extend_to(self._count)
+            self._minima.extend_to(self._count, self._firsts)
             places = self._minima.below(end, low, high)
         return [self[place] for place in places], complete

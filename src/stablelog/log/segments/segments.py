@@ -42,7 +42,7 @@ class Segments:
         # How many segments were dropped from the beginning. `_minima` numbers the segments as if these were still
         # there.
         self._gone = 0
-        self._minima = Minima(self._least_aborted)
+        self._minima = Minima()
         self._are_proven = False  # whether all log files are known to have passed the proof
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Segments:
         low = bisect_left(self._row, end, place, last, key=lambda segment: segment.stable_offset)
         found: list[AbortedTxn] = []
         if place < last:
-            self._minima.extend_to(self._gone + last)
+            self._minima.extend_to(self._gone + last, self._least_aborted)
             for number in self._minima.below(end, self._gone + place, self._gone + min(low + 1, last)):
                 found += self._row[number - self._gone].txn_index.collect(start, end)[0]
         if low == last:
