@@ -1,19 +1,25 @@
 """`stablelog groups`: list, describe, reset and delete consumer groups."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from stablelog.cli.admin import administer, chosen_partitions, end_offsets
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.admin import administer, chosen_partitions, cluster, end_offsets
+from stablelog.cli.broker import Broker, connect, with_broker
 from stablelog.cli.disk_watch import say
+from stablelog.cli.lag import visible_end
+from stablelog.cli.login import security
 from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.partition_watch import unavailable_partitions
+from stablelog.cli.transactions import held_by, open_in_topic
+from stablelog.client.cluster import Cluster
+from stablelog.errors import StablelogError
 from stablelog.types import TopicPartition
 
 HAS_MEMBERS: Final = "group {group!r} has members: stop them first"
@@ -21,6 +27,7 @@ IN_USE: Final = (
     "group {group!r} is in use: it has members, or an open transaction that commits offsets of the group. Stop the members "
     "(`stablelog groups describe` shows them), or end the transaction (`stablelog transactions list`)"
 )
+LOOK_S: Final = 10.0  # how long the look for the last record of a partition may wait for the broker
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
@@ -55,10 +62,69 @@ def _committed(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     return {(at.topic, at.partition): at.offset for at in found.topic_partitions if at.offset >= 0}
 
 
+class Lag(NamedTuple):
+    """How far a group is behind in a partition.
+
+    Attributes:
+        end: the last stable offset.
+        visible_end: the offset after the last record that a read-committed consumer can read.
+        lag: the offsets up to the visible end; below 0 if the group is past the end of the partition.
+        held_back: the offsets from the last stable offset to the high watermark.
+        held_by: the transaction that holds them back; empty if there is none, or if the user may not see it.
+        unavailable: the reason why the partition cannot be read; the other fields are then None.
+    """
+
+    end: int | None = None
+    visible_end: int | None = None
+    lag: int | None = None
+    held_back: int | None = None
+    held_by: str | None = None
+    unavailable: str | None = None
+
+
+def _lags(
+    bootstrap: str, targets: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Lag]:
+    """Return the lag of each partition. A partition without a committed offset is read from its start."""
+    unavailable = unavailable_partitions(bootstrap, {topic for topic, _ in targets})
+    served = [target for target in targets if target not in unavailable]
+    marks = end_offsets(bootstrap, served, "read_uncommitted")
+    stable = end_offsets(bootstrap, served, "read_committed")
+    held = sorted({topic for topic, index in served if marks[topic, index][1] > stable[topic, index][1]})
+    holders = _holders(
+        bootstrap, {topic: [index for name, index in served if name == topic] for topic in held}
+    )
+    found = {target: Lag(unavailable=why) for target, why in unavailable.items() if target in targets}
+    with Cluster(bootstrap, deadline_s=LOOK_S, security=security()) as client:
+        for target in served:
+            (start, high_watermark), end = marks[target], stable[target][1]
+            position = committed.get(target, start)
+            visible = end
+            with contextlib.suppress(StablelogError):  # without the right to read, the markers count
+                visible = visible_end(client, target, max(position, start), end)
+            # A read-uncommitted consumer may be behind the last stable offset, and is not past the end.
+            lag = max(visible - position, 0) if position <= high_watermark else high_watermark - position
+            found[target] = Lag(end, visible, lag, high_watermark - end, holders.get(target, ""))
+    return found
+
+
+def _holders(bootstrap: str, topics: Mapping[str, list[int]]) -> dict[TopicPartition, str]:
+    """Return the transaction that holds back the readers of each of these partitions, if the user may see it."""
+    found: dict[TopicPartition, str] = {}
+    with connect(bootstrap) as client:
+        for topic, partitions in topics.items():
+            with contextlib.suppress(StablelogError):
+                for index, transactions in open_in_topic(client, topic, partitions).items():
+                    found[topic, index] = held_by(transactions)
+    return found
+
+
 @app.command(epilog=examples("stablelog groups describe billing"))
 @with_broker
 def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
-    """Show the members, offsets and lag of a group. The lag counts the records before the last stable offset."""
+    """Show the members, offsets and lag of a group, and what holds back its consumers. The lag ends at the last record
+    that a read-committed consumer can read.
+    """
     bootstrap = broker.reach()
     described = _describe(bootstrap, group)
     committed = _committed(bootstrap, group)
@@ -69,19 +135,31 @@ def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
         for member in described.members
         for at in member.assignment.topic_partitions
     }
-    targets = sorted(committed.keys() | owners.keys())
-    unavailable = unavailable_partitions(bootstrap, {topic for topic, _ in targets})
-    served = [target for target in targets if target not in unavailable]
-    ends = end_offsets(bootstrap, served, "read_committed")
+    topics = {topic for topic, _ in committed.keys() | owners.keys()}
+    known = cluster(bootstrap).topics
+    targets = sorted(
+        committed.keys()
+        | owners.keys()
+        | {(name, index) for name in topics & known.keys() for index in known[name].partitions}
+    )
+    lags = _lags(bootstrap, targets, committed)
     rows = []
     for target in targets:
-        start, end = ends.get(target, (None, None))
-        offset, member = committed.get(target), owners.get(target)
-        read_to = start if offset is None else offset
-        lag = None if read_to is None or end is None else max(end - read_to, 0)
+        lag, member = lags[target], owners.get(target)
+        # A partition that is held back from its first offset has no committed offset yet.
+        if target not in committed and member is None and not lag.held_back:
+            continue
         client, host = (member.client_id, member.host) if member else ("", "")
-        rows.append((*target, offset, end, lag, client, host, unavailable.get(target)))
-    columns = ("topic", "partition", "offset", "end", "lag", "client", "host", "unavailable")
+        rows.append((*target, committed.get(target), *lag[:-1], client, host, lag.unavailable))
+    columns = (
+        "topic",
+        "partition",
+        "offset",
+        *(name.replace("_", " ") for name in Lag._fields[:-1]),
+        "client",
+        "host",
+        "unavailable",
+    )
     state, kind, count = _word(described.state), _word(described.type), len(described.members)
     if as_json:
         print_json(

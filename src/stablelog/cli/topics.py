@@ -30,7 +30,7 @@ from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.partition_watch import state_of, unavailable_partitions
 from stablelog.cli.serve import pair
-from stablelog.cli.transactions import open_in_topic
+from stablelog.cli.transactions import held_by, open_in_topic
 
 PARTITIONS_MAX = 100_000  # the maximum of partitions per topic in librdkafka
 SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting of the topic itself
@@ -112,15 +112,11 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
             why = unavailable[target]
             rows.append((target[1], state_of(why), None, None, None, None, None, why))
             continue
-        held_by = ""
-        if target[1] in open_txns:
-            oldest = open_txns[target[1]][0]
-            who = oldest.transactional_id or f"producer {oldest.producer_id}"
-            held_by = f"{who} since offset {oldest.start_offset}"
         start, high_watermark = marks[target]
         last_stable = stable[target][1]
         held_back = high_watermark - last_stable
-        rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, held_by, None))
+        holder = held_by(open_txns.get(target[1], ()))
+        rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
     entries = configs_of(bootstrap, ResourceType.TOPIC, name, f"settings of {name}")
     configs = {entry.name: entry.value for entry in entries.values() if entry.source == SET_FOR_THE_TOPIC}
     columns = (

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, NamedTuple
 
@@ -152,6 +152,15 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
     for transactions in found.values():
         transactions.sort(key=lambda txn: txn.start_offset)
     return dict(found)
+
+
+def held_by(transactions: Sequence[OpenInPartition]) -> str:
+    """Return the transaction that holds back the readers of a partition, in words; empty if none is open."""
+    if not transactions:
+        return ""
+    oldest = transactions[0]
+    who = oldest.transactional_id or f"producer {oldest.producer_id}"
+    return f"{who} since offset {oldest.start_offset}"
 
 
 @app.command("find-hanging", epilog=examples("stablelog transactions find-hanging --topic orders"))
