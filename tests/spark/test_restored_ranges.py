@@ -12,7 +12,6 @@ from stablelog.env.objects.opening import open_store
 from stablelog.errors import DataLossError
 from stablelog.spark import count
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import ending
 from stablelog.spark.sink.ending import abort_parts, commit_parts
 from stablelog.spark.sink.parts import Part
 from stablelog.spark.sink.task import Task, write_part
@@ -252,8 +251,7 @@ def test_a_batch_and_a_count_over_a_restored_log(grown, topic, scan):
         assert sorted(rows({**given, "maxRecordsPerPartition": "3"}, "partition", "offset")) == wanted
 
 
-def test_a_sink_whose_last_micro_batch_is_lost_fails_at_the_first_one(life, monkeypatch, caplog):
-    monkeypatch.setattr(ending, "committed_here", {})
+def test_a_sink_whose_last_micro_batch_is_lost_fails_at_the_first_one(life, caplog):
     lost_from, _ = life.lost[SUNK, 0]
     message = (
         f"rows of committed micro-batches of query query are gone, .*: {SUNK}-0 from offset {lost_from} on"

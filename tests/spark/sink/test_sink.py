@@ -515,19 +515,24 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
 # -- a target that has lost what was committed -------------------------------------------------------------------
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Forget what this process has committed, as a new start of the query does."""
+@pytest.fixture(params=["another process", "the same process"])
+def started(request, monkeypatch):
+    """Begin a new start of the query. Spark may use the process of an earlier start."""
 
     def start():
-        monkeypatch.setattr(ending, "committed_here", {})
+        if request.param == "another process":
+            monkeypatch.setattr(ending, "committed_here", {})
+        RUNS.append(unique("run"))
 
     start()
     return start
 
 
+RUNS = ["run"]
+
+
 def in_sequence(key, version):
-    return Part(key, version, "run", in_sequence=True)
+    return Part(key, version, RUNS[-1], in_sequence=True)
 
 
 def written(options, part, *values):

@@ -17,8 +17,9 @@ from stablelog.spark.sink.written_ends import WrittenEnds, read_text, text_of
 from stablelog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
-# By target and key: the last micro-batch that this process has committed, and where the rows of the query end.
-committed_here: dict[tuple[str, str, str], tuple[int, WrittenEnds]] = {}
+# By target and key: the run and the last micro-batch that this process has committed, and where the rows of the query end.
+# Spark may use a process for several starts of a query, and each start is another run.
+committed_here: dict[tuple[str, str, str], tuple[str, int, WrittenEnds]] = {}
 
 
 def commit_parts(
@@ -83,7 +84,7 @@ def commit_parts(
     # Another start of this Spark query or job has committed the same joint commit while these tasks wrote.
     if decided.already and decided.run != part.run:
         _check_repeated(part, digest, read_text(decided.digest)[0], by_another=True)
-    committed_here[_target(options, part)] = part.version, ends
+    committed_here[_target(options, part)] = part.run, part.version, ends
     _log.info(
         "%s: committed %d records of %d tasks with commit sequence %d",
         part,
@@ -103,8 +104,8 @@ def _ends_before(options: WriteOptions, part: Part) -> WrittenEnds:
     if not part.version:
         return WrittenEnds()
     before = part.version - 1
-    version, ends = committed_here.get(_target(options, part), (-1, WrittenEnds()))
-    if version == before:
+    run, version, ends = committed_here.get(_target(options, part), ("", -1, WrittenEnds()))
+    if (run, version) == (part.run, before):
         return ends
     group = options.transaction_group or ""
     known = joint.begin(cluster_of(options), part.key, before, None, group=group)
