@@ -105,6 +105,12 @@ PARTS = (
         ("-m", "tests.views.retention_history", "--seeds", "{seed}:{end}"),
         seeds=10_000,
     ),
+    Part(
+        "retention-clients",
+        tests("tests/clients/test_retention.py"),
+        {"STABLELOG_RETENTION_TOPICS": "200"},
+        200,
+    ),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(
         "full-disk",
