@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers test night mutants check audit bench clean
+.PHONY: setup demo demo-cuts demo-tiers test night stores mutants check audit bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -35,6 +35,9 @@ test: setup  ## every test that needs nothing but this
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+stores: setup  ## the contract tests of object stores on a real Ceph gateway and on Azurite, where these can be installed
+	STABLELOG_STORES=1 $(BIN)/python -m pytest -q -rs tests/env/objects/test_contract.py -k "ceph or azurite"
 
 mutants: setup  ## a mutant for each protocol rule, and the test that has to catch it; ONLY=text for some
 	$(BIN)/python -m tests.mutants rules $(if $(ONLY),--only "$(ONLY)")

@@ -456,3 +456,13 @@ def test_the_table_of_rights_is_the_codes():
     assert {row[0] for row in told if row[1] == "none"} == {
         api.message_name for api, rights in RIGHTS.items() if not rights
     }
+
+
+def test_the_table_of_stores_has_every_promise():
+    from peers.object_stores import AZURITE_VERSION
+    from stablelog.env.objects.check import TRIALS
+
+    assert f"| Azurite {AZURITE_VERSION} |" in OPERATING
+
+    (rows,) = re.findall(r"\| promise \| directory \|.*\n\|[-|]*\n((?:\|.*\n)+)", OPERATING)
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows.splitlines()] == list(TRIALS)

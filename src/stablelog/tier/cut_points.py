@@ -76,21 +76,22 @@ def encode_cut_points(
     while position < summary.log_size:
         chunk = read(position, min(READ_SIZE, summary.log_size - position))
         try:
-            headers, _ = raw_headers_in(chunk)
+            headers, size = raw_headers_in(chunk)
         except DamageError:
             raise _is_other(summary) from None
         if not headers:
             raise _is_other(summary)
-        begin = 0
-        for number, header in enumerate(headers):
-            if position - last >= distance:
-                crc, begin, last = crc32c(b"".join(headers[begin:number]), crc), number, position
+        begin, at = 0, position
+        position += size
+        for number, header in enumerate(headers if position - last > distance else ()):
+            if at - last >= distance:
+                crc, begin, last = crc32c(b"".join(headers[begin:number]), crc), number, at
                 (base_offset,) = BASE_OFFSET.unpack_from(header)
                 if not summary.base_offset < base_offset < summary.end_offset:
                     raise _is_other(summary)
-                points += CUT_POINT.pack(base_offset - summary.base_offset, position)
+                points += CUT_POINT.pack(base_offset - summary.base_offset, at)
                 crcs += HEADER_CRC.pack(crc)
-            position += LENGTH_AND_OFFSET_SIZE + LENGTH.unpack_from(header, LENGTH_AT)[0]
+            at += LENGTH_AND_OFFSET_SIZE + LENGTH.unpack_from(header, LENGTH_AT)[0]
         crc = crc32c(b"".join(headers[begin:]), crc)
     if position != summary.log_size or crc != summary.log_crc:
         raise _is_other(summary)

@@ -1,14 +1,19 @@
 """Every object store keeps the same promises: the real ones, the simulation and the test server."""
 
+import contextlib
+import os
 import threading
 import time
 import urllib.request
 
 import pytest
 
+from peers import object_stores
+from peers.object_stores import NotAvailableError
+from stablelog.env.objects.check import check, require_conditions
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore, Patience
-from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import HOSTILE, SimObjects
 
@@ -41,9 +46,36 @@ def moto():
     server.stop()
 
 
-@pytest.fixture(params=["directory", "memory", "s3", "moto", "simulated", "hostile"])
+def real(serve):
+    """Run a real store; skip its tests where it cannot be had."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(serve())
+        except NotAvailableError as missing:
+            pytest.skip(str(missing))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ceph():
+    yield from real(object_stores.ceph)
+
+
+@pytest.fixture(scope="module")
+def azurite():
+    yield from real(object_stores.azurite)
+
+
+# `make stores` runs the tests on real stores, too.
+REAL = ["ceph", "azurite"] if os.environ.get("STABLELOG_STORES") else []
+
+
+@pytest.fixture(params=["directory", "memory", "s3", "moto", "simulated", "hostile", *REAL])
 def store(request, tmp_path, s3):
     match request.param:
+        case "ceph" | "azurite":
+            found = request.getfixturevalue(request.param)
+            return open_store(f"{found.url}/{tmp_path.name}", allow_http=True, options=found.options)
         case "directory":
             return open_store((tmp_path / "objects").as_uri())
         case "memory":
@@ -239,3 +271,26 @@ def test_a_prefix_of_any_name_holds_objects(prefix, tmp_path, s3):
         store.delete("a/1")
         store.delete("a/2")
         assert store.list_after("a") == []
+
+
+def test_a_store_keeps_every_promise_that_the_command_checks(store):
+    assert [finding for finding in check(store) if finding.fault] == []
+
+
+@pytest.mark.skipif(not REAL, reason="make stores runs it")
+def test_a_ceph_bucket_with_versions_of_objects_is_refused(ceph):
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=ceph.options["aws_endpoint"],
+        aws_access_key_id=ceph.options["aws_access_key_id"],
+        aws_secret_access_key=ceph.options["aws_secret_access_key"],
+        region_name=ceph.options["aws_region"],
+    )
+    client.create_bucket(Bucket="versioned")
+    store = open_store("s3://versioned/prefix", allow_http=True, options=ceph.options)
+    require_conditions(store, "before")
+    client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    with pytest.raises(StablelogError, match=r"is not safe: .* ignores If-None-Match"):
+        require_conditions(store, "after")
