@@ -14,6 +14,7 @@ from stablelog.tier.chain import (
     decode_link,
     encode_link,
     last_manifest,
+    same_payload,
 )
 from stablelog.tier.names import ChainName
 from tests.tier.chain_world import PARTITION, World, lost_rows
@@ -63,16 +64,16 @@ def test_epochs_are_taken_one_after_the_other():
 def test_a_take_over_gets_the_last_manifest_and_fences_the_one_before():
     store = Store()
     first, second = Chain(PARTITION, 1, NONCES[1]), Chain(PARTITION, 2, NONCES[2])
-    assert store(first.take_over()) is None
+    assert store(first.take_over(same_payload)) is None
     assert store(last_manifest(PARTITION)) is None
     store(first.publish(b"one"))
     store(first.publish(b"two"))
-    assert store(second.take_over()) == b"two"
+    assert store(second.take_over(same_payload)) == b"two"
     assert store.names() == [f"{1:010}-{number:012}" for number in range(4)] + [f"{2:010}-{0:012}"]
     with pytest.raises(FencedError, match="another broker has taken over"):
         store(first.publish(b"three"))
     with pytest.raises(FencedError, match="a broker of epoch 2 has taken over"):
-        store(Chain(PARTITION, 1, NONCES[1]).take_over())
+        store(Chain(PARTITION, 1, NONCES[1]).take_over(same_payload))
     assert store(last_manifest(PARTITION)) == b"two"
     store(second.publish(b"four"))
     assert store(last_manifest(PARTITION)) == b"four"
@@ -81,10 +82,10 @@ def test_a_take_over_gets_the_last_manifest_and_fences_the_one_before():
 def test_a_broker_that_never_published_is_fenced_too():
     store = Store()
     first, second, third = (Chain(PARTITION, epoch, NONCES[epoch]) for epoch in (1, 2, 3))
-    store(first.take_over())
+    store(first.take_over(same_payload))
     store(first.publish(b"one"))
-    store(second.take_over())
-    assert store(third.take_over()) == b"one"
+    store(second.take_over(same_payload))
+    assert store(third.take_over(same_payload)) == b"one"
     with pytest.raises(FencedError):
         store(second.publish(b"two"))
 
@@ -92,28 +93,28 @@ def test_a_broker_that_never_published_is_fenced_too():
 def test_old_manifests_may_go_and_never_the_last_of_an_epoch_its_claim_or_its_fence():
     store = Store()
     first = Chain(PARTITION, 1, NONCES[1])
-    store(first.take_over())
+    store(first.take_over(same_payload))
     for number in range(20):
         store(first.publish(b"%d" % number))
     old = store(first.removable())
     assert old == [PARTITION.chain_key(ChainName(1, number)) for number in range(1, 21 - MANIFESTS_KEPT)]
     second = Chain(PARTITION, 2, NONCES[2])
-    store(second.take_over())
+    store(second.take_over(same_payload))
     all_but_last = [PARTITION.chain_key(ChainName(1, number)) for number in range(1, 20)]
     assert store(second.removable()) == all_but_last, "a lower epoch keeps its last manifest"
     store(second.publish(b"x"))
     assert store(second.removable(0)) == all_but_last
-    store(Chain(PARTITION, 3, NONCES[3]).take_over())
+    store(Chain(PARTITION, 3, NONCES[3]).take_over(same_payload))
     with pytest.raises(FencedError, match="a broker of epoch 3"):
         store(second.removable())
 
 
 def test_who_has_not_taken_over_publishes_nothing():
     store = Store()
-    store(Chain(PARTITION, 3, NONCES[3]).take_over())
+    store(Chain(PARTITION, 3, NONCES[3]).take_over(same_payload))
     late = Chain(PARTITION, 2, NONCES[2])
     with pytest.raises(FencedError):
-        store(late.take_over())
+        store(late.take_over(same_payload))
     for steps in (lambda: late.publish(b"evil"), late.removable):
         with pytest.raises(AssertionError, match="take over first"):
             store(steps())
@@ -125,21 +126,21 @@ def test_an_object_that_lost_bytes_is_damage_and_no_fence(kind):
     for size in (0, 5, LINK.size - 1, LINK.size):
         store = Store()
         first = Chain(PARTITION, 1, NONCES[1])
-        store(first.take_over())
+        store(first.take_over(same_payload))
         store(first.publish(b"one"))
         store(first.publish(b"two"))
         if kind is Kind.FENCE:
-            store(Chain(PARTITION, 2, NONCES[2]).take_over())
+            store(Chain(PARTITION, 2, NONCES[2]).take_over(same_payload))
         key = PARTITION.chain_key(ChainName(1, 2 if kind is Kind.MANIFEST else 3))
         store.world.objects[key] = bytes(LINK.size)[:size]
         with pytest.raises(DamageError, match=key):
-            store(Chain(PARTITION, 3, NONCES[3]).take_over())
+            store(Chain(PARTITION, 3, NONCES[3]).take_over(same_payload))
 
 
 def test_a_reader_whose_manifest_is_deleted_meanwhile_reads_the_next_one():
     store = Store()
     chain = Chain(PARTITION, 1, NONCES[1])
-    store(chain.take_over())
+    store(chain.take_over(same_payload))
     store(chain.publish(b"one"))
     steps = last_manifest(PARTITION)
     get = steps.send(store.world.apply(next(steps)))
@@ -157,14 +158,14 @@ def test_keys_of_another_place_are_no_objects_of_the_chain():
     chain = Chain(PARTITION, 1, NONCES[1])
     for name in ("sub/0000000009-000000000000", "0000000009-00000000000", "\u0660" * 10 + "-" + "0" * 12):
         store.world.objects[f"{PARTITION.chain}/{name}"] = b""
-    assert store(chain.take_over()) is None
+    assert store(chain.take_over(same_payload)) is None
 
 
 def test_a_publication_of_unknown_result_is_repeated_before_the_next():
     """It may have been created: the next manifest must not take its number as another's."""
     store = Store()
     chain = Chain(PARTITION, 1, NONCES[1])
-    store(chain.take_over())
+    store(chain.take_over(same_payload))
     steps = chain.publish(b"one")
     request = next(steps)
     store.world.apply(request)
@@ -178,7 +179,7 @@ def test_a_publication_of_unknown_result_is_repeated_before_the_next():
 def test_damage_of_the_last_manifest_is_told_by_its_key():
     store = Store()
     chain = Chain(PARTITION, 1, NONCES[1])
-    store(chain.take_over())
+    store(chain.take_over(same_payload))
     store(chain.publish(b"content"))
     key = PARTITION.chain_key(ChainName(1, 1))
     whole = store.world.objects[key]
@@ -207,7 +208,7 @@ def test_an_object_of_the_chain_is_read_or_refused():
 def test_a_reader_asks_for_one_list_and_one_object():
     store = Store()
     chain = Chain(PARTITION, 1, NONCES[1])
-    store(chain.take_over())
+    store(chain.take_over(same_payload))
     store(chain.publish(b"one"))
     steps, answer, requests = last_manifest(PARTITION), None, []
     with pytest.raises(StopIteration):

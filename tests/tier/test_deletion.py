@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.errors import FencedError, StoreError
-from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest
+from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest, same_payload
 from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, Deletion, named_keys
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
 from stablelog.tier.names import INDEXES, LOG
@@ -63,7 +63,7 @@ class Store:
 
     def take_over(self, epoch):
         chain = Chain(PARTITION, epoch, bytes([epoch]) * 16)
-        self(chain.take_over())
+        self(chain.take_over(same_payload))
         return chain
 
     def publish(self, manifest):

@@ -240,6 +240,23 @@ class ReadableLog:
         for segment in self.log.segments:
             segment.prove_now()
 
+    def was_left_by(self, restored: Restored) -> bool:
+        """Whether this log is the one that a restore has made: whether it has the batch without records at the offsets
+        that the restore has left out. If the log begins after them, its leader epochs tell.
+
+        Raises:
+            DamageError: the log file of the batch is damaged.
+        """
+        if not restored.ranges:
+            return False
+        start, segments = restored.ranges[-1][0], self.log.segments
+        if self.log.epochs.epoch_of(start) != restored.leader_epoch or start >= self.end_offset:
+            return False
+        if start < self.start_offset:
+            return True
+        header = segments[segments.place_of(start)].header_at(start)
+        return header is not None and header.base_offset <= start and not header.record_count
+
     # -- read --------------------------------------------------------------------------------------------------
 
     def read(self, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool = True) -> Slice:

@@ -26,7 +26,7 @@ from stablelog.ops.restore_plan import Plan, make_plan
 from stablelog.ops.restore_report import GroupAhead, Report
 from stablelog.ops.restored_directory import Opened, RestoredDirectory
 from stablelog.ops.stored_cluster import all_partitions, read_commit_logs, read_settings, read_topics
-from stablelog.tier.chain import Chain
+from stablelog.tier.chain import Chain, same_payload
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
 
@@ -119,7 +119,7 @@ class _Restore:
 
     def _take_over(self, partition: RemotePartition) -> bytes | None:
         chain = self._chains[partition] = self._storage.chain(partition)
-        return self._prefix.run(chain.take_over(self._target.void))
+        return self._storage.take_over(chain, same_payload, self._target.void)
 
     def _publish(self, plan: Plan, settings: Dynamic) -> None:
         self._target.publishing(self._storage.nonce)

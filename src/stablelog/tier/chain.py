@@ -16,13 +16,17 @@ objects:
 
 A broker takes over the chain by these steps. None of the steps can be left out:
 
-1. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced.
-2. For each lower epoch that does not end with a fence, create a fence with the number after its last object.
-3. List the chain again. Go on only if every lower epoch ends with a fence; otherwise repeat step 2. A fence may have
-   come too late. For example, step 1 lists manifest 5 as the last one. Before step 2 creates the fence with number 6,
+1. List the chain, and check whether its last manifest and the local log are of one history. If they are not, stop: a
+   broker with another history must not stop the one that owns the chain.
+2. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced. If the
+   last manifest is another one than in step 1, check it.
+3. For each lower epoch that does not end with a fence, create a fence with the number after its last object.
+4. List the chain again. Go on only if every lower epoch ends with a fence; otherwise repeat step 3. A fence may have
+   come too late. For example, step 2 lists manifest 5 as the last one. Before step 3 creates the fence with number 6,
    the other broker publishes the manifests 6 to 20 and deletes manifest 6. The fence can then be created, but it does
    not stop the other broker, whose next manifest has the number 21.
-4. Begin with the content of the last manifest of the lower epochs: no lower epoch can publish another manifest now.
+5. Begin with the content of the last manifest of the lower epochs: no lower epoch can publish another manifest now. If
+   it is another one than in step 2, check it.
 
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
@@ -34,9 +38,9 @@ Format: docs/formats.md, "The chain of manifests".
 """
 
 import struct
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
@@ -131,24 +135,31 @@ class Chain:
         # The payload of the manifest that may have been created with the number `_next`; None if that is not in doubt.
         self._unsettled: bytes | None = None
 
-    def take_over(self, void: Collection[bytes] = ()) -> Steps[bytes | None]:
-        """Fence all brokers of lower epochs, and return the payload of the last manifest; None if there is none.
+    def take_over(
+        self, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
+    ) -> Steps[Result]:
+        """Fence all brokers of lower epochs. Return what `check` has returned for the last manifest.
 
         After a failure of the store, the caller calls this method again, until the method returns.
 
         Args:
+            check: called with the payload of the last manifest, or with None if there is none: before anything is
+                created, and again if the last manifest has changed. It raises DamageError if the manifest is of another
+                history than the local log.
             void: the nonces of interrupted restores, whose manifests do not count.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
-            DamageError: the last manifest is damaged or missing.
+            DamageError: the last manifest is damaged or missing, or `check` has refused it.
         """
         assert not self._is_owner, "the take-over is complete"
+        checked = yield from self._checked(None, check, void)
         if self._next == 0:
             yield from self._create(0, Kind.CLAIM, b"")
             self._next = 1
         while True:
-            links = yield from self._links()
+            checked = yield from self._checked(checked, check, void)
+            links = checked.links
             last = list({link.name.epoch: link for link in links if link.name.epoch < self._epoch}.values())
             unfenced = [link.name for link in last if link.kind is not Kind.FENCE]
             if not unfenced:
@@ -158,19 +169,38 @@ class Chain:
                 yield Create(key, encode_link(Kind.FENCE, self._epoch, self._nonce))
         for link in last:
             # `link.kind` is derived from the size in the listing. An object of this size is a fence only if its content
-            # is undamaged, so read it: `_read` raises DamageError if it is not.
-            yield from _read(self._partition, link.name, Kind.FENCE)
-        manifests = [
-            link.name for link in links if link.kind is Kind.MANIFEST and link.name.epoch < self._epoch
-        ]
-        payload = None
-        for name in reversed(manifests):
-            nonce, found = yield from _read(self._partition, name, Kind.MANIFEST)
-            if nonce not in void:
-                payload = found
-                break
+            # is undamaged, so read it: `_signed` raises DamageError if it is not.
+            key = self._partition.chain_key(link.name)
+            _signed(key, (yield Get(key)), Kind.FENCE)
         self._is_owner = True
-        return payload
+        return checked.result
+
+    def _checked(
+        self,
+        before: "_Checked[Result] | None",
+        check: Callable[[bytes | None], Result],
+        void: Collection[bytes],
+    ) -> "Steps[_Checked[Result]]":
+        """List the chain, and check its last manifest, unless it was checked before."""
+        missing = None
+        while True:
+            links = yield from self._links()
+            names = [one.name for one in links if one.kind is Kind.MANIFEST and one.name.epoch < self._epoch]
+            if before is not None and before.manifests == names:
+                return before._replace(links=links)
+            for name in reversed(names):
+                key = self._partition.chain_key(name)
+                content = yield Get(key)
+                if content is None and key != missing:
+                    missing = (
+                        key  # The broker that still owns the chain has deleted it: list the chain again.
+                    )
+                    break
+                nonce, payload = _signed(key, content, Kind.MANIFEST)
+                if nonce not in void:
+                    return _Checked(links, names, check(payload))
+            else:
+                return _Checked(links, names, check(None))
 
     def publish(self, payload: bytes) -> Steps[None]:
         """Publish a manifest, which replaces all earlier manifests of the partition.
@@ -252,6 +282,16 @@ class _Link(NamedTuple):
     kind: Kind
 
 
+class _Checked(NamedTuple, Generic[Result]):
+    """The chain as it was listed, the names of the manifests of lower epochs, and what the check of the last one has
+    returned.
+    """
+
+    links: list[_Link]
+    manifests: list[ChainName]
+    result: Result
+
+
 def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_Link]:
     """Return the chain's objects in a listing of the store, in their order. The size of an object shows whether it is a
     manifest, because only manifests have a payload.
@@ -300,10 +340,9 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
             return None
 
 
-def _read(partition: RemotePartition, name: ChainName, kind: Kind) -> Steps[tuple[bytes, bytes]]:
-    """Read a claim, manifest or fence that the store has listed. Return and raise as `_signed` does."""
-    key = partition.chain_key(name)
-    return _signed(key, (yield Get(key)), kind)
+def same_payload(payload: bytes | None) -> bytes | None:
+    """Return the payload of the last manifest: the check of a caller that has no local log."""
+    return payload
 
 
 def _signed(key: str, content: bytes | None, kind: Kind) -> tuple[bytes, bytes]:

@@ -9,11 +9,9 @@ Source: KIP-405.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from pathlib import Path
 
-from stablelog.errors import DamageError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
 from stablelog.log.indexes.summary import Summary
@@ -21,7 +19,6 @@ from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest
 from stablelog.tier.remote_segment import RemoteSegment
 
 
@@ -46,56 +43,6 @@ def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Se
 def view_start_of(partition: Partition) -> int:
     """Return the first position of a commit-ordered partition that is not deleted; 0 for another partition."""
     return 0 if partition.view is None else partition.view.start_offset
-
-
-def check_history(manifest: Manifest, segments: Iterable[Segment], directory: str) -> None:
-    """Check that the local segments and the segments in the store belong to the same log. They do not if the data
-    directory was copied and both copies are in use, or if an old data directory was restored.
-
-    Args:
-        manifest: the last manifest in the store.
-        segments: the local segments, oldest first.
-        directory: the directory of the partition in the store, for the message.
-
-    Raises:
-        DamageError: the local log ends before the last segment in the store, or divides its records in another way.
-    """
-    rows = {row.base_offset: row for row in manifest.segments}
-    copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
-    copied_start = manifest.segments[0].base_offset if manifest.segments else 0
-    end_offset = 0
-    for segment in segments:
-        end_offset = segment.end_offset
-        is_compared = copied_start <= segment.base_offset < copied_end
-        if is_compared and not _is_same(rows.get(segment.base_offset), segment):
-            raise DamageError(
-                f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
-                "store and the data directory are not of the same log. Restore the data directory, or use another prefix"
-            )
-    if end_offset < copied_end:
-        raise DamageError(
-            f"the object store has segments of {directory} up to offset {copied_end}, and the local log ends at offset "
-            f"{end_offset}: the store and the data directory are not of the same log. Restore the data directory, or use "
-            "another prefix"
-        )
-
-
-def _is_same(row: RemoteSegment | None, segment: Segment) -> bool:
-    """Whether a remote segment can be a copy of a local segment. Aborted data may have been removed from one of the
-    two: this one is smaller and has fewer records, but as many committed records as the other.
-    """
-    if row is None or row.end_offset != segment.end_offset:
-        return False
-    if row.size == segment.size:
-        return True
-    if row.summary is None or segment.summary is None:
-        return False
-    less, more = sorted((row.summary, segment.summary), key=attrgetter("log_size"))
-    return (
-        less.record_count < more.record_count
-        and less.committed_count == more.committed_count
-        and less.max_timestamp <= more.max_timestamp
-    )
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:

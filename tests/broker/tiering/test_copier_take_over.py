@@ -9,6 +9,7 @@ from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FIL
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.tier.chain import same_payload
 from stablelog.tier.local_state import LocalState
 from tests.broker.tiering.world import World, lines
 from tests.tier.tiered_log import PARTITION
@@ -83,9 +84,10 @@ def test_a_start_checks_the_store_once_for_all_its_partitions(monkeypatch):
     asked = []
     objects.between = lambda call, key: asked.append(key)
     for _ in range(3):
-        world.storage.take_over(
-            world.storage.chain(PARTITION)
-        ) if world.storage.epoch else world.storage.begin()
+        if world.storage.epoch:
+            world.storage.take_over(world.storage.chain(PARTITION), same_payload)
+        else:
+            world.storage.begin()
     assert len([key for key in asked if key.startswith("check/")]) == 5
 
 

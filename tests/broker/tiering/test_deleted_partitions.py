@@ -12,7 +12,7 @@ from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import RefusedError, StoreError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.tier.chain import Chain, Kind, claim_epoch, decode_link
+from stablelog.tier.chain import Chain, Kind, claim_epoch, decode_link, same_payload
 from stablelog.tier.names import chain_name_of
 from stablelog.tier.pins import Pin, encode_pin
 from stablelog.tier.prefix import Prefix
@@ -273,7 +273,7 @@ def test_a_broker_that_another_one_has_fenced_deletes_nothing(tmp_path, caplog):
             await with_two_topics(one)
             partition, prefix = one.remote(), Prefix(open_store(f"file://{tmp_path}/store"))
             epoch = prefix.run(claim_epoch(b"another start ..."[:16]))
-            prefix.run(Chain(partition, epoch, b"another start ..."[:16]).take_over())
+            prefix.run(Chain(partition, epoch, b"another start ..."[:16]).take_over(same_payload))
             delete_topic(one.broker.topics, "t")
             before = of_segments(tmp_path)
             for _ in range(2):

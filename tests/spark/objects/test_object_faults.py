@@ -28,7 +28,7 @@ from stablelog.spark.source.readable import to_read
 from stablelog.spark.source.reader import StablelogReader
 from stablelog.spark.source.tiered_log import TieredLog
 from stablelog.testing.s3 import Fault
-from stablelog.tier.chain import Chain, claim_epoch
+from stablelog.tier.chain import Chain, claim_epoch, same_payload
 from stablelog.tier.cut_points import cut_points
 from stablelog.tier.manifest import encode_manifest
 from stablelog.tier.pins import decode_pin
@@ -161,7 +161,7 @@ def delete_up_to(server, options, topic, segment_count):
     nonce = uuid.uuid4().bytes
     epoch = prefix.run(claim_epoch(nonce))
     chain = Chain(partition, epoch, nonce)
-    prefix.run(chain.take_over())
+    prefix.run(chain.take_over(same_payload))
     gone = manifest.segments[:segment_count]
     marked = manifest.with_log_start(gone[-1].end_offset, 0, 0)
     prefix.run(chain.publish(encode_manifest(marked, 0)))

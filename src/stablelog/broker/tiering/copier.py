@@ -27,14 +27,15 @@ from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.progress import Progress
 from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.broker.tiering.taking_over import take_over
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.tiering.uploads import Uploads
 from stablelog.broker.topics.topic import Topic
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, FencedError, StablelogError, StoreError, UnavailableError
+from stablelog.errors import FencedError, StablelogError, StoreError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
-from stablelog.tier.copying import check_history, view_start_of
+from stablelog.tier.copying import view_start_of
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, Segments, encode_manifest
@@ -64,6 +65,7 @@ class _Owned:
         manifest: the last published manifest.
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
+        is_foreign: whether the store says something of the partition that is not true of the local log.
         deletion: what is deleted from the store.
     """
 
@@ -72,6 +74,7 @@ class _Owned:
     deletion: Deletion
     unrecorded: dict[uuid.UUID, bytes] = field(default_factory=dict)
     is_recorded: bool = False
+    is_foreign: bool = False
 
 
 @dataclass(slots=True)
@@ -178,7 +181,9 @@ class Copier:
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
         """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
-        if not remote.is_known or (owned is not None and (owned.deletion.gone or not owned.is_recorded)):
+        if not remote.is_known:
+            return True
+        if owned is not None and (owned.deletion.gone or not owned.is_recorded or owned.is_foreign):
             return True
         waiting = self._plan.waiting(partition, remote.end_offset)
         progress.planned(waiting)
@@ -354,57 +359,14 @@ class Copier:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
 
     async def _take_over(self, partition: Partition, remote: RemoteLog) -> _Owned:
-        """Take over the chain of a partition's manifests. Return the last published manifest.
-
-        Raises:
-            FencedError: a broker of a greater epoch has taken over.
-            DamageError: the manifest is damaged, has fewer segments than the one that is recorded locally, or is that
-                of another log; or the recorded log start is damaged.
-        """
-        state = LocalState(self._disk, partition.directory)
-        log_start = await in_thread(self._threads, state.read_start)
-        chain = self._storage.chain(remote.partition)
-        payload = await in_thread(self._threads, self._storage.take_over, chain)
-        manifest, contents = None, dict[uuid.UUID, bytes]()
-        if payload is not None:
-            known = remote.manifest if remote.is_known else None
-            manifest, contents = await in_thread(
-                self._threads, self._storage.prefix.read_manifest, remote.partition, payload, known
-            )
-        if manifest is not None and manifest.cluster_id != self._storage.cluster_id:
-            raise DamageError(
-                f"the manifest of {remote.partition.directory} was written by cluster {manifest.cluster_id}, and this is "
-                f"cluster {self._storage.cluster_id}"
-            )
-        if remote.is_known and remote.manifest.segments:
-            known_end = remote.manifest.segments[-1].end_offset
-            # The last segments may be gone because the log start has passed them.
-            found_end = manifest.end_offset if manifest is not None else 0
-            if found_end < known_end:
-                raise DamageError(
-                    f"the object store has segments of {remote.partition.directory} up to offset {found_end}, and the "
-                    f"broker has published them up to offset {known_end}: objects are lost. Restore the store"
-                )
-        if manifest is None:
-            if not remote.is_known and partition.start_offset > 0:
-                # Segments that were deleted from the local disk may be in the store. So it is an error if the
-                # partition's record of its remote tier exists and is damaged.
-                await in_thread(self._threads, state.read)
-            manifest = Manifest(self._storage.cluster_id, partition.start_offset)
-            return await self._owned_now(remote, chain, manifest, contents)
-        directory = remote.partition.directory
-        await in_thread(self._threads, check_history, manifest, partition.segments(), directory)
-        # The log start offset in the partition's directory may be greater than that of the manifest. A partition
-        # without a known manifest has not read it yet.
-        remote.note_start(log_start)
-        return await self._owned_now(remote, chain, manifest, contents)
-
-    async def _owned_now(
-        self, remote: RemoteLog, chain: Chain, manifest: Manifest, contents: dict[uuid.UUID, bytes]
-    ) -> _Owned:
+        """Take over the chain of a partition's manifests. Raises as `take_over`."""
+        taken = await take_over(self._storage, self._disk, self._threads, partition, remote)
+        manifest = taken.last.manifest
         # In a thread, because a manifest may have many marked segments.
-        deletion = await in_thread(self._threads, Deletion, remote.partition, chain, manifest, self._now_s())
-        return _Owned(chain, manifest, deletion, contents)
+        deletion = await in_thread(
+            self._threads, Deletion, remote.partition, taken.chain, manifest, self._now_s()
+        )
+        return _Owned(taken.chain, manifest, deletion, taken.contents, is_foreign=taken.last.is_foreign)
 
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
@@ -413,8 +375,8 @@ class Copier:
         with the log start offset, if one of them is new.
         """
         gone = set(owned.deletion.gone)
-        is_new = self.has_new_start(partition) or self._has_new_topic(partition, owned)
-        if not rows and not gone and not is_new:
+        is_new = bool(rows or gone or owned.is_foreign) or self.has_new_start(partition)
+        if not is_new and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows, gone)
@@ -426,7 +388,7 @@ class Copier:
             owned.unrecorded[part.part_id] = content
         payload = await in_thread(self._threads, encode_manifest, manifest, self._now_ms())
         await in_thread_to_its_end(self._threads, self._send, owned, manifest, payload)
-        owned.manifest, owned.is_recorded = manifest, False
+        owned.manifest, owned.is_recorded, owned.is_foreign = manifest, False, False
         self.deleted_count += len(gone)
         await self._record(partition, remote, owned, payload)
         if rows and not self._plan.is_routine:

@@ -21,7 +21,7 @@ from typing import Final
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.errors import FencedError, StablelogError
-from stablelog.tier.chain import Chain
+from stablelog.tier.chain import Chain, same_payload
 from stablelog.tier.deletion import Deletion
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -90,7 +90,7 @@ class DeletedPartitions:
         run, now_s, delay_s = self._storage.prefix.run, self._now_s(), self._delay_s()
         if partition not in self._taken:
             chain = self._storage.chain(partition)
-            self._storage.take_over(chain)
+            self._storage.take_over(chain, same_payload)
             self._storage.mark_deleted(partition)
             self._taken[partition] = chain, Deletion(partition, chain, self._empty, now_s)
         chain, deletion = self._taken[partition]

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.objects.check import require_conditions
@@ -16,7 +16,7 @@ from stablelog.errors import (
     ObjectExistsError,
     UsageError,
 )
-from stablelog.tier.chain import NONCE_SIZE, Chain, claim_epoch
+from stablelog.tier.chain import NONCE_SIZE, Chain, Result, claim_epoch
 from stablelog.tier.manifest import Part
 from stablelog.tier.names import CLUSTER, ChainName, RemotePartition, settings_key
 from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
@@ -87,20 +87,27 @@ class RemoteStorage:
                 require_conditions(self.store, self.nonce.hex())
                 self._proven_s = self._now_s()
 
-    def take_over(self, chain: Chain) -> bytes | None:
-        """Take over a chain. Return the payload of its last manifest; None if there is none.
+    def take_over(
+        self, chain: Chain, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
+    ) -> Result:
+        """Take over a chain. Return what `check` has returned for its last manifest.
 
         The check of the store is repeated, because a setting of the store may have changed since the start. With
         versions of objects, for example, some stores tell two writers that they have created an object.
 
+        Args:
+            chain: the chain.
+            check: looks at the last manifest, as in `Chain.take_over`.
+            void: the nonces of interrupted restores, whose manifests do not count.
+
         Raises:
             FencedError: a broker of a greater epoch has taken over.
-            DamageError: an object of the chain is damaged.
+            DamageError: an object of the chain is damaged, or `check` has refused the last manifest.
             StoreError: the store does not answer, or rejects requests.
             StablelogError: the store ignores the condition of a conditional put. Nothing was changed in the chain.
         """
         self._prove()
-        return self.prefix.run(chain.take_over())
+        return self.prefix.run(chain.take_over(check, void))
 
     def stop(self, error: FencedError) -> None:
         """Change nothing in the store any more, because another broker has taken over. The first error is logged."""

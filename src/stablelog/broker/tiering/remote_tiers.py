@@ -65,8 +65,11 @@ class RemoteTiers:
         """
         manifest = self._recorded(topic, partition, is_recorded=is_recorded)
         partition.remote = self._remote(topic, partition, manifest)
-        if partition.restored is None and manifest is not None and manifest.published is not None:
-            partition.restored = manifest.published.restored
+        published = None if manifest is None else manifest.published
+        said = None if published is None else published.restored
+        # The file `restored` was lost, or an early release has recorded the manifest of another incarnation.
+        if partition.restored is None and said is not None and partition.was_left_by(said):
+            partition.restored = said
 
     def for_copies(self, topic: Topic, partition: Partition) -> RemoteLog:
         """Return the list of remote segments of a coordinator's log, from the record in its directory. No reader uses

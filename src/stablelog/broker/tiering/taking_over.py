@@ -1,0 +1,93 @@
+"""Takes over the chain of a partition's manifests: checks the history, claims the chain, and fences earlier brokers."""
+
+import logging
+import uuid
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.broker.topic_names import is_coordinator_log
+from stablelog.env.disk import Disk
+from stablelog.log.partition import Partition
+from stablelog.tier.chain import Chain
+from stablelog.tier.history import LocalHistory, TakenOver, taken_over
+from stablelog.tier.local_state import LocalState
+from stablelog.tier.remote_log import RemoteLog
+
+log = logging.getLogger(__name__)
+
+
+class Taken(NamedTuple):
+    """A chain that was taken over.
+
+    Attributes:
+        chain: the chain.
+        last: its last manifest, as it holds for the local log.
+        contents: the contents of those parts of the manifest that were loaded, by the id of the part.
+    """
+
+    chain: Chain
+    last: TakenOver
+    contents: dict[uuid.UUID, bytes]
+
+
+async def take_over(
+    storage: RemoteStorage, disk: Disk, threads: Executor, partition: Partition, remote: RemoteLog
+) -> Taken:
+    """Take over the chain of a partition's manifests.
+
+    Args:
+        storage: the object store.
+        disk: the disk of the partition.
+        threads: sends the requests to the store.
+        partition: the partition.
+        remote: the list of its remote segments.
+
+    Raises:
+        FencedError: a broker of a greater epoch has taken over.
+        DamageError: the last manifest is damaged, or of another history than the local log, or the store has lost
+            segments; or what the directory records of the remote tier is damaged.
+        StoreError: the store does not answer.
+    """
+    state = LocalState(disk, partition.directory)
+    log_start = await in_thread(threads, state.read_start)
+    # The recorded log start offset may be greater than that of the manifest. A partition without a known manifest has
+    # not read it yet.
+    remote.note_start(log_start)
+    if is_coordinator_log(partition.topic):
+        log_start = max(log_start, partition.start_offset)
+    recorded = remote.manifest if remote.is_known else None
+    local = LocalHistory(
+        remote.partition.directory,
+        storage.cluster_id,
+        partition.segments(),
+        partition.start_offset,
+        log_start,
+        recorded,
+        partition.restored,
+    )
+    chain = storage.chain(remote.partition)
+
+    def check(payload: bytes | None) -> tuple[TakenOver, dict[uuid.UUID, bytes]]:
+        if payload is None:
+            if recorded is None and local.start_offset > 0:
+                # Segments that were deleted from the local disk may be in the store. So it is an error if the
+                # partition's record of its remote tier exists and is damaged.
+                state.read()
+            return taken_over(None, local), {}
+        manifest, contents = storage.prefix.read_manifest(remote.partition, payload, recorded)
+        return taken_over(manifest, local), contents
+
+    last, contents = await in_thread(threads, storage.take_over, chain, check)
+    if last.lost is not None:
+        log.warning(
+            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. They were only there, "
+            "and cannot be read any more",
+            partition.topic,
+            partition.index,
+            last.lost[0],
+            last.lost[1] - 1,
+            storage.store.url,
+        )
+    return Taken(chain, last, contents)

@@ -1,0 +1,174 @@
+"""What a partition's directory proves of the last manifest in the store: whether both are of one history, and what of the
+manifest holds for the local log.
+
+Another incarnation of the partition may have published the manifest: a broker on a copy of the data directory, or one on
+a restored directory. Its log and the local one were the same up to some offset, and differ after it. Each may have
+acknowledged records after this offset. So nothing of its manifest is true here until the local log, or what this
+directory has recorded of its remote tier, proves it:
+
+- The segments must be those of the local log, batch for batch, and those that this directory has published. The local
+  log must not end before them. Otherwise the manifest is refused.
+- The log start offset may be greater than the recorded one: the other incarnation has deleted records. Records that are
+  only in the store are then gone, and the log start follows. It never passes a record of the local log: such a manifest
+  is refused.
+- The offsets that a restore has left out are those of this log only if this directory says so. The next manifest says
+  what is true of this log.
+"""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from stablelog.errors import DamageError
+from stablelog.log.files.restored import Restored
+from stablelog.log.segments.segment import Segment
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
+
+ADVICE = "Restore the data directory, or use another prefix"
+
+
+class LocalHistory(NamedTuple):
+    """What the directory of a partition says about its history.
+
+    Attributes:
+        directory: the directory of the partition in the store, for messages.
+        cluster_id: the id of the cluster.
+        segments: the local segments, oldest first.
+        start_offset: the first offset of the local log.
+        log_start: the recorded log start offset of the remote tier; for a coordinator's log, that of the local log.
+        recorded: the last manifest that was recorded in the directory; None if that is not known.
+        restored: what restores of this directory have left out; None if it was never restored.
+    """
+
+    directory: str
+    cluster_id: str
+    segments: Sequence[Segment]
+    start_offset: int
+    log_start: int
+    recorded: Manifest | None
+    restored: Restored | None
+
+
+class TakenOver(NamedTuple):
+    """The last manifest in the store, as it holds for the local log.
+
+    Attributes:
+        manifest: the manifest.
+        is_foreign: whether the store says something of the partition that is not true of the local log, so that the
+            next manifest must be published soon.
+        lost: the offsets of records that were only in the store, and that another incarnation has deleted; None if
+            there are none.
+    """
+
+    manifest: Manifest
+    is_foreign: bool = False
+    lost: tuple[int, int] | None = None
+
+
+def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
+    """Return the last manifest in the store, as it holds for the local log.
+
+    Args:
+        manifest: the last manifest; None if there is none.
+        local: the history of the directory.
+
+    Raises:
+        DamageError: the manifest is of another cluster or of another history, or the store has lost segments.
+    """
+    if manifest is not None and manifest.cluster_id != local.cluster_id:
+        raise DamageError(
+            f"the manifest of {local.directory} was written by cluster {manifest.cluster_id}, and this is cluster "
+            f"{local.cluster_id}"
+        )
+    _check_known(manifest, local)
+    if manifest is None:
+        return TakenOver(Manifest(local.cluster_id, local.start_offset))
+    check_history(manifest, local.segments, local.directory)
+    known_start = max(local.log_start, 0 if local.recorded is None else local.recorded.log_start)
+    if manifest.log_start > max(known_start, local.start_offset):
+        raise DamageError(
+            f"the last manifest of {local.directory} begins at offset {manifest.log_start}, and the local log at offset "
+            f"{local.start_offset}: a broker on another data directory has deleted records that this one keeps. {ADVICE}"
+        )
+    is_deleted = local.recorded is not None and manifest.log_start > known_start
+    lost = (known_start, manifest.log_start) if is_deleted else None
+    published = manifest.published
+    is_foreign = published is not None and published.restored != local.restored
+    if published is not None and is_foreign:
+        published = published._replace(restored=local.restored)
+    return TakenOver(manifest._replace(published=published), is_foreign, lost)
+
+
+def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
+    """Check that the store has the segments that this directory has published."""
+    if local.recorded is None or not local.recorded.segments:
+        return
+    known_end = local.recorded.segments[-1].end_offset
+    # The last segments may be gone because the log start has passed them.
+    found_end = manifest.end_offset if manifest is not None else 0
+    if found_end < known_end:
+        raise DamageError(
+            f"the object store has segments of {local.directory} up to offset {found_end}, and the broker has published "
+            f"them up to offset {known_end}: objects are lost. Restore the store"
+        )
+    assert manifest is not None
+    found = {one.base_offset: one.segment_id for one in manifest.segments}
+    for one in local.recorded.segments:
+        is_live = one.state is SegmentState.COPY_FINISHED and one.end_offset > manifest.log_start
+        if is_live and found.get(one.base_offset) != one.segment_id:
+            raise DamageError(
+                f"the last manifest of {local.directory} lacks the copy of segment {one.base_offset} that this data "
+                f"directory has published: the store and the data directory are not of the same log. {ADVICE}"
+            )
+
+
+def check_history(manifest: Manifest, segments: Iterable[Segment], directory: str) -> None:
+    """Check that the local segments and the segments in the store belong to the same log. They do not if the data
+    directory was copied and both copies are in use, or if an old data directory was restored.
+
+    Args:
+        manifest: the last manifest in the store.
+        segments: the local segments, oldest first.
+        directory: the directory of the partition in the store, for the message.
+
+    Raises:
+        DamageError: the local log ends before the last segment in the store, or has other batches.
+    """
+    rows = {row.base_offset: row for row in manifest.segments}
+    copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
+    copied_start = manifest.segments[0].base_offset if manifest.segments else 0
+    end_offset = 0
+    for segment in segments:
+        end_offset = segment.end_offset
+        is_compared = copied_start <= segment.base_offset < copied_end
+        if is_compared and not is_same(rows.get(segment.base_offset), segment):
+            raise DamageError(
+                f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
+                f"store and the data directory are not of the same log. {ADVICE}"
+            )
+    if end_offset < copied_end:
+        raise DamageError(
+            f"the object store has segments of {directory} up to offset {copied_end}, and the local log ends at offset "
+            f"{end_offset}: the store and the data directory are not of the same log. {ADVICE}"
+        )
+
+
+def is_same(row: RemoteSegment | None, segment: Segment) -> bool:
+    """Whether a remote segment can be a copy of a local segment. Aborted data may have been removed from one of the
+    two: this one is smaller and has fewer records, but as many committed records as the other. Without that, the headers
+    of all batches are the same, and with them the CRCs of the batches.
+    """
+    if row is None or row.end_offset != segment.end_offset:
+        return False
+    if row.summary is None or segment.summary is None:
+        return row.size == segment.size
+    if row.size == segment.size:
+        return row.summary.log_crc == segment.summary.log_crc
+    less, more = sorted((row.summary, segment.summary), key=attrgetter("log_size"))
+    return (
+        less.record_count < more.record_count
+        and less.committed_count == more.committed_count
+        and less.max_timestamp <= more.max_timestamp
+    )
