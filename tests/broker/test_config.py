@@ -67,6 +67,17 @@ def test_a_listener_that_serves_everyone_on_the_network_needs_a_setting_named_fo
     BrokerConfig({"listeners": f"SSL://{address}:9092", "listener.name.ssl.ssl.client.auth": "required"})
 
 
+def test_metrics_that_others_can_read_need_the_same_setting():
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
+        given = {"stablelog.metrics.host": host, "stablelog.metrics.port": "9100"}
+        with pytest.raises(UsageError, match=r"metrics\.host=.*no login.*allow\.unauthenticated=true"):
+            BrokerConfig(given)
+        BrokerConfig(given | {"stablelog.listeners.allow.unauthenticated": "true"})
+        BrokerConfig(given | {"stablelog.metrics.port": "-1"})
+    for host in ("127.0.0.1", "::1", "localhost"):
+        BrokerConfig({"stablelog.metrics.host": host, "stablelog.metrics.port": "9100"})
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost", ""])
 def test_a_listener_on_the_loopback_address_needs_no_login(host):
     address = f"[{host}]" if ":" in host else host

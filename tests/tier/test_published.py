@@ -2,10 +2,11 @@
 
 import pytest
 
+from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError
 from stablelog.log.files.restored import Restored
-from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
-from stablelog.tier.published import Published, published_of
+from stablelog.tier.manifest import HEAD_KEY, Manifest, decode_manifest, encode_manifest
+from stablelog.tier.published import PARTITION_COUNT_MAX, Published, published_of
 
 RESTORED = Restored(((5, 9), (12, 15)), 3_000, -1, 7, 1_000)
 PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED, view_start=9)
@@ -27,6 +28,7 @@ def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
         {"log_end": "17"},
         {"time_ms": None},
         {"partition_count": True},
+        {"partition_count": 1e400},
         {"configs": []},
         {"configs": {"retention.ms": 5}},
         {"restored": {"ranges": [[5]]}},
@@ -38,3 +40,17 @@ def test_other_values_are_refused(change):
         published_of({"published": PUBLISHED.fields() | change})
     with pytest.raises(DamageError, match="describes its topic"):
         published_of({"published": {"log_end": 17}})
+
+
+def test_more_partitions_than_a_topic_may_have_are_refused():
+    """A restore and a Spark read would go through all of them."""
+    assert published_of({"published": PUBLISHED.fields() | {"partition_count": PARTITION_COUNT_MAX}})
+    with pytest.raises(DamageError, match=r"has 1000000000000 partitions; at most 100000 are allowed"):
+        published_of({"published": PUBLISHED.fields() | {"partition_count": 10**12}})
+
+
+def test_a_manifest_whose_head_is_nested_deeply_is_damaged():
+    head = b'{"version":1,"cluster":"x","log_start":0,"count":0,"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    content = encode_batch([Record(0, 0, HEAD_KEY, head)], base_offset=0, leader_epoch=0)
+    with pytest.raises(DamageError, match="nested too deeply"):
+        decode_manifest(content)

@@ -94,6 +94,7 @@ class BrokerConfig:
             self._given_values[name] = setting.read(text, name)
         self._values = self._given_values
         self.listeners = self._find_listeners()
+        self._check_metrics()
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
             raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
         if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
@@ -140,6 +141,16 @@ class BrokerConfig:
                         f"{setting} names the listener {name}, and listeners has {', '.join(names)}"
                     )
         return tuple(self._listener(address, advertised.get(address.name)) for address in addresses)
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that everyone on the network could read, unless a setting accepts the risk."""
+        host: str = self["stablelog.metrics.host"]
+        is_safe = self["stablelog.metrics.port"] < 0 or is_loopback(host)
+        if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
+            raise UsageError(
+                f"stablelog.metrics.host={host}: everyone who reaches this address could read the metrics, because they "
+                "have no login. Use 127.0.0.1; or accept the risk with stablelog.listeners.allow.unauthenticated=true"
+            )
 
     def _listener(self, address: Address, advertised: tuple[str, int] | None) -> Listener:
         protocols: Mapping[str, SecurityProtocol] = self["listener.security.protocol.map"]

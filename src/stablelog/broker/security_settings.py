@@ -64,8 +64,8 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "stablelog.listeners.allow.unauthenticated",
         boolean(),
         "false",
-        "Whether a listener that does not authenticate its clients may listen on an address that other machines reach. "
-        "Everyone on the network could then do everything.",
+        "Whether a listener that does not authenticate its clients, or the metrics, may listen on an address that other "
+        "machines reach. Everyone on the network could then do everything, or read the metrics.",
     ),
     # TLS
     Setting(

@@ -7,11 +7,11 @@ import base64
 import binascii
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, NamedTuple
 
 from stablelog.errors import UnavailableError, did_you_mean
+from stablelog.json_text import parse_json
 
 FIELDS: Final = ("key", "key_base64", "value", "value_base64", "partition", "timestamp_ms", "headers")
 # Fields of `stablelog consume --json` that say where a record was.
@@ -74,7 +74,7 @@ def read_json(stream: Iterable[bytes]) -> Iterator[Record]:
 
 def _of_json(place: str, line: bytes) -> Record:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"{place} is not JSON: {error}") from None
     if not isinstance(found, dict):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX, READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
+from stablelog.json_text import parse_json
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -187,7 +188,7 @@ def run_process(arguments: Sequence[str]) -> None:
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as from_parent:
         line = from_parent.readline()
     stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id))
-    settings = [f"{name}={value}" for name, value in json.loads(line or b"{}").items()]
+    settings = [f"{name}={value}" for name, value in parse_json(line or b"{}").items()]
     try:
         run_serve(Path(data), host, int(port), None, settings)
     except StablelogError as error:

@@ -5,12 +5,12 @@ would take a public key for a shared secret. The module needs the library joserf
 installs; it is imported when the first keys are read.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from stablelog.errors import DamageError, UsageError
+from stablelog.json_text import parse_json
 from stablelog.security.credentials import NAME_SIZE_MAX
 from stablelog.security.login import Identity
 
@@ -80,7 +80,7 @@ class KeySet:
     def __init__(self, document: bytes) -> None:
         check_library()
         try:
-            listed = json.loads(document)["keys"]
+            listed = parse_json(document)["keys"]
             if not isinstance(listed, list) or len(listed) > KEY_COUNT_MAX:
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -127,7 +127,7 @@ class KeySet:
             raise UnknownKeyError("no key has its key id and algorithm")
         for key in fitting:
             try:
-                claims = json.loads(jws.deserialize_compact(token, key, algorithms=[algorithm]).payload)
+                claims = parse_json(jws.deserialize_compact(token, key, algorithms=[algorithm]).payload)
             except (JoseError, ValueError, TypeError, RecursionError):
                 continue
             if not isinstance(claims, dict):

@@ -7,11 +7,11 @@ also contain a commit sequence (`CutPoint`), under `#cut`. Spark compares offset
 equal offsets give equal JSON.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from stablelog.json_text import parse_json
 from stablelog.types import TopicPartition
 
 EARLIEST, LATEST = -2, -1
@@ -102,7 +102,7 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
     Raises:
         ValueError: the text has another form, or names no partition.
     """
-    value = json.loads(text, object_pairs_hook=_without_repeats)
+    value = parse_json(text, pairs_hook=_without_repeats)
     if not isinstance(value, dict) or not value:
         raise ValueError("the value is not a JSON object whose keys are topics")
     found = {
@@ -139,7 +139,7 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
     Raises:
         ValueError: the text has another form, or names no partition.
     """
-    value = json.loads(text)
+    value = parse_json(text)
     if not all(isinstance(indexes, list) for indexes in value.values()):
         raise ValueError("the partitions of a topic are not a list of numbers")
     places = {(topic, whole_number(index)) for topic, indexes in value.items() for index in indexes}

@@ -30,6 +30,7 @@ from crc32c import crc32c
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, in_words, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.indexes.minima import Minima
 from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.published import Published, published_of
@@ -329,7 +330,7 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
     if first is None or first.key != key:
         raise DamageError(f"a {what} does not begin with its head")
     try:
-        head = json.loads(first.value or b"")
+        head = parse_json(first.value or b"")
     except ValueError as error:
         raise DamageError(f"the head of a {what} is damaged: {in_words(error)}") from error
     if not isinstance(head, dict):

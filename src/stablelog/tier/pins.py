@@ -21,6 +21,7 @@ import json
 from typing import Final, NamedTuple
 
 from stablelog.errors import DamageError, in_words, refuse_newer
+from stablelog.json_text import parse_json
 
 VERSION: Final = 1
 VALID_S: Final = 3600.0
@@ -59,7 +60,7 @@ def decode_pin(content: bytes) -> Pin:
         DamageError: the object is damaged.
     """
     try:
-        fields = json.loads(content)
+        fields = parse_json(content)
         version, start_offset, end_offset = (int(fields[name]) for name in ("version", "start", "end"))
         reader = str(fields["reader"])
     except (ValueError, KeyError, TypeError) as error:

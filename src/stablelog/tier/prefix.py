@@ -3,7 +3,6 @@
 This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
 """
 
-import json
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -17,6 +16,7 @@ from stablelog.errors import (
     UsageError,
     refuse_newer,
 )
+from stablelog.json_text import parse_json
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
 from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
 from stablelog.tier.names import (
@@ -57,7 +57,7 @@ class Prefix:
         """
         content = self.store.get(CLUSTER)
         try:
-            read = json.loads(content)
+            read = parse_json(content)
             version, cluster_id = int(read["version"]), read["cluster"]
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(

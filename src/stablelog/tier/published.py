@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 from stablelog.errors import DamageError, in_words
 from stablelog.log.files.restored import Restored, restored_of
 
+# The greatest number of partitions of a topic. A greater one in an object is damage, or hostile.
+PARTITION_COUNT_MAX: Final = 100_000
 REQUIRED: Final = ("log_end", "time_ms", "partition_count", "configs")
 
 
@@ -68,4 +70,8 @@ def published_of(head: dict[str, Any]) -> Published | None:
         isinstance(text, str) for text in texts
     ):
         raise DamageError(f"the head of a manifest describes its topic with other values: {found}")
+    if partition_count > PARTITION_COUNT_MAX:
+        raise DamageError(
+            f"the head of a manifest says that its topic has {partition_count} partitions; at most {PARTITION_COUNT_MAX} are allowed"
+        )
     return published

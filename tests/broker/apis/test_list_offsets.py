@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.loop import turns
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
+from stablelog.security.principal import Principal
 from stablelog.wire.api import APIS
 from tests.broker.desk import COMMIT, batch, opened, part
 
@@ -169,5 +170,24 @@ def test_a_topic_that_is_created_again_while_a_time_is_looked_up_is_not_taken_fo
             desk.broker.topics.create("t", 1, {})
             (found,) = await asked
             assert found.error_code is ErrorCode.unknown_topic_or_partition
+
+    asyncio.run(conversation())
+
+
+def test_a_client_without_rights_does_not_wait_for_writes():
+    """How long it waits would tell it of the writes of others."""
+
+    async def conversation():
+        authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        async with opened(authorizer_class_name=authorizer, super_users="User:root") as desk:
+            desk.stranger.session.principal = Principal("User", "eve")
+            with desk.held_disk():
+                desk.broker.topics.partition("t", 0).append(batch(b"v"), now_ms=1)
+                asked = asyncio.ensure_future(found_at(desk, Isolation.READ_COMMITTED, LATEST, 0))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert asked.done()
+            (found,) = await asked
+            assert found.error_code is ErrorCode.topic_authorization_failed
 
     asyncio.run(conversation())

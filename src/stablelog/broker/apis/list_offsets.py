@@ -153,10 +153,18 @@ def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Looku
     return partition.look_up_time(timestamp, isolation)
 
 
-async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
-    """Wait until readers can see all earlier writes, except those of open transactions."""
+async def _markers_durable(broker: Broker, request: ListOffsetsRequest, context: Context) -> None:
+    """Wait until readers can see all earlier writes, except those of open transactions.
+
+    Topics that the client may not describe are left out: how long a request takes would tell of their writes.
+    """
     waits = []
-    all_asked = ((topic.name, asked) for topic in request.topics for asked in topic.partitions)
+    all_asked = (
+        (topic.name, asked)
+        for topic in request.topics
+        if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+        for asked in topic.partitions
+    )
     async for name, asked in in_turns(all_asked, at_once=BRIEF_MAX):
         # Ignore the error of this partition here: the lookup of its offset reports the error.
         with contextlib.suppress(RefusedError):
@@ -182,7 +190,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) 
     deadline_s = asyncio.get_running_loop().time() + time_s if time_s > 0 else None
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
-        await _markers_durable(broker, request)
+        await _markers_durable(broker, request, context)
     limits = Limits(context.api_version, isolation, deadline_s)
     at_once = BRIEF_MAX if _is_brief(request) else 1
 

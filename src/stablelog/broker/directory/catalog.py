@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, in_words, naming, refuse_newer
+from stablelog.json_text import parse_json
 
 CATALOG_FILE = "cluster.json"
 VERSION = 2
@@ -129,7 +130,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         version = content["version"]
         with naming(path):
             refuse_newer("the list of topics", version, VERSION)

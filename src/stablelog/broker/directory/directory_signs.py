@@ -5,7 +5,6 @@ The broker, when it starts, and `stablelog verify` read these files with the fun
 Format: docs/formats.md, "A data directory".
 """
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.files.kafka_files import (
     META_FILE,
     META_VERSION,
@@ -102,7 +102,7 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
     if not content:
         return
     try:
-        read = json.loads(content)
+        read = parse_json(content)
         version = int(read["version"])
         int(read["brokerEpoch"])
     except (ValueError, KeyError, TypeError) as error:

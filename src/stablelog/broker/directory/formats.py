@@ -7,7 +7,6 @@ Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -35,6 +34,7 @@ from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError, NewerFormatError, naming, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import is_log
@@ -130,7 +130,7 @@ def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
     """
 
     def check(disk: Disk, path: Path) -> None:
-        refuse_newer(what, json.loads(disk.read_bytes(path))["version"], known)
+        refuse_newer(what, parse_json(disk.read_bytes(path))["version"], known)
 
     return check
 

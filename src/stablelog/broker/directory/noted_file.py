@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, RefusedError, in_words, naming, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.files.kafka_files import META_FILE
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
     if crc != b"%08x" % crc32c(text):
         raise DamageError("its CRC does not match its content")
     try:
-        members = json.loads(text)
+        members = parse_json(text)
         version = members["version"]
         refuse_newer(kind.what, version, kind.version)
         if type(version) is not int or version < 1:

@@ -14,6 +14,7 @@ from typing import Final
 
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import UsageError, naming, refuse_newer
+from stablelog.json_text import parse_json
 
 RESTORING_FILE: Final = "restoring"
 VERSION: Final = 1
@@ -53,7 +54,7 @@ def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
     path = directory / RESTORING_FILE
     content = read_if_there(disk, path)
     try:
-        fields = json.loads(content or b"{}")
+        fields = parse_json(content or b"{}")
         with naming(path):
             refuse_newer("the mark of an incomplete restore", fields.get("version", VERSION), VERSION)
         return frozenset(bytes.fromhex(one) for one in fields.get("nonces", ()))

@@ -5,7 +5,6 @@ The token endpoint of an authorization server gives a token to a client that kno
 """
 
 import base64
-import json
 import ssl
 from http.client import HTTPException
 from pathlib import Path
@@ -17,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.core.security import TOKEN_FUNCTION, Credentials, TokenEndpoint
 from stablelog.env import http
 from stablelog.errors import AuthenticationError, UnavailableError
+from stablelog.json_text import parse_json
 from stablelog.wire.sasl import OAUTHBEARER
 
 TOKEN_SIZE_MAX: Final = 1 << 16
@@ -115,7 +115,7 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
 def _field(content: bytes, name: str) -> Any:
     """Return a field of a JSON object; None if there is none."""
     try:
-        found = json.loads(content)
+        found = parse_json(content)
     except (ValueError, RecursionError):
         return None
     return found.get(name) if isinstance(found, dict) else None

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, in_words, naming, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.files.names import RESTORED_FILE
 
 VERSION: Final = 1
@@ -95,7 +96,7 @@ def decode_restored(content: bytes, path: Path) -> Restored:
     try:
         if crc != b"%08x" % crc32c(text):
             raise ValueError("its CRC does not match its content")
-        fields = json.loads(text)
+        fields = parse_json(text)
         with naming(path):
             refuse_newer("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
         return restored_of(fields)

@@ -13,7 +13,6 @@ Format: docs/formats.md, "Producer snapshot", "Producers".
 """
 
 import contextlib
-import json
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
 from stablelog.errors import DamageError, DiskError, in_words, refuse_newer
+from stablelog.json_text import parse_json
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
@@ -353,7 +353,7 @@ def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
     try:
         if crc32c(text) != int(crc, 16):
             raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
-        read = json.loads(text)
+        read = parse_json(text)
         timestamps = dict(read.get("timestamps", ()))
         rows = sorted(read["producers"])
         return ProducerTable.of(_from_rows(rows, timestamps)), Summary.decode(bytes.fromhex(read["segment"]))

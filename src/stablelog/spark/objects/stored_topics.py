@@ -1,7 +1,7 @@
 """The topics in an object store: those of stablelog, or those that Apache Kafka tiered."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError, UsageError
@@ -16,9 +16,8 @@ from stablelog.spark.planning import ReadersPins
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
+from stablelog.tier.published import PARTITION_COUNT_MAX
 from stablelog.types import TopicPartition
-
-PARTITION_COUNT_MAX: Final = 100_000  # The greatest number of partitions that a broker gives to a topic.
 
 
 class StoredTopics(Protocol):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stablelog.errors import UnavailableError, UsageError
+from stablelog.json_text import parse_json
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.types import TopicPartition
 
@@ -92,7 +93,7 @@ def _topic_offsets(line: str) -> StreamOffsets:
     empty for other sources.
     """
     try:
-        return StreamOffsets.from_json(json.loads(line))
+        return StreamOffsets.from_json(parse_json(line))
     except (ValueError, TypeError, AttributeError, LookupError):
         return StreamOffsets({})
 

@@ -3,7 +3,9 @@
     [<group>/]joint:<key>:<version>:<run>:<partition>:<attempt>
 
 A child is one transaction of a joint commit. The key and the parts after it are percent-quoted, so that they contain
-neither `:` nor `/`. An id that begins with `joint:` but does not have all these parts is an ordinary transactional id.
+neither `:` nor `/`. An id that begins with `joint:` but does not have all these parts is an ordinary transactional id, and so
+is one that `child_id` would write in another way, such as with a quoted letter: two ids of one child would pass
+different ACLs.
 """
 
 import re
@@ -76,10 +78,8 @@ def _read(transactional_id: str) -> Child | None:
     found = _CHILD.fullmatch(transactional_id)
     if found is None or int(found[3]) > VERSION_MAX:
         return None
-    return Child(
-        JointName(found[1] or "", unquote(found[2])),
-        int(found[3]),
-        unquote(found[4]),
-        unquote(found[5]),
-        unquote(found[6]),
-    )
+    group, version = found[1] or "", int(found[3])
+    key, run, partition, attempt = (unquote(found[number]) for number in (2, 4, 5, 6))
+    if child_id(key, version, run, partition, attempt, group=group) != transactional_id:
+        return None
+    return Child(JointName(group, key), version, run, partition, attempt)

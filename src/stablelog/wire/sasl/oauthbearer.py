@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
+from stablelog.json_text import parse_json
 from stablelog.wire.sasl import SaslMessageError
 from stablelog.wire.sasl.scram import escaped, unescaped
 
@@ -105,7 +106,7 @@ def encode_error(status: str) -> bytes:
 def decode_error(message: bytes) -> str:
     """Parse the server's error. Returns the text to show to the user."""
     try:
-        found = json.loads(message)
+        found = parse_json(message)
         return ", ".join(f"{name}: {value}" for name, value in found.items())
     except (ValueError, AttributeError):
         return "the server refuses the token"
@@ -120,7 +121,7 @@ def expiry_of(token: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = parse_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         expiry = claims["exp"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -7,12 +7,12 @@ Source: ObjectKeyFactory, SegmentManifestV1, SegmentIndexesV1 and KafkaTypeSerde
 Aiven-Open/tiered-storage-for-apache-kafka.
 """
 
-import json
 from collections.abc import Collection
 from typing import Any, Final
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError, in_words
+from stablelog.json_text import parse_json
 from stablelog.spark.objects.kafka_tiers.names import AivenPartition, Upload, aiven_topic_of
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
 from stablelog.tier.index_object import IndexKind
@@ -62,7 +62,7 @@ class Aiven:
         key = upload.files[MANIFEST].key
         content = store.get(key)
         try:
-            manifest = json.loads(content)
+            manifest = parse_json(content)
             if manifest["version"] != VERSION:
                 raise ValueError(f"its version is {manifest['version']!r}, and known is {VERSION!r}")
             _refuse_changed(f"{store.url}/{key}", manifest)
