@@ -229,3 +229,35 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
 
     asyncio.run(start())
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "few", "many"),
+    [
+        ("max.connections", "1", "9"),
+        ("max.connections.per.ip", "1", "9"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:1", "127.0.0.1:9"),
+    ],
+)
+def test_a_limit_of_connections_counts_for_those_that_come_after_the_change(
+    new_loop, tmp_path, name, few, many
+):
+    async def is_served(port, opened):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        opened.callback(writer.close)
+        request = frame(ApiKey.API_VERSIONS, 0)
+        writer.write(LENGTH.pack(len(request)) + request)
+        return await reader.read(1) != b""
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            with contextlib.ExitStack() as opened:
+                assert await is_served(port, opened)
+                assert await is_served(port, opened)
+                server.broker.change_settings({name: few}, {})
+                assert not await is_served(port, opened)
+                server.broker.change_settings({name: many}, {})
+                assert await is_served(port, opened)
+            await server.stop()
+
+    run(conversation, new_loop)

@@ -39,5 +39,6 @@ QUOTA_SETTINGS: tuple[Setting, ...] = (
         integer(1, INT_MAX),
         str(INT_MAX),
         "The greatest number of new connections per second. Above it, the broker serves new connections later.",
+        dynamic=True,
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
@@ -128,9 +128,7 @@ class Server:
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
-            connection_count_max=config["max.connections"],
-            connection_count_per_host_max=config["max.connections.per.ip"],
-            host_count_max=config["max.connections.per.ip.overrides"],
+            **_connection_counts(config),
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
@@ -155,20 +153,25 @@ class Server:
                 count_max = config.of_listener(listener.name, "max.connections")
             own_limits = replace(limits, listener=listener.name, listener_count_max=count_max)
 
+            def present_limits(limits: Limits = own_limits) -> Limits:
+                return replace(limits, **_connection_counts(config))
+
             def connect(
                 on_made: OnMade | None = None,
                 at: list[Listener] = listening,
-                limits: Limits = own_limits,
+                present_limits: Callable[[], Limits] = present_limits,
             ) -> Connection:
                 logins = self.broker.logins
                 session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
-                return Connection(router.respond, limits, budgets, self.connections, tasks, session, on_made)
+                return Connection(
+                    router.respond, present_limits(), budgets, self.connections, tasks, session, on_made
+                )
 
             with _naming(f"cannot listen on {listener.address}"):
                 if listener.protocol.is_tls:
                     from stablelog.broker.network.tls_listener import TlsListener
 
-                    accepting = TlsListener(tls[listener], own_limits, self.connections, tasks, connect)
+                    accepting = TlsListener(tls[listener], present_limits, self.connections, tasks, connect)
                     self._listening.append(accepting)
                     await accepting.open(listener.host, listener.port)
                     sockets = accepting.sockets
@@ -249,6 +252,15 @@ async def _check_address(host: str, port: int) -> None:
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(address)
+
+
+def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
+    """The limits of the number of connections. They may change while the broker runs."""
+    return {
+        "connection_count_max": config["max.connections"],
+        "connection_count_per_host_max": config["max.connections.per.ip"],
+        "host_count_max": config["max.connections.per.ip.overrides"],
+    }
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ SETTINGS: tuple[Setting, ...] = (
         "The number of open connections. The broker closes a further connection immediately. For one listener, with "
         "listener.name.: the number of its connections, in addition to the limit of the broker.",
         per_listener=True,
+        dynamic=True,
     ),
     Setting(
         "max.connections.per.ip",
@@ -50,12 +51,14 @@ SETTINGS: tuple[Setting, ...] = (
         str(INT_MAX),
         "The number of open connections from one IP address. The broker closes a further connection "
         "immediately.",
+        dynamic=True,
     ),
     Setting(
         "max.connections.per.ip.overrides",
         CONNECTION_COUNTS,
         "",
         "The number of open connections of single IP addresses, in place of max.connections.per.ip.",
+        dynamic=True,
     ),
     Setting(
         "stablelog.max.partitions",

@@ -65,7 +65,7 @@ class TlsListener:
 
     Args:
         tls: the certificates of the listener.
-        limits: the limits of connections.
+        present_limits: returns the limits of connections, some of which may change while the broker runs.
         members: the open connections, to which handshakes belong.
         tasks: starts the handshakes.
         connect: makes the connection of a client. Its argument is the `on_made` of the connection.
@@ -74,18 +74,22 @@ class TlsListener:
     def __init__(
         self,
         tls: Tls,
-        limits: Limits,
+        present_limits: Callable[[], Limits],
         members: set[Member],
         tasks: Tasks,
         connect: Callable[[OnMade], Connection],
     ) -> None:
         self._tls = tls
-        self._limits = limits
+        self._present_limits = present_limits
         self._members = members
         self._tasks = tasks
         self._connect = connect
         self._accepting: list[asyncio.Task[None]] = []
         self.sockets: Sequence[socket.socket] = ()
+
+    @property
+    def _limits(self) -> Limits:
+        return self._present_limits()
 
     async def open(self, host: str, port: int) -> None:
         """Listen, and begin to accept connections.
