@@ -1,7 +1,10 @@
+import itertools
+
 import pytest
 
-from stablelog.coordinators.consumer_groups.offsets import Offsets
+from stablelog.coordinators.consumer_groups.offsets import LOOKED_AT_ONCE, Offsets
 from stablelog.coordinators.consumer_groups.records import OffsetValue
+from stablelog.types import TopicPartition
 from tests.coordinators.transactions.test_memory import growth
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -13,6 +16,10 @@ def value(offset: int) -> OffsetValue:
 
 def committed(offsets: Offsets, group_id: str = "g") -> dict[tuple[str, int], int]:
     return {partition: one.value.offset for partition, one in offsets.committed(group_id).items()}
+
+
+def found(offsets: Offsets, topic: str) -> list[tuple[str, TopicPartition]]:
+    return list(itertools.chain(*offsets.of_topic(topic)))
 
 
 def test_a_pending_offset_counts_from_its_commit_on() -> None:
@@ -37,7 +44,7 @@ def test_an_abort_leaves_no_trace() -> None:
     assert committed(offsets) == {}
     assert not offsets.is_kept("g", T0)
     assert not offsets.has_open_transactions("g")
-    assert offsets.of_topic("t") == []
+    assert found(offsets, "t") == []
 
 
 def test_the_later_record_wins_over_the_later_marker() -> None:
@@ -68,7 +75,7 @@ def test_a_tombstone_takes_away_pending_offsets_too() -> None:
     assert committed(offsets) == {T1: 2}
     offsets.remove("g", T1)
     offsets.remove("g", T1)
-    assert offsets.of_topic("t") == []
+    assert found(offsets, "t") == []
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -99,13 +106,26 @@ def test_groups_and_producers_do_not_mix() -> None:
     assert (committed(offsets, "g"), committed(offsets, "h")) == ({T0: 1, T1: 3}, {T0: 2})
 
 
+def test_a_search_for_a_topic_looks_at_a_bounded_number_of_offsets_in_a_step() -> None:
+    """The first groups have no offset of the topic, and one group has more than a step may look at."""
+    offsets = Offsets()
+    for number in range(3 * LOOKED_AT_ONCE):
+        offsets.commit(f"g{number % 7}", ("u", number), value(1))
+    for number in range(2 * LOOKED_AT_ONCE + 1):
+        offsets.commit("h", ("t", number), value(1), producer_id=7 if number % 2 else None)
+    slices = list(offsets.of_topic("t"))
+    assert len(slices) == 6
+    assert max(map(len, slices)) <= LOOKED_AT_ONCE
+    assert sorted(itertools.chain(*slices)) == [("h", ("t", n)) for n in range(2 * LOOKED_AT_ONCE + 1)]
+
+
 def test_what_was_committed_for_a_topic_is_found_once() -> None:
     offsets = Offsets()
     offsets.commit("g", T0, value(1))
     offsets.commit("g", T0, value(2), producer_id=7)
     offsets.commit("h", T1, value(3), producer_id=8)
     offsets.commit("h", ("u", 0), value(4))
-    assert sorted(offsets.of_topic("t")) == [("g", T0), ("h", T1)]
+    assert sorted(found(offsets, "t")) == [("g", T0), ("h", T1)]
 
 
 def test_a_commit_written_again_by_a_checkpoint_stays_behind_what_overtook_it() -> None:

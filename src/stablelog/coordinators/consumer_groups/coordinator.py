@@ -431,8 +431,7 @@ class GroupCoordinator:
         Each decision is small enough for one turn of the event loop. The caller carries it out before it takes the next
         decision. Other decisions may be made in between.
         """
-        gone = iter(self._offsets.of_topic(topic))
-        while some := list(islice(gone, TICK_RECORDS_MAX)):
+        for some in self._offsets.of_topic(topic):
             decision = GroupDecision(None)
             for group_id, partition in some:
                 group = self._groups.get(group_id)

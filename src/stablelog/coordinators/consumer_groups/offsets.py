@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.types import TopicPartition
 
+LOOKED_AT_ONCE = 1_000  # The number of offsets in one slice of a search.
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
@@ -131,16 +133,28 @@ class Offsets:
         """Whether a transaction with offsets of the group is open."""
         return group_id in self._open_producers
 
-    def of_topic(self, topic: str) -> list[tuple[str, TopicPartition]]:
-        """The offsets of all groups for a topic, pending or not, as (group, partition); each once."""
-        found = {
-            (group_id, partition): None
-            for by_group in (self._committed, *self._pending.values())
-            for group_id, offsets in by_group.items()
-            for partition in offsets
-            if partition[0] == topic
-        }
-        return list(found)
+    def of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
+        """Yield the offsets of all groups for a topic, pending or not, as (group, partition), in slices.
+
+        Each slice is made when it is taken, from about `LOOKED_AT_ONCE` offsets, and may be empty. Offsets may be
+        committed and removed between two slices. An offset that is committed for the topic after the call may be left
+        out.
+        """
+        found: list[tuple[str, TopicPartition]] = []
+        count = 0
+        for group_id in list(self._committed.keys() | self._open_producers.keys()):
+            pending = self.pending_partitions(group_id)
+            partitions = itertools.chain(
+                list(self.committed(group_id)), pending - self.committed(group_id).keys()
+            )
+            for partition in partitions:
+                count += 1
+                if partition[0] == topic:
+                    found.append((group_id, partition))
+                if count >= LOOKED_AT_ONCE:
+                    yield found
+                    found, count = [], 0
+        yield found
 
     def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
         """The committed offsets of a group that must be recorded again before the log is trimmed.
