@@ -8,6 +8,7 @@ import struct
 from datetime import timedelta
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from stablelog.broker import server as server_module
 from stablelog.broker.config import BrokerConfig
@@ -112,6 +113,65 @@ def test_answers_that_a_slow_client_has_not_read_yet_are_sent_before_the_broker_
                 assert VALUE in answer.responses[0].partitions[0].records
                 assert await asyncio.to_thread(connection.recv, 1) == b"", "and then it is closed"
                 await stopping
+
+    run(conversation, new_loop)
+
+
+def long_fetch():
+    where = {"partition": 0, "fetch_offset": 1, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+    partition = part(FETCH, 7, "request", "FetchPartition", **where)
+    return frame(
+        FETCH,
+        7,
+        max_wait=timedelta(minutes=10),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=(part(FETCH, 7, "request", "FetchTopic", topic="t", partitions=(partition,)),),
+        forgotten_topics_data=(),
+    )
+
+
+def long_join():
+    protocol = part(11, 2, "request", "JoinGroupRequestProtocol", name="range", metadata=b"")
+    return frame(
+        11,
+        2,
+        group_id="g",
+        session_timeout=timedelta(minutes=5),
+        rebalance_timeout=timedelta(minutes=10),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(protocol,),
+    )
+
+
+@pytest.mark.parametrize("kind", ["fetch", "join"])
+def test_a_stop_answers_requests_that_wait_for_records_or_for_other_members(
+    tmp_path, monkeypatch, new_loop, kind
+):
+    monkeypatch.setattr(server_module, "DRAIN_S", 60.0)
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            request = long_fetch() if kind == "fetch" else long_join()
+            writer.write(LENGTH.pack(len(request)) + request)
+            broker = server.broker
+            groups = broker.groups.coordinator.table.groups
+            waits = (lambda: len(broker.waiters)) if kind == "fetch" else (lambda: "g" in groups)
+            await asyncio.to_thread(until, waits, "the request waits")
+            async with asyncio.timeout(30):  # it would wait for 10 minutes, and the stop for 60 s
+                await server.stop()
+            (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+            answer, _ = read_answer(
+                *((FETCH, 7) if kind == "fetch" else (11, 2)), await reader.readexactly(size)
+            )
+            if kind == "join":
+                assert answer.error_code is ErrorCode.coordinator_not_available
+            else:
+                assert answer.responses[0].partitions[0].error_code is ErrorCode.none
+            writer.close()
 
     run(conversation, new_loop)
 

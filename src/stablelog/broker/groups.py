@@ -5,15 +5,19 @@ records, including the responses to requests of other members that have been wai
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.metrics import Sample
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup
 from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 
 Token = asyncio.Future[Any]
@@ -37,6 +41,8 @@ class Groups:
         self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
+        self._waiting: set[Token] = set()  # The tokens of requests that wait for a response.
+        self._has_ended = False  # Whether the broker stops, so that no request waits any more.
         self._assigning: set[str] = set()  # The groups whose target assignment is being computed in a thread.
 
     def load(self) -> None:
@@ -94,8 +100,25 @@ class Groups:
         return asyncio.get_running_loop().create_future()
 
     async def wait(self, token: Token) -> Any:
-        """Wait for the response to the request that this token was made for."""
-        return await token
+        """Wait for the response to the request that this token was made for.
+
+        Raises:
+            RefusedError: the broker stops. The client sends the request again.
+        """
+        self._waiting.add(token)
+        if self._has_ended:
+            self.end_waits()
+        try:
+            return await token
+        finally:
+            self._waiting.discard(token)
+
+    def end_waits(self) -> None:
+        """Refuse the requests that wait for other members of their groups: the broker stops."""
+        self._has_ended = True
+        for token in self._waiting:
+            if not token.done():
+                token.set_exception(RefusedError(ErrorCode.coordinator_not_available, "the broker stops"))
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker in the offsets log: the committed offsets of the transaction take effect, or are dropped."""
@@ -118,6 +141,10 @@ class Groups:
     def _tick(self) -> None:
         self._timer_ms = None
         self.apply(self.coordinator.tick(self._now_ms()))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics."""
+        yield Sample("stablelog_offsets_log_held_bytes", (), self.journal.held_size)
 
     def close(self) -> None:
         """Stop the timer."""

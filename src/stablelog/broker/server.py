@@ -203,6 +203,9 @@ class Server:
         """
         for listening in self._listening:
             listening.close()
+        # Requests that wait for records, or for other members of a group, are answered now.
+        self.broker.waiters.end()
+        self.broker.groups.end_waits()
         finishing = {
             self.broker.tasks.start("stop", connection.finish, scope=connection.scope): connection
             for connection in self.connections

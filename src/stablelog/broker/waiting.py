@@ -32,6 +32,7 @@ class Waiters:
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._waiting: dict[Key, set[Poll]] = {}
+        self._has_ended = False  # Whether the broker stops, so that no long poll waits any more.
 
     def __len__(self) -> int:
         """The sum, over all long polls, of the partitions that each poll waits for."""
@@ -59,8 +60,10 @@ class Waiters:
             timeout_s: the maximum wait.
 
         Returns:
-            False if the timeout has passed.
+            False if the timeout has passed, or if the broker stops.
         """
+        if self._has_ended:
+            return False
         deadline = asyncio.get_running_loop().time() + timeout_s
         ends = dict(seen)
         try:
@@ -88,7 +91,7 @@ class Waiters:
                         return True
                     if key.failure is not None:  # It has failed, or was deleted.
                         return True
-            if not await poll.moves(deadline):
+            if self._has_ended or not await poll.moves(deadline):
                 return False
 
     def _register(self, key: Key, poll: "Poll") -> None:
@@ -101,6 +104,13 @@ class Waiters:
                 polls.discard(poll)
                 if not polls:
                     del self._waiting[key]
+
+    def end(self) -> None:
+        """End all long polls, and let none wait any more: the broker stops."""
+        self._has_ended = True
+        for polls in self._waiting.values():
+            for poll in polls:
+                poll.end()
 
     def wake(self, partition: Partition) -> None:
         """Wake the long polls that wait for a partition: it has more records to read, was opened, has failed,
@@ -160,6 +170,11 @@ class Poll:
         self.moved[key] = None
         if self._woken is not None:
             _finish(self._woken, True)
+
+    def end(self) -> None:
+        """End the wait of the long poll, as if its timeout had passed."""
+        if self._woken is not None:
+            _finish(self._woken, False)
 
 
 def _finish(future: "asyncio.Future[bool]", is_woken: bool) -> None:

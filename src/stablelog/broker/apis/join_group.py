@@ -43,12 +43,11 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
     try:
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("JoinGroup")
-    except RefusedError as refused:
-        answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)
-    else:
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
         answer = await broker.groups.wait(token)
+    except RefusedError as refused:
+        answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,

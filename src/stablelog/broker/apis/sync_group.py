@@ -28,12 +28,11 @@ async def handle(broker: Broker, request: SyncGroupRequest, context: Context) ->
     try:
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("SyncGroup")
-    except RefusedError as refused:
-        answer = SyncAnswer(ErrorCode(refused.code))
-    else:
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
         answer = await broker.groups.wait(token)
+    except RefusedError as refused:
+        answer = SyncAnswer(ErrorCode(refused.code))
     return SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,
