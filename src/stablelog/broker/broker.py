@@ -313,6 +313,7 @@ class Broker:
             yield from self.logins.samples()
         yield from self.quotas.samples()
         yield from self.transactions.samples()
+        yield from self.groups.samples()
 
     # -- start -------------------------------------------------------------------------------------------------
 
@@ -462,6 +463,8 @@ class Broker:
         """Stop the background work, write all data to disk, and mark the stop as clean, so that the next start need not
         recover.
         """
+        if self._is_started and self.tasks.failure is None:
+            await self.maintenance.trim_at_stop()
         self.tiering.hasten()
         await self.tasks.stop()
         # After a failed fsync, a later fsync that succeeds does not prove that all data is on disk. Such a stop is not

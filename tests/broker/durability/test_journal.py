@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.durability import journal as journal_module
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal, batches_of
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.coordinators.live_state import LiveState
+from stablelog.log.append import MarkerWrite
 from tests.log.timeline import Log
 
 
@@ -193,6 +195,53 @@ def test_what_is_open_at_a_checkpoint_is_not_trimmed(monkeypatch):
         desk.sync()
         desk.journal.trim(before)
         assert (b"pending", b"7") in desk.replayed()
+
+    at_work(conversation)
+
+
+def test_a_transaction_that_has_ended_holds_nothing(monkeypatch):
+    """Its producer has state in the log for a day. Records that are not durable yet, and an end that is not, hold
+    nothing, too: the log is trimmed when they are.
+    """
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append_transactional([(b"k", b"7")], 1, 0)
+        desk.sync()
+        write = MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0))
+        desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
+        assert len(desk.log.partition.producer_state)
+        desk.journal.append([(b"k", bytes(1200))])
+        end = desk.log.partition.end_offset
+        assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(()))) == end
+        desk.sync()
+        desk.journal.trim(end)
+        assert desk.replayed() == [(b"k", b"live")]
+        assert desk.journal.held_size == 0
+
+    at_work(conversation)
+
+
+def test_an_open_transaction_that_holds_much_is_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append_transactional([(b"pending", b"7")], 5, 0)
+        for count in (0, 1, 1):
+            assert (
+                caplog.text.count("because the transaction of producer id 5 has committed consumer") == count
+            )
+            desk.journal.append([(b"k", bytes(9000))])
+            before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
+            if before is not None:
+                desk.sync()
+                desk.journal.trim(before)
+                assert desk.journal.held_size >= 9000
+        write = MarkerWrite(5, 0, Marker(MarkerType.ABORT, 0))
+        desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
+        assert desk.journal.held_size == 0
 
     at_work(conversation)
 

@@ -5,6 +5,7 @@ import contextlib
 import errno
 from pathlib import Path
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
@@ -15,7 +16,7 @@ from stablelog.errors import UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import COMMIT, DATA, SIMULATED, Desk, batch
+from tests.broker.desk import COMMIT, DATA, SIMULATED, Desk, batch, opened
 
 OFTEN = SIMULATED | {
     "log.retention.ms": "-1",
@@ -240,5 +241,60 @@ def test_log_starts_are_in_kafkas_checkpoint_soon(monkeypatch):
             partition.delete_records(3)
             path = Path(DATA / "log-start-offset-checkpoint")
             await until(lambda: disk.exists(path) and b"t 1 3" in disk.read_bytes(path))
+
+    run(conversation())
+
+
+@pytest.mark.parametrize("kind", ["transactions", "offsets"])
+def test_a_start_after_a_clean_stop_replays_little_more_than_the_live_state(kind):
+    """However much was decided: the log is trimmed when the broker stops."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk) as desk:
+            if kind == "transactions":
+                who = await desk.init("a")
+                for _ in range(200):
+                    await desk.add("a", who, ("t", 0))
+                    await desk.end("a", who, COMMIT)
+            else:
+                where = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "m" * 500}
+                fields = {"group_id": "g", "member_id": "", "topics": [{"name": "t", "partitions": [where]}]}
+                for _ in range(150):
+                    await desk.ask_with(8, 6, fields)
+            before = journal_of(desk).partition.size
+            state = state_of(desk)
+            assert before > journal.STOP_SIZE_MIN
+        for _ in range(2):
+            async with opened(disk) as desk:
+                assert journal_of(desk).partition.size < 2_000
+                assert state_of(desk) == state
+                if kind == "transactions":
+                    assert await desk.init("a")
+                    state = state_of(desk)
+
+    def journal_of(desk):
+        broker = desk.broker
+        return broker.transactions.default.journal if kind == "transactions" else broker.groups.journal
+
+    def state_of(desk):
+        broker = desk.broker
+        if kind == "offsets":
+            offsets = broker.groups.coordinator.table.offsets.committed("g")
+            return {partition: one.value for partition, one in offsets.items()}
+        return sorted(broker.transactions.default.coordinator.table.checkpoint())
+
+    run(conversation())
+
+
+def test_a_stop_does_not_trim_a_log_that_has_hardly_grown():
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk) as desk:
+            await desk.init("a")
+            end = desk.broker.transactions.default.journal.partition.end_offset
+        async with opened(disk) as desk:
+            assert desk.broker.transactions.default.journal.partition.end_offset == end
 
     run(conversation())

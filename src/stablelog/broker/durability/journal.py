@@ -41,7 +41,9 @@ TakeEnd = Callable[[int, bool], object]
 REPLAY_READ_SIZE = 4 << 20
 # The number of records of a checkpoint that are encoded and appended in one turn of the event loop.
 CHECKPOINT_SLICE_COUNT = 200
-CHECKPOINT_SIZE_MIN = 16 << 20  # The size in bytes below which a log is not trimmed.
+CHECKPOINT_SIZE_MIN = 4 << 20  # The size in bytes below which a log is not trimmed.
+# When the broker stops, a log is trimmed if this number of bytes was appended since the start or the last trim.
+STOP_SIZE_MIN = 64 << 10
 CHECKPOINT_GROWTH = 4  # A log is trimmed when its size has grown by this factor since its last trim.
 # A log is also trimmed when it has this many segments more than after the last trim, and one more for each SEGMENT_SIZE
 # bytes that the last trim has left. A log that is copied to an object store gets a short segment with each copy.
@@ -92,6 +94,10 @@ class Journal:
         )
         # The size in bytes and the number of segments that the last trim has left.
         self._size_left = self._count_left = 0
+        self._size_at_load = 0  # The size of the log when it was replayed.
+        self._is_demanded = False  # Whether the log is to be trimmed although it has not grown much.
+        self._state_begin = 0  # The offset of the first record of the last checkpoint's live state.
+        self._told_held: tuple[int, int] | None = None  # The open transaction whose held records were logged.
         # The begin offset of the last checkpoint, if the log is not trimmed up to this offset yet.
         self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
@@ -264,6 +270,7 @@ class Journal:
             DamageError: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a
                 decision that it has acknowledged.
         """
+        self._size_at_load = self.partition.size
         for partition in (*self._older, self.partition):
             try:
                 partition.prove()
@@ -294,7 +301,15 @@ class Journal:
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_left)
         count_max = self._count_left + SEGMENT_COUNT_MAX + self._size_left // SEGMENT_SIZE
         is_large = self.partition.size >= size_max or len(self.partition.log.segments) > count_max
-        return is_large or self._checkpoint_begin is not None
+        return is_large or self._is_demanded or self._checkpoint_begin is not None
+
+    def demand_checkpoint(self) -> None:
+        """Let the log be trimmed before the broker stops, if the next start would replay much that a checkpoint replaces.
+
+        Records before the last trim are live state, and so are those of the start if few were appended since.
+        """
+        kept_size = max(self._size_left, self._size_at_load)
+        self._is_demanded = self.partition.size - kept_size >= STOP_SIZE_MIN
 
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.
@@ -335,11 +350,13 @@ class Journal:
             self._tell_untrimmed()
             return None
         self._untrimmed_since_ms = None
-        begin = self.partition.end_offset
-        if len(self.partition.producer_state):
+        begin = self._state_begin = self.partition.end_offset
+        first_open = self.partition.producer_state.first_open_offset()
+        if first_open is not None:
             # The live state replaces all older records, but does not contain the consumer offsets of open transactions.
-            # Keep the records of these offsets in the log: their transaction may still be committed.
-            begin = min(begin, self.partition.last_stable_offset)
+            # Keep the records of these offsets in the log: their transaction may still be committed. A transaction that
+            # has ended does not count, even if its marker is not durable: the log is trimmed only when it is.
+            begin = first_open
         # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
         # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
         # checkpoint, a replay would apply it before the old decisions.
@@ -370,6 +387,32 @@ class Journal:
                 self.partition.size >> 20,
             )
 
+    @property
+    def held_size(self) -> int:
+        """The bytes before the last checkpoint that could not be trimmed, because an open transaction has committed
+        offsets.
+        """
+        first_open = self.partition.producer_state.first_open_offset()
+        if first_open is None or first_open >= self._state_begin:
+            return 0
+        return sum(one.size for one in self.partition.log.segments if one.base_offset < self._state_begin)
+
+    def _tell_held(self) -> None:
+        """Log once, for each transaction, that its offsets keep much of the log from being trimmed."""
+        held_by = self.partition.producer_state.first_open()
+        size = self.held_size
+        if held_by is None or held_by == self._told_held or size < CHECKPOINT_SIZE_MIN:
+            return
+        self._told_held = held_by
+        log.warning(
+            "the log of %s keeps %d MiB of old records, because the transaction of producer id %d has committed consumer "
+            "offsets and is open: the log grows, and a start reads all of it. Commit or abort the transaction; "
+            "stablelog transactions list shows it",
+            self.partition.topic,
+            size >> 20,
+            held_by[0],
+        )
+
     def trim(self, before_offset: int) -> None:
         """Delete the records of the log before a checkpoint.
 
@@ -379,7 +422,9 @@ class Journal:
         if before_offset > self.partition.start_offset:
             self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
+        self._is_demanded = False
         self._size_left, self._count_left = self.partition.size, len(self.partition.log.segments)
+        self._tell_held()
 
 
 def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:

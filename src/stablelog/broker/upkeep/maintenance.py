@@ -52,6 +52,7 @@ CHECKPOINT_S = 10.0
 RECOVERY_POINT_S = 1.0
 RESERVE_S = 1.0
 RETENTION_WHILE_FULL_S = 10.0
+STOP_TRIM_S = 3.0  # The time that the trim of the coordinators' logs may take when the broker stops.
 
 
 class Maintenance:
@@ -136,6 +137,17 @@ class Maintenance:
             while may_be_more:
                 may_be_more = group.apply(group.coordinator.forget_expired(now_ms))
                 await asyncio.sleep(0)  # Let requests be served before the next slice of ids.
+
+    async def trim_at_stop(self) -> None:
+        """Trim the logs of all coordinators, so that the next start replays their live state and little more.
+
+        The caller stops the broker afterwards. A log that cannot be trimmed soon is left as it is.
+        """
+        for journal in (self._groups.journal, *(group.journal for group in self._transactions)):
+            journal.demand_checkpoint()
+        with contextlib.suppress(TimeoutError, StablelogError):
+            async with asyncio.timeout(STOP_TRIM_S):
+                await self.trim_logs()
 
     async def trim_logs(self) -> None:
         """Trim the logs of all coordinators whose logs have grown enough."""

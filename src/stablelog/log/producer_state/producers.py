@@ -139,6 +139,10 @@ class Producers:
         """Return the first offset of the oldest open transaction; None if none is open."""
         return next(iter(self._open.values()), None)
 
+    def first_open(self) -> tuple[int, int] | None:
+        """Return the producer id and the first offset of the oldest open transaction; None if none is open."""
+        return next(iter(self._open.items()), None)
+
     def first_unstable_offset(self) -> int | None:
         """Return the least first offset of the transactions that are open or whose markers are not durable; None if
         there are none.
