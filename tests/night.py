@@ -111,6 +111,12 @@ PARTS = (
         {"STABLELOG_RETENTION_TOPICS": "200"},
         200,
     ),
+    Part(
+        "retention-reads",
+        tests("tests/spark/objects/test_object_retention.py"),
+        {"STABLELOG_RETENTION_READS": "20"},
+        20,
+    ),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(
         "full-disk",

@@ -23,6 +23,7 @@ import stablelog
 from stablelog.errors import DataLossError
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.scale import seeds
+from tests.spark.reading import settled
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -142,7 +143,9 @@ def clients(module_path):
 
 
 def write(clients, topic, chance):
-    """Write overlapping transactions, the last one with the first records of all. Return their values in commit order."""
+    """Write overlapping transactions; one of the last has the first records of all. Return their values in commit order
+    when readers see all of them.
+    """
     commits, open_values = [], {}
     late, *others = clients.writers
 
@@ -155,9 +158,9 @@ def write(clients, topic, chance):
             writer.produce(topic, values[-1] + bytes(chance.choice((0, 100, 400))), partition=0)
         assert writer.flush(TIMEOUT_S) == 0
 
-    def end(writer):
+    def end(writer, *, commit):
         values = open_values.pop(writer)
-        if chance.random() < 0.8:
+        if commit:
             writer.commit_transaction(TIMEOUT_S)
             commits.append(values)
         else:
@@ -167,14 +170,17 @@ def write(clients, topic, chance):
     for _ in range(30):
         writer = chance.choice((*others, *others, *others, late))
         if writer in open_values and writer is not late and chance.random() < 0.7:
-            end(writer)
+            end(writer, commit=chance.random() < 0.8)
         else:
             add(writer)
     writers = [*others, late]
     chance.shuffle(writers)
     for writer in writers:
         if writer in open_values:
-            end(writer)
+            end(writer, commit=chance.random() < 0.8)
+    add(writer)
+    end(writer, commit=True)
+    settled(clients.broker.bootstrap, topic)
     return commits
 
 
