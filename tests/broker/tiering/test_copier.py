@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.tiering.copier import PUBLISHED_AFTER_S
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.opening import open_store
@@ -18,6 +19,7 @@ from stablelog.testing.s3 import Fault, serve_s3
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
 from tests.broker.tiering.world import World, chance_of, lines, stop_before
+from tests.log.timeline import NOW_MS
 from tests.scale import seeds
 
 PATIENT = Patience(limit_s=60, pause_s=0.001, pause_s_max=0.01)
@@ -300,3 +302,26 @@ def test_other_settings_of_the_topic_are_published_without_a_new_segment():
     after = world.published()
     assert after.published.configs == world.configs
     assert after.segments == before.segments
+
+
+def test_segments_are_copied_in_order_over_a_slow_link():
+    """A segment takes longer than the first time limit of an upload. The copier finds out the rate, and goes on."""
+    objects = SimObjects(faults=Faults(latency_s=0), rate=66_000)
+    world = World(objects, words=())
+    ends = []
+    for number in range(3):
+        for log in (world, world.plain):
+            batch = encode_batch([Record(0, NOW_MS, None, bytes([number]) * 700_000)])
+            for _ in range(2):
+                log.partition.append(batch, now_ms=NOW_MS)
+            log.partition.roll(NOW_MS)
+            log.sync()
+    for _ in range(10):
+        world.copy_all()
+        manifest = world.published()
+        ends.append(0 if manifest is None else manifest.end_offset)
+    assert ends == sorted(ends)
+    assert ends[-1] == 6
+    assert objects.moved_size < 2 * 3 * 1_400_000
+    world.drop_local()
+    world.check()

@@ -118,8 +118,9 @@ class Clock:
 
 
 def window(size=64):
+    """A window of so many MiB."""
     clock = Clock()
-    return Window(4, size, 256, clock), clock
+    return Window(4 * MIB, size * MIB, 256 * MIB, clock), clock
 
 
 def take(one, clock, size, took_s, *, times_out=False, total=None):
@@ -135,22 +136,24 @@ def take(one, clock, size, took_s, *, times_out=False, total=None):
 
 def test_the_window_follows_the_time_of_the_requests():
     one, clock = window()
-    take(one, clock, 40, QUICK_S / 2)
-    assert one.size == 128
-    take(one, clock, 40, QUICK_S / 2)
-    assert one.size == 128, "the window was not used"
-    take(one, clock, 100, (QUICK_S + LONG_S) / 2)
-    assert one.size == 128
-    take(one, clock, 100, LONG_S + 1)
-    assert one.size == 64
+    take(one, clock, 40 * MIB, QUICK_S / 2)
+    assert one.size == 128 * MIB
+    take(one, clock, 40 * MIB, QUICK_S / 2)
+    assert one.size == 128 * MIB, "the window was not used"
+    take(one, clock, 100 * MIB, (QUICK_S + LONG_S) / 2)
+    assert one.size == 128 * MIB
+    take(one, clock, 100, 2 * LONG_S)
+    assert one.size == 128 * MIB, "a small request waits for the store, and not for the link"
+    take(one, clock, 100 * MIB, LONG_S + 1)
+    assert one.size == 64 * MIB
     for _ in range(10):
         take(one, clock, 4, 30, times_out=True)
-    assert one.size == 4
+    assert one.size == 4 * MIB
     for _ in range(10):
-        take(one, clock, 300, 0.1)
-    assert one.size == 256
-    take(one, clock, 100, 10 * LONG_S, total=100_000)
-    assert one.size == 256, "the bytes that were under way together took little time"
+        take(one, clock, 300 * MIB, 0.1)
+    assert one.size == 256 * MIB
+    take(one, clock, MIB, 10 * LONG_S, total=GIB)
+    assert one.size == 256 * MIB, "the bytes that were under way together took little time"
 
 
 def test_the_time_limit_follows_the_rate():
@@ -158,10 +161,13 @@ def test_the_time_limit_follows_the_rate():
     assert one.limit_s(RATE_MAX) == IDLE_S + 1
     take(one, clock, 40, 30, times_out=True)
     assert one.rate == RATE_MAX // 2
-    take(one, clock, 64 * KIB, 2, total=64 * 64 * KIB)
-    assert one.rate == RATE_MAX
+    for took_s in (0.01, 10):
+        take(one, clock, 100, took_s)
+        assert one.rate == RATE_MAX // 2, "a small request does not show the rate"
     take(one, clock, 4 * MIB, 4)
     assert one.rate == MIB // 4
+    take(one, clock, 4 * MIB, 2, total=GIB)
+    assert one.rate == RATE_MAX
     for _ in range(20):
         take(one, clock, 40, 30, times_out=True)
     assert one.rate == RATE_MIN
@@ -170,12 +176,12 @@ def test_the_time_limit_follows_the_rate():
 
 def test_requests_that_were_under_way_together_change_the_window_once():
     one, clock = window()
-    with one.taken(20, lambda: 1e9) as first:
-        with one.taken(20, lambda: 1e9) as second:
+    with one.taken(20 * MIB, lambda: 1e9) as first:
+        with one.taken(20 * MIB, lambda: 1e9) as second:
             clock.now_s = 1.5
             second()
         first()
-    assert one.size == 32
+    assert one.size == 32 * MIB
 
 
 def test_a_request_waits_for_room_and_not_longer_than_the_process():

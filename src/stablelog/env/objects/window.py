@@ -19,6 +19,8 @@ QUICK_S, LONG_S = 1.0, 5.0  # Requests that take less time, or more, change the 
 RATE_MAX: Final = 8 * MIB  # bytes a second
 # A link of 64 KiB a second is the slowest one that is supported. The time limit of a write is that of a quarter of it.
 RATE_MIN: Final = 16 << 10
+# The time of a smaller request says nothing about the rate. It needs no longer limit than IDLE_S over any link.
+TELLING_SIZE: Final = MIB
 POLL_S: Final = 0.1  # A waiting thread notices after this time that the process stops.
 
 
@@ -88,11 +90,13 @@ class Window:
         took_s = max(self._now_s() - begun_s, 1e-6)
         # The time of the bytes that were under way together.
         turn_s = took_s * size / total
-        self.rate = RATE_MAX if turn_s < QUICK_S else int(min(max(total / took_s / 4, RATE_MIN), RATE_MAX))
+        if turn_s < QUICK_S and self._under_way > self.size // 2:
+            self.size = min(2 * self.size, self._size_max)
+        if total < TELLING_SIZE:
+            return
+        self.rate = int(min(max(total / took_s / 4, RATE_MIN), RATE_MAX))
         if turn_s > LONG_S:
             self._halve(begun_s)
-        elif turn_s < QUICK_S and self._under_way > self.size // 2:
-            self.size = min(2 * self.size, self._size_max)
 
     def _timed_out(self, begun_s: float) -> None:
         with self._changed:
