@@ -131,3 +131,19 @@ def test_the_admin_client_of_confluent_kafka_creates_describes_and_deletes(at):
     assert admin.describe_acls(EVERY_ACL).result(30) == [rule]
     assert admin.delete_acls([EVERY_ACL])[EVERY_ACL].result(30) == [rule]
     assert admin.describe_acls(EVERY_ACL).result(30) == []
+
+
+def test_the_acls_of_a_producer_are_enough_for_a_transaction(tmp_path):
+    settings = {"authorizer_class_name": AUTHORIZER, "auto_create_topics_enable": False}
+    me = ("--principal", "User:ANONYMOUS")
+    with stablelog.serve(tmp_path / "data", super_users="User:ANONYMOUS", **settings) as broker:
+        for topic, *configs in (["t"], ["grouped", "--config", "stablelog.group=pay"]):
+            assert run("topics", "create", topic, *configs, bootstrap=broker.bootstrap).returncode == 0
+            producer = ("--producer", "--topic", topic, "--transactional-id", "*")
+            assert run("acls", "add", "--allow", *me, *producer, bootstrap=broker.bootstrap).returncode == 0
+    with stablelog.serve(tmp_path / "data", super_users="User:root", **settings) as broker:
+        done = run("produce", "t", "--transaction", bootstrap=broker.bootstrap, given="a\nb\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        done = run("produce", "grouped", "--transaction", bootstrap=broker.bootstrap, given="a\n")
+        assert done.returncode == 2
+        assert "this user may not describe the topic's settings" in done.stderr

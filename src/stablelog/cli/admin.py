@@ -14,6 +14,7 @@ from stablelog.cli.login import librdkafka_settings
 from stablelog.cli.output import fail
 from stablelog.errors import did_you_mean
 
+TOPIC_RESOURCE = 2  # Kafka's number for the settings of a topic
 TIMEOUT_S = 10.0  # how long a broker that was reached may take to respond
 
 
@@ -123,10 +124,27 @@ def configs_of(bootstrap: str, kind: ResourceType, name: str, what: str) -> dict
     return found
 
 
-def group_of_topic(bootstrap: str, topic: str) -> str:
-    """Return the transaction group of a topic that exists; empty for the default group."""
-    configs = configs_of(bootstrap, ResourceType.TOPIC, topic, f"settings of {topic}")
-    return (configs["stablelog.group"].value or "") if "stablelog.group" in configs else ""
+def group_of_topic(bootstrap: str, topic: str) -> str | None:
+    """Return the transaction group of a topic that exists; empty for the default group, None if the user of the command
+    may not describe the topic's settings, which no other command of a producer needs.
+
+    Raises:
+        RefusedError: the broker refuses the request for another reason.
+    """
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+    from kio.schema.errors import ErrorCode
+
+    from stablelog.client.responses import check
+
+    asked = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=("stablelog.group",)
+    )
+    with connect(bootstrap) as connection:
+        (found,) = connection.ask(DescribeConfigsRequest(resources=(asked,))).results
+    if found.error_code is ErrorCode.topic_authorization_failed:
+        return None
+    check(found.error_code, f"settings of {topic}")
+    return next((setting.value or "" for setting in found.configs), "")
 
 
 def end_offsets(

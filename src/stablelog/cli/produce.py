@@ -151,7 +151,7 @@ def produce(
     bootstrap = broker.reach()
     partition_count = _partition_count(bootstrap, topic)
     if transactional_id is None and (transaction or batch is not None):
-        transactional_id = _new_id(group_of_topic(bootstrap, topic))
+        transactional_id = _new_id(group_of_topic(bootstrap, topic) or "")
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,

@@ -147,6 +147,11 @@ class Writer:
         if failure.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._transactional_id is not None:
             own = group_of(self._transactional_id)
             group = group_of_topic(self._bootstrap, self._topic)
+            if group is None:
+                return (
+                    f"{failure.str()}. The topic may also belong to another transaction group than the transactional id "
+                    f"{self._transactional_id!r}: this user may not describe the topic's settings"
+                )
             if own != group:
                 fitting = f"that begins with {group + '/'!r}" if group else "without a slash"
                 return (
