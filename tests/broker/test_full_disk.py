@@ -462,10 +462,10 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
     full = []
     append_markers = Partition.append_markers
 
-    def append(partition, markers, *, now_ms):
+    def append(partition, markers, **times):
         if (partition.topic, partition.index) in full:
             raise DiskError("writing markers failed", errno.ENOSPC)
-        outcomes = append_markers(partition, markers, now_ms=now_ms)
+        outcomes = append_markers(partition, markers, **times)
         written.append((partition.index, [write.marker.commit_sequence for write in markers]))
         return outcomes
 
@@ -509,7 +509,7 @@ def lose_markers(monkeypatch, disk, conversation):
     """Have a broker write no markers in a conversation, as if a crash had taken them."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            Partition, "append_markers", lambda partition, markers, *, now_ms: [None] * len(markers)
+            Partition, "append_markers", lambda partition, markers, **times: [None] * len(markers)
         )
         assert run(disk, conversation) == []
 
@@ -519,10 +519,10 @@ def refuse_markers(monkeypatch, *targets):
     full = list(targets)
     append_markers = Partition.append_markers
 
-    def append(partition, markers, *, now_ms):
+    def append(partition, markers, **times):
         if (partition.topic, partition.index) in full:
             raise DiskError("writing markers failed", errno.ENOSPC)
-        return append_markers(partition, markers, now_ms=now_ms)
+        return append_markers(partition, markers, **times)
 
     monkeypatch.setattr(Partition, "append_markers", append)
     return full

@@ -88,11 +88,11 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
             logs = list(desk.broker.topics.get("t").partitions.values())
             append_markers, without_room = Partition.append_markers, []
 
-            def append_or_refuse(partition, markers, *, now_ms):
+            def append_or_refuse(partition, markers, **times):
                 if not without_room:
                     without_room.append((partition.topic, partition.index))
                     raise DiskError("writing markers failed", errno.ENOSPC)
-                return append_markers(partition, markers, now_ms=now_ms)
+                return append_markers(partition, markers, **times)
 
             monkeypatch.setattr(Partition, "append_markers", append_or_refuse)
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
@@ -143,8 +143,8 @@ def test_the_markers_of_many_transactions_in_one_partition_are_written_in_severa
             log = desk.broker.topics.partition("t", 0)
             append_markers, written, seen = Partition.append_markers, {COUNT}, {COUNT}
 
-            def append(partition, markers, *, now_ms):
-                appended = append_markers(partition, markers, now_ms=now_ms)
+            def append(partition, markers, **times):
+                appended = append_markers(partition, markers, **times)
                 if partition is log:
                     written.add(len(log.open_transactions()))
                 return appended

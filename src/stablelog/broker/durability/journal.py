@@ -303,13 +303,18 @@ class Journal:
         is_large = self.partition.size >= size_max or len(self.partition.log.segments) > count_max
         return is_large or self._is_demanded or self._checkpoint_begin is not None
 
-    def demand_checkpoint(self) -> None:
+    def demand_checkpoint(self, at_least: int = STOP_SIZE_MIN) -> bool:
         """Let the log be trimmed before the broker stops, if the next start would replay much that a checkpoint replaces.
 
-        Records before the last trim are live state, and so are those of the start if few were appended since.
+        Records before the last trim are live state, and so are those of the start if few were appended since. Returns
+        whether the log is to be trimmed.
+
+        Args:
+            at_least: the number of appended bytes from which the log is trimmed.
         """
         kept_size = max(self._size_left, self._size_at_load)
-        self._is_demanded = self.partition.size - kept_size >= STOP_SIZE_MIN
+        self._is_demanded = self.partition.size - kept_size >= at_least
+        return self._is_demanded
 
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.

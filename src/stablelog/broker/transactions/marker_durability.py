@@ -7,6 +7,7 @@ marker, and compares it with the high watermark of its partition.
 
 from collections.abc import Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.transactions.spare_ids import Barrier
@@ -31,8 +32,8 @@ class MarkerDurability:
         # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._commits: dict[int, list[tuple[Partition, int]]] = {}
         # By partition: the end offset of its last marker, until the marker is durable. `_barrier` caches the function
-        # that checks whether the partitions are durable up to these end offsets.
-        self._ends: dict[Partition, int] = {}
+        # that checks whether the partitions are durable up to these end offsets. A deleted partition is not kept.
+        self._ends: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None
 
@@ -92,9 +93,9 @@ class MarkerDurability:
         return self._barrier
 
     def _forget_durable_ends(self) -> None:
-        self._ends = {
-            partition: end for partition, end in self._ends.items() if self._is_awaited(partition, end)
-        }
+        for partition, end in list(self._ends.items()):
+            if not self._is_awaited(partition, end):
+                del self._ends[partition]
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:

@@ -143,17 +143,17 @@ class Maintenance:
 
         The caller stops the broker afterwards. A log that cannot be trimmed soon is left as it is.
         """
-        for journal in (self._groups.journal, *(group.journal for group in self._transactions)):
-            journal.demand_checkpoint()
         with contextlib.suppress(TimeoutError, StablelogError):
             async with asyncio.timeout(STOP_TRIM_S):
-                await self.trim_logs()
+                await self.trim_logs(lambda journal: journal.demand_checkpoint())
 
-    async def trim_logs(self) -> None:
-        """Trim the logs of all coordinators whose logs have grown enough."""
+    async def trim_logs(self, chooses: Callable[[Journal], bool] = lambda journal: journal.has_grown) -> None:
+        """Trim the logs of all coordinators whose logs have grown enough, or those that `chooses` returns True for."""
         for group in self._transactions:
-            await self.trim(group.journal, group.coordinator.table.live_state)
-        await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
+            if chooses(group.journal):
+                await self.trim(group.journal, group.coordinator.table.live_state)
+        if chooses(self._groups.journal):
+            await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
     async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before it.
