@@ -65,6 +65,7 @@ PARTS = (
         tests("tests/broker/tiering/test_kill.py"),
         {"STABLELOG_KILLS": "200", "STABLELOG_NIGHT": "1"},
     ),
+    Part("worst-requests", tests("tests/broker/apis/test_worst_requests.py"), {"STABLELOG_WORST_SHARE": "1"}),
     Part("restores", tests("tests/ops/test_restore.py"), {"STABLELOG_KILLS": "400"}),
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
     Part("java", tests("tests/java/test_kill.py"), {"STABLELOG_KILLS": "40"}),

@@ -131,7 +131,7 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
 
 
 def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, None, ProduceRequest]:
-    """Decode a request as `decode_produce_request` does. Yield after each STEP_COUNT topics."""
+    """Decode a request as `decode_produce_request` does. Yield after each STEP_COUNT topics, and partitions of a topic."""
     data = memoryview(frame)
     items = Items(ITEMS_MAX)
     flexible = version >= VERSION_FLEXIBLE
@@ -147,7 +147,9 @@ def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, Non
             raise ValueError("the name of a topic is null")
         partitions = []
         partition_count, at = read_count(data, at, "partitions", items, flexible=flexible)
-        for _ in range(partition_count):
+        for place in range(partition_count):
+            if place and place % STEP_COUNT == 0:
+                yield
             (index,) = INT32.unpack_from(data, at)
             size, at = read_size(data, at + INT32.size, INT32, flexible=flexible)
             partitions.append(PartitionRecords(index, None if size < 0 else data[at : at + size]))

@@ -11,7 +11,8 @@ from kio.schema.alter_client_quotas.v1 import request as asked
 from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse, EntityData, EntryData
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Alteration, entity_of
 
@@ -50,19 +51,21 @@ async def handle(
     try:
         context.require(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     except RefusedError as denied:
+        refusal = denied
         return AlterClientQuotasResponse(
-            throttle_time=NO_THROTTLE, entries=tuple([_answer(entry, denied) for entry in request.entries])
+            throttle_time=NO_THROTTLE,
+            entries=await for_each(request.entries, lambda entry: _answer(entry, refusal)),
         )
     outcomes: list[RefusedError | None] = []
     changes: dict[int, Alteration] = {}
-    for number, entry in enumerate(request.entries):
+    async for number, entry in in_turns(enumerate(request.entries)):
         try:
             changes[number] = _alteration(entry)
             outcomes.append(None)
         except RefusedError as refused:
             outcomes.append(refused)
-    named = Counter(change.entity for change in changes.values())
-    for number, change in list(changes.items()):
+    named = Counter([change.entity async for change in in_turns(changes.values())])
+    async for number, change in in_turns(list(changes.items())):
         if named[change.entity] > 1:
             outcomes[number] = RefusedError(
                 ErrorCode.invalid_request, f"Ignoring duplicate entity {change.entity}"
@@ -76,5 +79,7 @@ async def handle(
         outcomes[number] = outcome
     return AlterClientQuotasResponse(
         throttle_time=NO_THROTTLE,
-        entries=tuple([_answer(entry, why) for entry, why in zip(request.entries, outcomes, strict=True)]),
+        entries=await for_each(
+            zip(request.entries, outcomes, strict=True), lambda each: _answer(each[0], each[1])
+        ),
     )

@@ -15,7 +15,7 @@ from kio.schema.alter_replica_log_dirs.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES
 
@@ -43,16 +43,12 @@ async def handle(
         results.setdefault(name, {})[index] = code
     return AlterReplicaLogDirsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(
-            [
-                AlterReplicaLogDirTopicResult(
-                    topic_name=name,
-                    partitions=tuple(
-                        AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
-                        for index, code in codes.items()
-                    ),
-                )
-                async for name, codes in in_turns(results.items())
-            ]
+        results=await for_each_part(
+            list(results),
+            lambda name: list(results[name].items()),
+            lambda _name, found: AlterReplicaLogDirPartitionResult(
+                partition_index=found[0], error_code=found[1]
+            ),
+            lambda name, partitions: AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions),
         ),
     )

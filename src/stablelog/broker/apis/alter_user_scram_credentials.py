@@ -4,6 +4,8 @@ Behaviour: the users without an error are changed, even if others have one. The 
 durable. Clients that are logged in stay logged in: a change applies to the next login.
 """
 
+from collections.abc import Sequence
+
 from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
 from kio.schema.alter_user_scram_credentials.v0.response import (
     AlterUserScramCredentialsResponse,
@@ -11,7 +13,8 @@ from kio.schema.alter_user_scram_credentials.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.credentials import Deletion, Outcome, Upsertion
 
@@ -20,22 +23,27 @@ async def handle(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: Context
 ) -> AlterUserScramCredentialsResponse:
     """Handle the request."""
-    deletions = [Deletion(one.name, one.mechanism) for one in request.deletions]
-    upsertions = [
-        Upsertion(one.name, one.mechanism, one.iterations, one.salt, one.salted_password)
-        for one in request.upsertions
-    ]
     async with context.appending:
+        deletions = await for_each(request.deletions, lambda one: Deletion(one.name, one.mechanism))
+        upsertions = await for_each(
+            request.upsertions,
+            lambda one: Upsertion(one.name, one.mechanism, one.iterations, one.salt, one.salted_password),
+        )
+        outcomes: Sequence[Outcome]
         try:
             context.require(Operation.ALTER, ResourceType.CLUSTER)
             outcomes = await broker.users.alter(deletions, upsertions)
         except RefusedError as refused:
-            names = dict.fromkeys([one.user for one in deletions] + [one.user for one in upsertions])
-            outcomes = [Outcome(name, ErrorCode(refused.code), str(refused)) for name in names]
+            code, why = ErrorCode(refused.code), str(refused)
+            changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
+            names = dict.fromkeys([one.user async for one in in_turns(changes)])
+            outcomes = await for_each(names, lambda name: Outcome(name, code, why))
     return AlterUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(
-            AlterUserScramCredentialsResult(user=one.user, error_code=one.code, error_message=one.message)
-            for one in outcomes
+        results=await for_each(
+            outcomes,
+            lambda one: AlterUserScramCredentialsResult(
+                user=one.user, error_code=one.code, error_message=one.message
+            ),
         ),
     )

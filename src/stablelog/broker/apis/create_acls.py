@@ -9,7 +9,7 @@ from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.create_acls.v3.response import AclCreationResult, CreateAclsResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
 from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
@@ -70,11 +70,11 @@ async def handle(broker: Broker, request: CreateAclsRequest, context: Context) -
         errors = [refused] * len(request.creations)
     return CreateAclsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(
-            AclCreationResult(
+        results=await for_each(
+            errors,
+            lambda error: AclCreationResult(
                 error_code=ErrorCode.none if error is None else ErrorCode(error.code),
                 error_message=None if error is None else str(error),
-            )
-            for error in errors
+            ),
         ),
     )

@@ -53,7 +53,7 @@ async def _delete(
     if broker.acls is None:
         raise RefusedError(ErrorCode.security_disabled, NO_AUTHORIZER)
     asked: list[AclFilter | RefusedError] = []
-    for one in request.filters:
+    async for one in in_turns(request.filters):
         try:
             asked.append(filter_of(one))
         except RefusedError as refused:
@@ -68,7 +68,7 @@ async def _delete(
             error_message=None,
             matching_acls=tuple([_deleted(binding) async for binding in in_turns(next(deleted))]),
         )
-        for one in asked
+        async for one in in_turns(asked)
     ]
 
 

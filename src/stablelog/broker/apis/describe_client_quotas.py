@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import Component, Entity, Values, check_filter, selects
+from stablelog.security.quotas.entities import ENTITY_TYPES, Component, Entity, Values, check_filter, selects
 
 
 def _entry(entity: Entity, values: Values) -> EntryData:
@@ -31,7 +31,9 @@ async def handle(
     broker: Broker, request: DescribeClientQuotasRequest, context: Context
 ) -> DescribeClientQuotasResponse:
     """Handle the request."""
-    components = [Component(one.entity_type, one.match_type, one.match) for one in request.components]
+    # If there are more components than types of entities, one of the first is refused: its type is unknown, or named twice.
+    first = request.components[: len(ENTITY_TYPES) + 1]
+    components = [Component(one.entity_type, one.match_type, one.match) for one in first]
     try:
         context.require(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         check_filter(components)

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.errors import RefusedError
@@ -135,7 +136,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, context: Context) 
     again.
     """
     try:
-        for name in request.topics if context.access is not None else ():
+        async for name in in_turns(request.topics if context.access is not None else ()):
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
         if not request.topics:
             context.require(Operation.DESCRIBE, ResourceType.CLUSTER)

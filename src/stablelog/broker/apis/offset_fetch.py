@@ -5,6 +5,9 @@ UNSTABLE_OFFSET_COMMIT for an offset that an open transaction may change; v8+ se
 group names itself and its epoch.
 """
 
+from collections.abc import Collection
+from itertools import islice
+
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v9.response import (
@@ -20,6 +23,7 @@ from stablelog.coordinators.consumer_groups.answers import FetchedOffset, Fetche
 from stablelog.types import TopicPartition
 
 NO_OFFSET = FetchedOffset(ErrorCode.topic_authorization_failed)
+FETCHED_AT_ONCE = 1000  # The number of partitions whose offsets are looked up in one turn of the event loop.
 
 
 async def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
@@ -53,9 +57,30 @@ async def _asked(request: OffsetFetchRequest) -> dict[str, dict[TopicPartition, 
             continue
         partitions = asked.setdefault(group.group_id, {})
         if partitions is not None:
-            async for topic in in_turns(group.topics):
-                partitions.update(dict.fromkeys((topic.name, index) for index in topic.partition_indexes))
+            pairs = ((topic.name, index) for topic in group.topics for index in topic.partition_indexes)
+            async for pair in in_turns(pairs):
+                partitions[pair] = None
     return asked
+
+
+async def _fetched(
+    broker: Broker,
+    group_id: str,
+    partitions: Collection[TopicPartition] | None,
+    *,
+    require_stable: bool,
+) -> dict[TopicPartition, FetchedOffset]:
+    """Return the committed offsets of a group, once they are durable."""
+    coordinator = broker.groups.coordinator
+    if partitions is None or len(partitions) <= FETCHED_AT_ONCE:
+        decision = coordinator.fetch_offsets(group_id, partitions, require_stable=require_stable)
+        return dict(await broker.groups.carry_out(decision))
+    found: dict[TopicPartition, FetchedOffset] = {}
+    left = iter(partitions)
+    async for some in in_turns(iter(lambda: list(islice(left, FETCHED_AT_ONCE)), [])):
+        found.update(coordinator.fetch_offsets(group_id, some, require_stable=require_stable).answer)
+    await broker.groups.settled()
+    return found
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
@@ -71,22 +96,20 @@ async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) 
             continue
         denied: dict[TopicPartition, FetchedOffset] = {}
         if context.access is not None and partitions is not None:
-            denied = {
-                asked: NO_OFFSET
-                async for asked in in_turns(partitions)
-                if not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, asked[0])
-            }
-            partitions = {asked: None for asked in partitions if asked not in denied}
-        fetched = await broker.groups.carry_out(
-            broker.groups.coordinator.fetch_offsets(
-                group_id, partitions, require_stable=request.require_stable
-            )
-        )
+            allowed: dict[TopicPartition, None] = {}
+            async for asked in in_turns(partitions):
+                if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, asked[0]):
+                    allowed[asked] = None
+                else:
+                    denied[asked] = NO_OFFSET
+            partitions = allowed
+        fetched = await _fetched(broker, group_id, partitions, require_stable=request.require_stable)
         if context.access is not None and partitions is None:
             fetched = {
                 target: offset
                 async for target, offset in in_turns(fetched.items())
                 if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, target[0], is_logged=False)
             }
-        groups.append(await _group(group_id, {**fetched, **denied}))
+        fetched.update(denied)
+        groups.append(await _group(group_id, fetched))
     return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

@@ -12,7 +12,7 @@ Version notes: v3 transactional id; v8 the errors of single records (KIP-467); v
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -235,18 +235,20 @@ async def _append_all(
     codes = CODES["Produce"].for_version(version)
     answers: list[ProducedTopic] = []
     waits: list[Wait] = []
-    parts = []
-    for topic in request.topics:
-        produced: list[ProducedPartition] = []
-        answers.append(ProducedTopic(topic.name, produced))
-        if context.access is not None:
-            denied = _denial(request, topic.name, context)
-            if denied is not None:
-                produced += [_refusal(asked, denied, NOT_AUTHORIZED) for asked in topic.partitions]
-                continue
-        parts += [(topic.name, produced, asked) for asked in topic.partitions]
+
+    def parts() -> Iterator[tuple[str, list[ProducedPartition], PartitionRecords, ErrorCode | None]]:
+        for topic in request.topics:
+            produced: list[ProducedPartition] = []
+            answers.append(ProducedTopic(topic.name, produced))
+            denied = None if context.access is None else _denial(request, topic.name, context)
+            for asked in topic.partitions:
+                yield topic.name, produced, asked, denied
+
     record_errors_left = RECORD_ERRORS_MAX
-    async for name, into, asked in in_turns(parts):
+    async for name, into, asked, denied in in_turns(parts()):
+        if denied is not None:
+            into.append(_refusal(asked, denied, NOT_AUTHORIZED))
+            continue
         answer, durable = await _append_one(broker, request, version, name, asked, codes)
         if durable is not None:
             waits.append(Wait(name, into, len(into), durable))

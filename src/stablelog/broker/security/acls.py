@@ -121,7 +121,10 @@ class Acls:
     async def _create(self, bindings: Sequence[AclBinding], author: Author) -> None:
         async with self._lock:
             index = self.authorizer.index
-            added = [binding for binding in dict.fromkeys(bindings) if binding not in index]
+            added = await in_thread_to_its_end(
+                self._threads,
+                lambda: [binding for binding in dict.fromkeys(bindings) if binding not in index],
+            )
             if len(index) + len(added) > ACL_COUNT_MAX:
                 raise RefusedError(
                     ErrorCode.policy_violation,
@@ -140,13 +143,15 @@ class Acls:
     async def _delete(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
         async with self._lock:
             index = self.authorizer.index
-            found = await in_thread_to_its_end(
-                self._threads, lambda: [list(index.matching(asked)) for asked in filters]
-            )
-            removed = list(dict.fromkeys(binding for of_filter in found for binding in of_filter))
+
+            def find() -> tuple[list[list[AclBinding]], list[AclBinding]]:
+                found = [list(index.matching(asked)) for asked in filters]
+                removed = dict.fromkeys(binding for of_filter in found for binding in of_filter)
+                return found, sorted(removed, key=lambda binding: binding.permission is Permission.DENY)
+
+            found, removed = await in_thread_to_its_end(self._threads, find)
             if removed:
                 await self._store([], frozenset(removed))
-            removed.sort(key=lambda binding: binding.permission is Permission.DENY)
             for begin in range(0, len(removed), CHANGED_AT_ONCE):
                 some = removed[begin : begin + CHANGED_AT_ONCE]
                 self.authorizer.change(removed=some)

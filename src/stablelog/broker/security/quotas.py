@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.quota_file import encode_quotas, quota_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.members import AT_ONCE, Arrival
 from stablelog.broker.security.file_writer import store_in_thread
@@ -157,7 +158,7 @@ class Quotas:
             before = self.table.entities
             after = dict(before)
             outcomes: list[RefusedError | None] = []
-            for change in changes:
+            async for change in in_turns(changes):
                 try:
                     after[change.entity] = altered(after.get(change.entity, {}), change)
                     if not after[change.entity]:
@@ -172,8 +173,11 @@ class Quotas:
                 except RefusedError as refused:
                     outcomes.append(refused)
             if not validate_only and after != before:
-                await store_in_thread(self._threads, self._file, encode_quotas(after))
-                self._use(QuotaTable(after))
+                content, table = await in_thread_to_its_end(
+                    self._threads, lambda: (encode_quotas(after), QuotaTable(after))
+                )
+                await store_in_thread(self._threads, self._file, content)
+                self._use(table)
             return outcomes
 
     def samples(self) -> Iterator[Sample]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from stablelog.broker.directory.user_file import encode_users, user_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.env.disk import Disk
-from stablelog.security.credentials import Deletion, Outcome, Upsertion
+from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
 
 
 class Users:
@@ -52,8 +52,14 @@ class Users:
 
     async def _alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> list[Outcome]:
         async with self._lock:
-            after, outcomes = self.credentials.altered(deletions, upsertions)
-            if after.users != self.credentials.users:
-                await store_in_thread(self._threads, self._file, encode_users(after))
+            before = self.credentials
+
+            def alter() -> tuple[Credentials, list[Outcome], bytes | None]:
+                after, outcomes = before.altered(deletions, upsertions)
+                return after, outcomes, encode_users(after) if after.users != before.users else None
+
+            after, outcomes, content = await in_thread_to_its_end(self._threads, alter)
+            if content is not None:
+                await store_in_thread(self._threads, self._file, content)
                 self.credentials = after
             return outcomes

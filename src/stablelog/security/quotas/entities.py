@@ -16,6 +16,7 @@ from stablelog.errors import RefusedError
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 NAME_SIZE_MAX: Final = 1024  # of the name of a user or a client id, in characters
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -193,7 +194,7 @@ def check_filter(components: Sequence[Component]) -> None:
     for kind, match_type, match in components:
         if not kind or kind in seen:
             raise _refusal(f"the entity type {kind!r} is empty or named twice")
-        if kind not in (USER, CLIENT_ID, IP):
+        if kind not in ENTITY_TYPES:
             raise RefusedError(ErrorCode.unsupported_version, f"the entity type {kind!r} is not supported")
         if match_type not in list(MatchType):
             raise _refusal(f"the match type {match_type} is unknown")

@@ -518,6 +518,7 @@ def test_a_static_member_that_does_not_come_back_expires():
         ({"member_epoch": -3}, "invalid_request"),
         ({"member_epoch": -2}, "invalid_request"),
         ({"topics": ("x" * (5 << 20),)}, "invalid_request"),
+        ({"topics": tuple(map(str, range(20_001)))}, "invalid_request"),
         ({"client_id": "x" * 32_001}, "invalid_request"),
         ({"group_id": ""}, "invalid_request"),
         ({"assignor": "mine"}, "unsupported_assignor"),

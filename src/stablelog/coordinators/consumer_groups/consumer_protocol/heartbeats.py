@@ -41,6 +41,7 @@ from stablelog.errors import RefusedError
 Decision = GroupDecision[Any]
 
 STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a name in a request.
+SUBSCRIPTION_COUNT_MAX = 20_000  # The maximum number of topics that a member names.
 SUBSCRIPTION_SIZE_MAX = 4 << 20  # The maximum size in bytes of the names of all topics of a member.
 
 
@@ -292,6 +293,8 @@ def _fault_of(request: HeartbeatRequest) -> str | None:
     names = (request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host)
     if any(len((name or "").encode()) > STRING_SIZE_MAX for name in names):
         return f"the request has a name of more than {STRING_SIZE_MAX} bytes"
+    if len(request.topics or ()) > SUBSCRIPTION_COUNT_MAX:
+        return f"the subscription names more than {SUBSCRIPTION_COUNT_MAX} topics: use a regular expression"
     if sum(map(len, request.topics or ())) > SUBSCRIPTION_SIZE_MAX:
         return f"the names of the topics have more than {SUBSCRIPTION_SIZE_MAX} bytes"
     if request.instance_id == "" or request.rack_id == "":
