@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import loads
+from bench import loads, produced_batches
 from bench.bare_transactions import BareProducers
 from bench.commit_fetch import fetch_undecoded
 from bench.interleaved import NOW_MS, Shape, steps
@@ -166,6 +166,27 @@ class Writes:
             topic = loads.Topic(name, size, scaled(count, divisor))
             producer = loads.producer_of(server.bootstrap, topic)
             return lambda: loads.fill(producer, topic), topic.megabytes
+
+        return ServerSession(
+            server, {name: lambda name=name: producing(name) for name in self.rows}, directory
+        )
+
+
+class ProducedBatches:
+    """Produce of batches of each size, codec and kind of records, by a bare socket; stablelog.flush=os."""
+
+    kinds = produced_batches.kinds()
+    rows: Mapping[str, Row] = {name: Row(kind.what, "MB") for name, kind in kinds.items()}
+
+    def prepare(self, side: Side, divisor: int) -> None:
+        """Nothing: a session begins with an empty directory."""
+
+    def open(self, side: Side, divisor: int) -> Session:
+        """A broker, and a topic for each row. The slices are never divided: they are as short as can be measured."""
+        server, directory = _on_empty_directory(side, stablelog_flush="os")
+
+        def producing(name: str) -> tuple[Callable[[], object], float]:
+            return produced_batches.producing(server.bootstrap, name, self.kinds[name])
 
         return ServerSession(
             server, {name: lambda name=name: producing(name) for name in self.rows}, directory
@@ -406,6 +427,7 @@ def workloads() -> list[Workload]:
     reads = Reads()
     return [
         Writes(),
+        ProducedBatches(),
         Transactions(),
         BareTransactions(),
         reads,

@@ -177,6 +177,7 @@ def plan_append(
     transaction_check: TransactionCheck | None = None,
     require_first_sequence_zero: bool = False,
     are_records_checked: bool = False,
+    checked_header: BatchHeader | None = None,
 ) -> PlannedBatch | Appended:
     """Check the batch of a client or a coordinator, and give it its offset and leader epoch.
 
@@ -191,7 +192,8 @@ def plan_append(
             batch gets its offset, because the call may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer without state in a log with records must have
             sequence 0.
-        are_records_checked: whether `check_records` or `is_checked_soon` has accepted the batch.
+        are_records_checked: whether `check_records` or `is_checked_soon` has accepted the records of the batch.
+        checked_header: the header of the batch, if `check_batch` has accepted this batch with the settings of the log.
 
     Returns:
         The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.
@@ -201,8 +203,11 @@ def plan_append(
         DamageError: the bytes are no batch, or do not match its CRC.
     """
     config, producers = log.config, log.producer_state
-    header = read_header(batch)
-    check_batch(header, batch, origin, topic=log.topic, config=config, wall_ms=wall_ms)
+    if checked_header is None:
+        header = read_header(batch)
+        check_batch(header, batch, origin, topic=log.topic, config=config, wall_ms=wall_ms)
+    else:
+        header = checked_header
     is_client = origin is Origin.CLIENT
     if header.has_producer and not is_client:
         producers.check_epoch(header)

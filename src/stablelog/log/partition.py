@@ -193,6 +193,7 @@ class Partition(PrunableLog):
         transaction_check: TransactionCheck | None = None,
         require_first_sequence_zero: bool = False,
         are_records_checked: bool = False,
+        checked_header: BatchHeader | None = None,
     ) -> Appended:
         """Append one batch of a client or coordinator, or several batches that were copied from another log with their
         offsets.
@@ -207,7 +208,8 @@ class Partition(PrunableLog):
                 RefusedError if not. It is called for each transactional batch that is not a duplicate.
             require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
                 sequence 0. It must in any case if the log has never had a record.
-            are_records_checked: whether `log.record_checks.check_records` has accepted the batch.
+            are_records_checked: whether `log.record_checks.check_records` has accepted the records of the batch.
+            checked_header: the header of the batch, if `log.append.check_batch` has accepted it with the present settings.
 
         Raises:
             RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
@@ -228,6 +230,7 @@ class Partition(PrunableLog):
             transaction_check=transaction_check,
             require_first_sequence_zero=require_first_sequence_zero or self._is_of_lost_broker(batches),
             are_records_checked=are_records_checked,
+            checked_header=checked_header,
         )
         if isinstance(plan, Appended):
             return plan

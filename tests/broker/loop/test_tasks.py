@@ -205,7 +205,12 @@ def test_what_a_thread_raises_is_raised_where_it_is_waited_for():
     asyncio.run(conversation())
 
 
-@pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_to_its_end])
+async def in_one_of_the_threads(threads, work):
+    outcomes = [outcome async for _, outcome in each_in_threads(threads, 1, lambda _item: work(), [None])]
+    raise outcomes.pop()
+
+
+@pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_to_its_end, in_one_of_the_threads])
 def test_what_a_thread_raises_keeps_no_buffer_and_is_freed_with_its_last_reference(run_in_thread):
     """The garbage collector may come late, and passes over what it has frozen."""
     kept = []

@@ -50,6 +50,13 @@ class Work(NamedTuple):
     checks_records: bool
     codec: Codec | None
 
+    @property
+    def checked_header(self) -> BatchHeader | None:
+        """The header of the batch if the work leaves the batch as it is; `work_for` has checked it. None if the batch gets
+        another codec: then it has to be checked again, because it has another size.
+        """
+        return self.header if self.codec is None else None
+
     def run(self) -> Buffer:
         """Check and recompress the batch, and return it.
 

@@ -187,6 +187,7 @@ async def _append_one(
             ),
             require_first_sequence_zero=require_first_sequence_zero,
             are_records_checked=work is not None and work.checks_records,
+            checked_header=None if work is None else work.checked_header,
         )
         broker.flush.dirty(partition)
     except DamageError as corrupt:  # The client has sent damaged bytes.

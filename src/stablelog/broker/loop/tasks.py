@@ -416,13 +416,10 @@ async def each_in_threads(
         nonlocal is_waking
         while (item := _first_of(waiting)) is not END:
             begun_s = thread_s()
-            outcome: Result | BaseException
-            try:
-                outcome = work(item)
-            except BaseException as error:  # noqa: BLE001 - the caller gets the exception
-                outcome = error
+            outcome = _outcome(work, item)
             spent_s.append(thread_s() - begun_s)
             outcomes.append((item, outcome))
+            del outcome  # The traceback of an exception refers to this frame: together they would be a cycle.
             # This thread stores the outcome first, and reads `is_waking` then. The caller clears `is_waking` first, and
             # takes the outcomes then. So no outcome is missed: either this thread wakes the caller, or the caller is
             # awake and finds the outcome.
@@ -466,6 +463,15 @@ async def each_in_threads(
     finally:
         adding.cancel()
         waiting.clear()
+
+
+def _outcome(work: Callable[[Item], Result], item: Item) -> Result | BaseException:
+    """Return the result of `work`, or the exception that it raises, without the local variables of its functions."""
+    try:
+        return work(item)
+    except BaseException as error:  # noqa: BLE001 - the caller gets the exception
+        free_frames(error)
+        return error
 
 
 def _first_of(waiting: deque[Item]) -> Item | End:
