@@ -32,3 +32,20 @@ def test_garbage_is_corrupt_and_nothing_else(codec):
             decompress(codec, bytes(data[: chance.randint(0, len(data))]), 1 << 16)
         except DamageError:
             continue
+
+
+@pytest.mark.parametrize(
+    "plain", [b"", b"x", b"word " * 1000, random.Random(1).randbytes(200_000), b"ab" * 100_000]
+)
+def test_an_lz4_frame_has_independent_blocks_which_java_demands(plain):
+    """Of a frame with other flags, Kafka's Java client says "Dependent block stream is unsupported"."""
+    packed = compress(Codec.LZ4, plain)
+    assert packed[:7] == bytes.fromhex("04224d18 60 40 82")
+    assert decompress(Codec.LZ4, packed) == plain
+    at, sizes = 7, []
+    while size := int.from_bytes(packed[at : at + 4], "little"):
+        sizes.append(size & 0x7FFF_FFFF)
+        at += 4 + sizes[-1]
+    assert at + 4 == len(packed)
+    assert len(sizes) == -(-len(plain) // (64 << 10))
+    assert max(sizes, default=0) <= 64 << 10

@@ -24,6 +24,13 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = struct.Struct(">8sii")  # header of snappy data: magic, version, oldest compatible version
 XERIAL_CHUNK_SIZE = 32 << 10
 CHUNK_LENGTH = struct.Struct(">i")
+# Kafka's Java client refuses an lz4 frame whose blocks depend on each other, and cramjam makes no other frames. So frames
+# are assembled here: magic, flags (version 1, independent blocks, no checksums), blocks of at most 64 KiB, and the
+# checksum of the two bytes before it.
+LZ4_HEADER = bytes.fromhex("04224d18604082")
+LZ4_BLOCK_SIZE = 64 << 10
+LZ4_LENGTH = struct.Struct("<I")
+LZ4_NOT_COMPRESSED = 1 << 31  # the bit of a block's length that says so
 # A gzip member is decompressed in portions of this many bytes. At its end zlib copies the rest of the portion.
 GZIP_FED_SIZE = 16 << 10
 # The buffer for lz4 and zstd has first this many times the size of the compressed records. If they do not fit, they are
@@ -109,6 +116,20 @@ def _compress_xerial(records: Buffer) -> bytes:
     return b"".join(parts)
 
 
+def _compress_lz4(records: Buffer) -> bytes:
+    plain = memoryview(records)
+    parts = [LZ4_HEADER]
+    for at in range(0, len(plain), LZ4_BLOCK_SIZE):
+        block = plain[at : at + LZ4_BLOCK_SIZE]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += [LZ4_LENGTH.pack(len(packed)), packed]
+        else:
+            parts += [LZ4_LENGTH.pack(len(block) | LZ4_NOT_COMPRESSED), bytes(block)]
+    parts.append(LZ4_LENGTH.pack(0))
+    return b"".join(parts)
+
+
 def _decompress_snappy(records: Buffer, size_max: int) -> bytes:
     packed = memoryview(records)
     if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
@@ -144,7 +165,7 @@ COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.NONE: bytes,
     Codec.GZIP: cramjam.gzip.compress,
     Codec.SNAPPY: _compress_xerial,
-    Codec.LZ4: partial(cramjam.lz4.compress, level=1),  # as in Kafka: faster than cramjam's default level
+    Codec.LZ4: _compress_lz4,
     Codec.ZSTD: cramjam.zstd.compress,
 }
 DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {
