@@ -5,6 +5,7 @@ and a restored one. Each keeps what it has acknowledged, and what another one ha
 import asyncio
 import logging
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -342,3 +343,37 @@ def test_records_that_another_incarnation_has_deleted_from_the_store_are_named(o
     lives(disk, first)
     assert any("has deleted the offsets 0 to 3" in one.getMessage() for one in caplog.records)
     assert acknowledged
+
+
+def test_the_documented_way_back_after_a_stale_copy(objects, caplog):
+    """The copy was recent, and has copied a segment of its own."""
+    disk = SimDisk()
+
+    async def live(desk):
+        await write_and_copy(desk)
+        await desk.broker.tiering.copy_coordinator_logs()
+
+    lives(disk, live)
+    stale = disk.crash(random.Random(1))
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    lives(stale, write_and_copy)
+    said = (re.search(r"has taken broker epoch (\d+)", one.getMessage()) for one in caplog.records)
+    epoch = f"{int(next(one for one in said if one)[1]):010}"
+    caplog.clear()
+
+    async def refused(desk):
+        await produce(desk, b"acknowledged")
+        await write_and_copy(desk)
+        assert any("are not of the same log" in line for line in lines(caplog))
+        return await values(desk)
+
+    acknowledged = lives(disk, refused)
+    for key in list(objects.objects):
+        chain, _, name = key.rpartition("/")
+        if chain.endswith("/manifest") and name.startswith(epoch) and name != f"{epoch}-{0:012}":
+            del objects.objects[key]
+    caplog.clear()
+    lives(disk, check_primary(acknowledged, objects))
+    assert not lines(caplog)
+    assert published(objects).end_offset > 3

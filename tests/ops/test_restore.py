@@ -195,7 +195,41 @@ async def commit_offset(desk, group, offset):
     assert answer.topics[0].partitions[0].error_code is NONE
 
 
-async def in_transaction(desk, group, offset, *, commit):
+def test_the_report_says_what_the_broker_then_does_with_pending_offsets(monkeypatch):
+    """The store has the decision to commit, and of the offsets log only what was before its marker."""
+    objects = SimObjects(faults=Faults(latency_s=0))
+    simulate_store(monkeypatch, objects)
+
+    async def live():
+        async with tiered(SIMULATED_URL, **SELDOM) as desk:
+            await write_segments(desk, 2)
+            await copy(desk)
+            end = desk.broker.topics.partition("t", 0).remote.end_offset
+            await in_transaction(desk, "decided", end + 1, commit=True, before_end=copy_logs)
+            await desk.durable()
+            before = set(objects.objects)
+            await desk.broker.tiering.copy_coordinator_logs()
+            late = [key for key in objects.objects if "__consumer_offsets" in key and key not in before]
+            assert late
+            return end, {key: one for key, one in objects.objects.items() if key not in late}
+
+    async def copy_logs(desk):
+        await desk.broker.tiering.copy_coordinator_logs()
+
+    end, kept = asyncio.run(asyncio.wait_for(live(), 60))
+    after = SimObjects(faults=Faults(latency_s=0), objects=kept)
+    simulate_store(monkeypatch, after)
+    disk, report = restored(after)
+    assert report.groups == [("decided", "t", 0, end + 1, end)]
+
+    async def check(desk):
+        offsets = desk.broker.groups.coordinator.table.offsets
+        assert offsets.committed("decided")["t", 0].value.offset == end + 1
+
+    lives(after, check, disk)
+
+
+async def in_transaction(desk, group, offset, *, commit, before_end=None):
     """Commit an offset in a transaction."""
     who = await desk.init(group)
     answer = await desk.ask_with(
@@ -223,6 +257,9 @@ async def in_transaction(desk, group, offset, *, commit):
         },
     )
     assert answer.topics[0].partitions[0].error_code is NONE
+    if before_end is not None:
+        await desk.durable()
+        await before_end(desk)
     assert (await desk.end(group, who, commit)).error_code is NONE
 
 

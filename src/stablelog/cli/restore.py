@@ -100,6 +100,9 @@ def _print(report: Report) -> None:
         ("setting", "value"),
         sorted({**report.default_settings, **report.settings}.items()),
     )
+    sys.stdout.write(
+        f"not restored, because the store has nothing of them: {', '.join(report.not_restored)}\n"
+    )
     for group, sequence in report.torn_sequences.items():
         sys.stdout.write(
             f"{group_in_words(group)}: commits up to {sequence} may be torn, so no cut begins before it\n"
@@ -118,6 +121,7 @@ def _as_object(report: Report) -> dict[str, object]:
     return {
         **report._asdict(),
         "settings": dict(report.settings),
+        "not_restored": list(report.not_restored),
         "default_settings": dict(report.default_settings),
         "ranges": [one._asdict() for one in report.ranges],
         "groups": [one._asdict() for one in report.groups],

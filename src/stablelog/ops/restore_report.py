@@ -1,9 +1,18 @@
 """What a restore tells: what is gone of each partition, and of which transactions a part is gone."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.restoring import Torn
+
+# What the object store has nothing of, so that a restore cannot bring it back.
+NOT_RESTORED: Final = (
+    "users",
+    "ACLs",
+    "quotas",
+    "topics without tiered storage",
+    "settings of the command line",
+)
 
 
 class LostRange(NamedTuple):
@@ -83,6 +92,7 @@ class Report(NamedTuple):
         leader_epoch: the leader epoch of the restore.
         settings: the dynamic settings of the broker, by name.
         default_settings: the dynamic settings of all brokers of the cluster.
+        not_restored: what the store has nothing of.
     """
 
     cluster_id: str
@@ -97,3 +107,4 @@ class Report(NamedTuple):
     leader_epoch: int
     settings: Mapping[str, str]
     default_settings: Mapping[str, str]
+    not_restored: tuple[str, ...] = NOT_RESTORED
