@@ -18,11 +18,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import repeated
 from tests.broker.apis.test_acl_apis import RULE, SECURED
 from tests.broker.apis.test_acl_apis import create as create_acls
 from tests.broker.apis.test_acl_apis import delete as delete_acls
-from tests.broker.apis.test_joint_apis import begin, child, commit
+from tests.broker.apis.test_joint_apis import begin, child
 from tests.broker.desk import ABORT, COMMIT, DATA, batch, opened
 from tests.broker.test_cycles import KINDS, fill, tidy
 from tests.broker.test_unexpected_errors import API_VERSIONS_KEY, any_request, ask, serving
@@ -83,7 +84,7 @@ async def ids(desk, number):
 
 async def prepared(desk, number):
     name = f"id{number}"
-    who = await desk.init(name, version=6, enable_2_pc=True, keep_prepared_txn=False)
+    who = await desk.init(name, version=6, enable2_pc=True, keep_prepared_txn=False)
     await desk.add(name, who, ("kept", 0))
     await desk.produce(batch(b"v", producer=who, sequence=0), topic="kept", transactional_id=name)
     await desk.end(name, who, COMMIT)
@@ -99,7 +100,17 @@ async def joint_keys(desk, number):
     assert (await begin(desk, key=key)).error_code is ErrorCode.none
     made = await child(desk, key=key)
     await made.write(b"v", topic="kept")
-    assert (await commit(desk, [made], key=key)).error_code is ErrorCode.none
+    committed = await desk.ask(
+        ApiKey.COMMIT_JOINT,
+        0,
+        key=key,
+        version=0,
+        run="r1",
+        children=(made.shown,),
+        group_offsets=(),
+        retention_ms=DAY_MS,
+    )
+    assert committed.error_code is ErrorCode.none
 
 
 async def acls(desk, number):
