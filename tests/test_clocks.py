@@ -65,6 +65,7 @@ GIVEN_WALL_CLOCK = {
     "broker.tiering.copier",
     "broker.tiering.uploads",
     "broker.tiering.metadata_topic",
+    "broker.tiering.remote_tiers",
     "broker.upkeep.compaction",
 }
 FOUND = {
