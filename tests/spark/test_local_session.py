@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.errors import UnavailableError
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.spark import local_session
-from stablelog.spark.local_session import JAVA_VERSION_MIN, find_java, session
+from stablelog.spark.local_session import JAVA_VERSION_MIN, find_java, session, setting_name
 from tests.quick_java import QUICK_JAVA
 
 OLD = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
@@ -164,3 +164,13 @@ def test_who_has_imported_stablelog_finds_it_and_pays_nothing_for_it():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_the_name_of_a_setting_is_not_changed_in_silence():
+    assert setting_name("spark_sql_shuffle_partitions") == "spark.sql.shuffle.partitions"
+    assert setting_name("spark_sql_catalog_lake") == "spark.sql.catalog.lake"
+    assert setting_name("spark.sql.catalog.spark_catalog") == "spark.sql.catalog.spark_catalog"
+    with pytest.raises(
+        UsageError, match=r"ambiguous.*write it with dots, such as .*spark\.sql\.catalog\.spark_catalog'"
+    ):
+        setting_name("spark_sql_catalog_spark_catalog")

