@@ -125,6 +125,11 @@ PARTS = (
         tests("tests/broker/test_full_disk.py", "-k", "at_any_call"),
         {"STABLELOG_FULL_DISK_LIVES": "100"},
     ),
+    Part(
+        "dead-topics",
+        tests("tests/broker/tiering/test_churn.py", "--timeout=3600"),
+        {"STABLELOG_DEAD_TOPICS": "100"},
+    ),
     Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
     Part("long", tests("tests", "-m", "night"), {"STABLELOG_NIGHT": "1"}),
     Part("rules", ("-m", "tests.mutants", "rules")),

@@ -244,16 +244,19 @@ class Chain:
         ]
         return [self._partition.chain_key(name) for name in old]
 
-    def delete_manifests(self) -> Steps[None]:
-        """Delete all manifests of a partition whose topic was deleted. Claims and fences stay.
+    def delete(self) -> Steps[None]:
+        """Delete the chain of a partition whose topic was deleted: the manifests, then the claims and fences.
+
+        Without fences, a stalled broker may create a manifest there. The object `deleted` of the topic has to exist:
+        because of it, no reader and no restore uses this manifest.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. Nothing was deleted.
         """
         assert self._is_owner, "take over first"
-        for link in (yield from self._links()):
-            if link.kind is Kind.MANIFEST:
-                yield Delete(self._partition.chain_key(link.name))
+        links = yield from self._links()
+        for link in sorted(links, key=lambda one: one.kind is not Kind.MANIFEST):
+            yield Delete(self._partition.chain_key(link.name))
 
     # -- objects -----------------------------------------------------------------------------------------------
 

@@ -156,6 +156,21 @@ class Events:
         return self._has_own and not self.is_marked
 
     @property
+    def is_of_kafka(self) -> bool:
+        """Whether Apache Kafka has copied segments of the partition. Only the events know them."""
+        return any(
+            one not in self._own and state is not SegmentState.COPY_STARTED
+            for one, state in self.states.items()
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the events of a partition whose topic does not exist are of no use: its deletion is finished, or this
+        broker, and Apache Kafka, have copied nothing of it.
+        """
+        return self.is_finished or not (self._has_own or self.is_of_kafka)
+
+    @property
     def has_deleted_objects(self) -> bool:
         """Whether the store has objects of the deleted partition that this broker has copied."""
         return self._has_own and self.is_marked and not self.is_finished

@@ -90,7 +90,7 @@ class Tiered:
         for partition in self.partitions():
             if partition.end_offset:
                 partition.prove()
-                data = b"".join(partition.read(0, 1 << 30, Isolation.LOG_END).buffers)
+                data = b"".join(partition.read(partition.start_offset, 1 << 30, Isolation.LOG_END).buffers)
                 for at, _ in headers_in(data):
                     found += [(partition.index, record) for record in decode_records(data, at)]
         return found

@@ -253,11 +253,13 @@ class Copies:
         """
         if self._storage.fenced is not None:
             return
+        await self._metadata.begin_trims()
         async for partition in in_turns(partitions):
             remote = partition.remote
             if isinstance(remote, RemoteLog) and remote.is_known and self._topics.has(partition):
                 await self._metadata.follow(remote.partition, remote.manifest)
         await self._metadata.mark_deleted()
+        await self._metadata.end_trims()
 
     async def _delete_deleted(self) -> None:
         """Delete the objects of deleted topics.
@@ -271,8 +273,9 @@ class Copies:
             for topic in self._topics.deleted.values()
         }
         left = marked.union(*by_topic.values()) - self._gone
-        self._gone.update(await self._deleted.delete(left))
-        for partition in marked & self._gone:
+        over = await self._deleted.delete(left)
+        self._gone.update(over)
+        for partition in {*over, *(marked & self._gone)}:
             await self._metadata.finish_deleted(partition)
         for topic, partitions in by_topic.items():
             if partitions <= self._gone:
@@ -280,6 +283,7 @@ class Copies:
                     RefusedError
                 ):  # The error was logged, and the next pass tries again.
                     self._topics.deleted_from_store(topic)
+                    self._gone -= partitions
 
     def _follow_settings(self, partition: Partition) -> None:
         """Enable or disable the remote tier of an open partition, if the settings of its topic have changed.

@@ -8,7 +8,10 @@ are:
 2. Create the object `deleted` of the topic. Readers of the store and a restore then skip the topic.
 3. Delete all objects of segments and parts, as orphans are deleted (`tier.deletion`): after the delay, and while no pin
    is valid.
-4. Delete the manifests. Claims and fences stay, and the object `deleted`.
+4. Delete the manifests, then the claims and fences. Only the object `deleted` stays.
+
+A start of the broker that finds the object `deleted` waits for the delay before it takes over the chain. So starts add
+no claims and fences while a deletion waits.
 """
 
 import asyncio
@@ -51,6 +54,9 @@ class DeletedPartitions:
         self._empty = Manifest(storage.cluster_id)  # Names no object.
         self._taken: dict[RemotePartition, tuple[Chain, Deletion]] = {}
         self._tried_s: dict[RemotePartition, float] = {}
+        self._known_s: dict[RemotePartition, float] = {}  # When this start has first known of the deletion.
+        # The partitions whose object `deleted` an earlier start has created.
+        self._told: set[RemotePartition] = set()
         self._failed: set[RemotePartition] = set()  # The partitions whose error was logged.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
 
@@ -70,6 +76,8 @@ class DeletedPartitions:
             try:
                 if await in_thread(self._threads, self._delete, partition):
                     over.append(partition)
+                    del self._tried_s[partition], self._known_s[partition]
+                    self._told.discard(partition)
                 self._failed.discard(partition)
             except FencedError as error:
                 self._storage.stop(error)
@@ -88,18 +96,25 @@ class DeletedPartitions:
     def _delete(self, partition: RemotePartition) -> bool:
         """Delete what may be deleted now; whether nothing is left. Runs in a thread."""
         run, now_s, delay_s = self._storage.prefix.run, self._now_s(), self._delay_s()
+        known_s = self._known_s.setdefault(partition, now_s)
         if partition not in self._taken:
+            if partition in self._told or self._storage.is_deleted(partition):
+                self._told.add(partition)
+                if now_s < known_s + delay_s:
+                    return False
+            else:
+                known_s = now_s
             chain = self._storage.chain(partition)
             self._storage.take_over(chain, same_payload)
             self._storage.mark_deleted(partition)
-            self._taken[partition] = chain, Deletion(partition, chain, self._empty, now_s)
+            self._taken[partition] = chain, Deletion(partition, chain, self._empty, known_s)
         chain, deletion = self._taken[partition]
         if deletion.is_due(now_s, delay_s):
             run(deletion.find(self._empty, now_s, delay_s))
             run(deletion.delete(COUNT_MAX))
         if not deletion.is_swept:
             return False
-        run(chain.delete_manifests())
+        run(chain.delete())
         del self._taken[partition]
         log.info("deleted %s from %s: its topic was deleted", partition.directory, self._storage.store.url)
         return True

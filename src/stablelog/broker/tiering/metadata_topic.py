@@ -9,6 +9,10 @@ metadata partition once, before it appends the first event to this metadata part
 The broker does not wait until an event is durable. A crash loses at most the last events, and the next start appends
 them again.
 
+The events of deleted segments and deleted topics do not stay. If a metadata partition has many of them, the broker
+appends the events of all segments that exist once more, and deletes the records before. A metadata partition with
+events about segments that Apache Kafka has copied is not trimmed: only these events know the segments.
+
 Source: KIP-405.
 """
 
@@ -57,15 +61,27 @@ READ_SIZE: Final = 128 << 10  # The size in bytes of the pieces in which the top
 BATCH_COUNT_MAX: Final = (
     50  # The number of events that are encoded and appended in one turn of the event loop.
 )
+# A metadata partition is trimmed if it has more than this number of events, besides twice those that it needs.
+DEAD_COUNT_MAX: Final = 1_000
+EVENTS_PER_SEGMENT: Final = 2  # of a segment whose copy has ended
 NO_PARTITION: Final = -1  # Stands for a metadata partition in an error that concerns the whole topic.
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """A partition of `__remote_log_metadata` that was read, with its events by the partition that they are about."""
+    """A partition of `__remote_log_metadata` that was read, with its events by the partition that they are about.
+
+    Attributes:
+        partition: the metadata partition.
+        events: the events, without those of partitions whose deletion is finished.
+        count: the number of events in the log; since `begin`, if that is set.
+        begin: the offset before which the log is going to be trimmed; None if it is not.
+    """
 
     partition: Partition
     events: dict[RemotePartition, Events] = field(default_factory=dict)
+    count: int = 0
+    begin: int | None = None
 
     def of(self, partition: RemotePartition) -> Events:
         return self.events.setdefault(partition, Events())
@@ -76,6 +92,7 @@ class _Loaded:
             for record in () if header.is_control else decode_records(content, position):
                 with contextlib.suppress(DamageError, NewerFormatError):
                     event = decode_record(record.value or b"")
+                    self.count += 1
                     partition = partition_of(event)
                     if partition is not None:
                         self.of(partition).take(event)
@@ -141,7 +158,11 @@ class MetadataTopic:
 
         async def append(loaded: _Loaded) -> None:
             for partition, events in list(loaded.events.items()):
-                if events.needs_mark and self._topics.name_of(partition.topic_id) is None:
+                if self._topics.name_of(partition.topic_id) is not None:
+                    continue
+                if events.is_over and partition.topic_id not in self._topics.deleted:
+                    del loaded.events[partition]
+                elif events.needs_mark:
                     deleted = partition_deleted(partition, self._now_ms(), self._node_id)
                     await self._append(loaded, partition, [deleted])
 
@@ -159,13 +180,68 @@ class MetadataTopic:
         ]
 
     async def finish_deleted(self, partition: RemotePartition) -> None:
-        """Append the event that the objects of a deleted partition were deleted. Raises no StablelogError."""
+        """Append the event that the objects of a deleted partition were deleted, if the topic has one that it was
+        deleted. Raises no StablelogError.
+        """
 
         async def append(loaded: _Loaded) -> None:
+            if not loaded.of(partition).is_marked or loaded.of(partition).is_finished:
+                return
             finished = partition_deleted(partition, self._now_ms(), self._node_id, DeletionState.FINISHED)
             await self._append(loaded, partition, [finished])
 
         await self._attempt(partial(_index_of, partition), append)
+
+    async def begin_trims(self) -> None:
+        """Begin to trim each metadata partition that has too many events of deleted segments and topics. The caller
+        then passes the manifest of each partition to `follow`, which appends the events of all its segments once more,
+        and calls `end_trims`. Raises no StablelogError.
+        """
+        for index, loaded in list(self._loaded.items()):
+            if loaded.begin is None and self._is_due(loaded) and not self._reserve.is_full:
+                await self._attempt(partial(_itself, index), self._begin_trim)
+
+    def _is_due(self, loaded: _Loaded) -> bool:
+        if loaded.count <= DEAD_COUNT_MAX:
+            return False
+        needed = 0
+        for partition, events in loaded.events.items():
+            is_listed = (
+                self._topics.name_of(partition.topic_id) is not None
+                or partition.topic_id in self._topics.deleted
+            )
+            if events.is_of_kafka or not (is_listed or events.is_over):
+                return False  # Nothing but these events tells of the segments.
+            needed += EVENTS_PER_SEGMENT * len(events.states)
+        return loaded.count > 2 * needed + DEAD_COUNT_MAX
+
+    async def _begin_trim(self, loaded: _Loaded) -> None:
+        loaded.partition.roll(self._now_ms())  # A trim deletes whole segments.
+        loaded.begin, loaded.count = loaded.partition.end_offset, 0
+        loaded.events = {
+            partition: events
+            for partition, events in loaded.events.items()
+            if partition.topic_id in self._topics.deleted
+        }
+        for partition in [one for one, events in loaded.events.items() if events.is_marked]:
+            marked = partition_deleted(partition, self._now_ms(), self._node_id)
+            await self._append(loaded, partition, [marked])
+
+    async def end_trims(self) -> None:
+        """Delete the records before the events that were appended since `begin_trims`. Raises no StablelogError."""
+
+        async def trim(loaded: _Loaded) -> None:
+            begin = loaded.begin
+            assert begin is not None
+            durable = self._flush.durable(loaded.partition, loaded.partition.end_offset)
+            if durable is not None:
+                await durable
+            self._reserve.attempt(lambda: loaded.partition.delete_records(begin), frees=True)
+            loaded.begin = None
+
+        for index, loaded in list(self._loaded.items()):
+            if loaded.begin is not None and index not in self._failed:
+                await self._attempt(partial(_itself, index), trim)
 
     def close(self) -> None:
         """Shut the thread down."""
@@ -250,6 +326,7 @@ class MetadataTopic:
                     continue
                 await in_thread_to_its_end(self._threads, loaded.take, b"".join(read.buffers))
                 offset = read.end_offset
+            loaded.events = {one: events for one, events in loaded.events.items() if not events.is_finished}
             self._loaded[index] = loaded
             return loaded
 
@@ -269,6 +346,7 @@ class MetadataTopic:
             loaded.partition.append(batch, now_ms=now_ms, origin=Origin.COORDINATOR)
             self._flush.dirty_soon(loaded.partition)
             self._failed.discard(loaded.partition.index)
+            loaded.count += len(some)
             for event in some:
                 loaded.of(partition).take(event)
             await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from stablelog.errors import (
     ObjectExistsError,
     UsageError,
 )
-from stablelog.tier.chain import NONCE_SIZE, Chain, Result, claim_epoch
+from stablelog.tier.chain import NONCE_SIZE, Chain, Get, Result, Steps, claim_epoch
 from stablelog.tier.manifest import Part
 from stablelog.tier.names import CLUSTER, ChainName, RemotePartition, settings_key
 from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
@@ -139,6 +139,10 @@ class RemoteStorage:
         """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
+    def is_deleted(self, partition: RemotePartition) -> bool:
+        """Whether the store has the object which says that the topic of a partition was deleted. Raises StoreError."""
+        return self.prefix.run(_content(partition.deleted_key)) is not None
+
     def mark_deleted(self, partition: RemotePartition) -> None:
         """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
         with contextlib.suppress(ObjectExistsError):
@@ -158,3 +162,8 @@ class RemoteStorage:
         """Return the chain of a partition's manifests, for this broker epoch."""
         assert self.epoch is not None, "begin first"
         return Chain(partition, self.epoch, self.nonce)
+
+
+def _content(key: str) -> Steps[bytes | None]:
+    content: bytes | None = yield Get(key)
+    return content
