@@ -204,7 +204,7 @@ class Model:
         assert partition.start_offset >= log_start, f"{target}: the log's start moved back"
         self._scan(after, target, partition)
         if before is not None:
-            kept = [row for row in before.rows if row.first_offset >= partition.start_offset]
+            kept = [row for row in before.rows if self._is_left(row, partition.start_offset)]
             now = [row for row in after.rows if row.position < before.scanned_to]
             assert kept == now, f"{target}: other positions after a restart: {kept} {now}"
         self.known[target] = after
@@ -217,13 +217,19 @@ class Model:
         view_start, log_start = self.gone[target]
         return where.end <= view_start or where.first_offset < log_start
 
+    def _is_left(self, row, log_start):
+        """Whether the log has the whole transaction of a batch; of a batch outside transactions, its end."""
+        if self.written[row.crc][0] is None:
+            return row.position + row.count > log_start
+        return row.first_offset >= log_start
+
     def expected(self, target, start, end):
         """What a reader of [start, end) gets."""
         log_start = self.gone[target][1]
         return [
             row
             for row in self.known[target].rows
-            if row.position < end and row.position + row.count > start and row.first_offset >= log_start
+            if row.position < end and row.position + row.count > start and self._is_left(row, log_start)
         ]
 
     def read(self, target, partition, start, end, chance):
