@@ -34,9 +34,16 @@ def test_garbage_is_corrupt_and_nothing_else(codec):
             continue
 
 
-@pytest.mark.parametrize(
-    "plain", [b"", b"x", b"word " * 1000, random.Random(1).randbytes(200_000), b"ab" * 100_000]
-)
+PLAIN = {
+    "nothing": b"",
+    "one byte": b"x",
+    "one block": b"word " * 1000,
+    "bytes that cannot be compressed": random.Random(1).randbytes(200_000),
+    "several blocks": b"ab" * 100_000,
+}
+
+
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
 def test_an_lz4_frame_has_independent_blocks_which_java_demands(plain):
     """Of a frame with other flags, Kafka's Java client says "Dependent block stream is unsupported"."""
     packed = compress(Codec.LZ4, plain)
