@@ -19,6 +19,7 @@ import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
 from stablelog.client.connection import Connection
+from stablelog.errors import UnavailableError
 from stablelog.security.acls import AclBinding, Operation, Pattern, Permission, ResourceType
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.broker.security.test_logging_in import Client, on_desk
@@ -282,6 +283,21 @@ def test_a_full_disk_is_told_until_it_has_room(told):
                 assert await asyncio.to_thread(lambda: told("stablelog_disk_full")) == is_full
 
     assert told("stablelog_disk_full") == 0
+    asyncio.run(conversation())
+
+
+def test_partitions_are_counted_and_those_that_have_failed():
+    """tests/broker/topics/test_partition_state.py has a partition in each state."""
+
+    async def conversation():
+        async with served(topics=("t",), partitions=2) as desk:
+            told = teller(desk.broker.metrics.port)
+            own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
+            desk.broker.topics.partition("t", 0).fail(UnavailableError("the disk fails"))
+            assert await asyncio.to_thread(lambda: told("stablelog_partitions")) == own + 2
+            assert await asyncio.to_thread(lambda: told("stablelog_offline_partitions")) == 1
+            assert await asyncio.to_thread(lambda: told("stablelog_opening_partitions")) == 0
+
     asyncio.run(conversation())
 
 
