@@ -137,7 +137,11 @@ class _Planner:
         stored = self._stored.get(at)
         if stored is None or is_coordinator_log(at[0]):
             return is_coordinator_log(at[0])
-        if any(one.commit_sequence == txn.commit_sequence for _, one in self._left_out[at]):
+        if any(
+            # The transactions of a joint commit have the same commit sequence.
+            (part.producer_id, one.commit_sequence) == (txn.producer_id, txn.commit_sequence)
+            for part, one in self._left_out[at]
+        ):
             return False
         if txn.ends:
             return stored.end_offset >= txn.ends[at].end_offset

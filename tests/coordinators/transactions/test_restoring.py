@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
+from stablelog.coordinators.transactions.joint.records import JointState, encode_joint
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
     GroupState,
@@ -13,6 +14,7 @@ from stablelog.coordinators.transactions.records import (
     encode_group,
     encode_transaction,
     group_key,
+    joint_key,
     transaction_key,
 )
 from stablelog.coordinators.transactions.restoring import (
@@ -122,3 +124,15 @@ def test_the_torn_commits_are_those_that_are_partly_there(commits, data):
         if there and there != places:
             expected.append((f"a{n}", n + 1, tuple(sorted(there)), tuple(sorted(places - there))))
     assert [tuple(one) for one in found] == expected
+
+
+def test_a_joint_commit_is_torn_if_only_some_of_its_children_are_decided():
+    """The copied log ends between the decisions."""
+    decided = txn_of(State.PREPARE_COMMIT, 5, sequence=7, places=[("t", 0)])
+    accepted, other = (txn_of(State.ONGOING, number, places=[("t", 1)]) for number in (6, 8))
+    joint = JointState(last_version=0, commit_sequence=7, accepted=((6, 3),))
+    key = Pair(joint_key("", "k"), encode_joint(joint))
+    log = log_of(key, pair("a", decided), pair("b", accepted), pair("other", other))
+    for has, expected in ((True, [("a", 7, (("t", 0),), ()), ("b", 7, (), (("t", 1),))]), (False, [])):
+        assert torn_commits(log, lambda at, txn, has=has: has) == expected
+    assert log_of(key).sequence_end == 8

@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
+from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
     GroupKey,
     GroupState,
+    JointKey,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -55,6 +57,8 @@ class CommitLog:
         group: the transaction group.
         states: the last state of each transactional id.
         commits: the commits whose decisions name their partitions, by transactional id and commit sequence.
+        accepted: the commit sequences of joint commits that are not decided for all their children, by the producer ids
+            and epochs of these children.
         sequence_end: the greatest commit sequence plus one.
         producer_ids_end: the greatest producer id that was reserved or used, plus one.
     """
@@ -62,6 +66,7 @@ class CommitLog:
     group: str
     states: dict[str, Transaction] = field(default_factory=dict)
     commits: dict[tuple[str, int], Transaction] = field(default_factory=dict)
+    accepted: dict[tuple[int, int], int] = field(default_factory=dict)
     sequence_end: int = FIRST_SEQUENCE
     producer_ids_end: int = 0
 
@@ -78,6 +83,10 @@ class CommitLog:
                 state = decode_group(value)
                 self.sequence_end = max(self.sequence_end, state.commit_sequence_next)
                 self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
+            elif isinstance(subject, JointKey) and value is not None:
+                joint = decode_joint(value)
+                self.sequence_end = max(self.sequence_end, joint.commit_sequence + 1)
+                self.accepted |= dict.fromkeys(joint.accepted, joint.commit_sequence)
             elif isinstance(subject, TransactionKey):
                 if value is None:
                     self.states.pop(subject.transactional_id, None)
@@ -99,11 +108,12 @@ class CommitLog:
 
 
 class Torn(NamedTuple):
-    """A commit of which the store has some partitions and lacks others.
+    """A transaction of a commit of which the store has some parts and lacks others. A joint commit has several
+    transactions.
 
     Attributes:
         transactional_id: the transactional id.
-        commit_sequence: the commit sequence.
+        commit_sequence: the commit sequence. The transactions of a joint commit have the same one.
         found: the partitions that have the transaction.
         lost: the partitions that lack it.
     """
@@ -115,20 +125,30 @@ class Torn(NamedTuple):
 
 
 def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], bool]) -> list[Torn]:
-    """Return the torn commits, in the order of their commit sequences.
+    """Return all transactions of the torn commits, in the order of their commit sequences.
 
     Args:
         log: what the commit log says.
         holds: whether the store has a committed transaction in a partition.
     """
-    torn = []
+    commits: dict[int, list[Torn]] = {}
     for (transactional_id, sequence), txn in log.commits.items():
         places = sorted(txn.partitions)
         found = tuple(one for one in places if holds(one, txn))
         lost = tuple(one for one in places if one not in found)
-        if found and lost:
-            torn.append(Torn(transactional_id, sequence, found, lost))
-    return sorted(torn, key=lambda one: one.commit_sequence)
+        commits.setdefault(sequence, []).append(Torn(transactional_id, sequence, found, lost))
+    for transactional_id, txn in log.states.items():
+        accepted = log.accepted.get(txn.client)
+        if accepted is not None and txn.state is State.ONGOING:
+            # The log ends before the decision of this child, so no copy of a topic has the child.
+            lost = tuple(sorted(txn.partitions))
+            commits.setdefault(accepted, []).append(Torn(transactional_id, accepted, (), lost))
+    return [
+        one
+        for _, parts in sorted(commits.items())
+        if any(one.found for one in parts) and any(one.lost for one in parts)
+        for one in parts
+    ]
 
 
 class Numbers(NamedTuple):
