@@ -3,9 +3,17 @@
 import random
 import tracemalloc
 
+import cramjam
 import pytest
 
-from stablelog.batch.compression import compress, decompress
+from stablelog.batch.compression import (
+    LZ4_HEADER,
+    XERIAL_HEADER,
+    XERIAL_MAGIC,
+    check_framing,
+    compress,
+    decompress,
+)
 from stablelog.batch.header import Codec
 from stablelog.errors import DamageError
 
@@ -56,3 +64,53 @@ def test_an_lz4_frame_has_independent_blocks_which_java_demands(plain):
     assert at + 4 == len(packed)
     assert len(sizes) == -(-len(plain) // (64 << 10))
     assert max(sizes, default=0) <= 64 << 10
+
+
+def lz4(plain, **options):
+    """A frame by another maker."""
+    maker = cramjam.lz4.Compressor(**options)
+    maker.compress(plain)
+    return bytes(maker.finish())
+
+
+PLAIN = b"a sentence that repeats itself " * 10_000
+SKIPPABLE = bytes.fromhex("502a4d18 03000000") + b"abc"
+# Only the Java client is so strict: `decompress` reads all of these.
+NOT_FOR_JAVA = {
+    "blocks that depend on each other": (Codec.LZ4, lz4(PLAIN, block_linked=True)),
+    "two frames": (Codec.LZ4, compress(Codec.LZ4, PLAIN) * 2),
+    "a skippable frame": (Codec.LZ4, SKIPPABLE + compress(Codec.LZ4, PLAIN)),
+    "xerial framing of version 0": (
+        Codec.SNAPPY,
+        XERIAL_HEADER.pack(XERIAL_MAGIC, 0, 0) + compress(Codec.SNAPPY, PLAIN)[XERIAL_HEADER.size :],
+    ),
+    "a part of a header of xerial framing": (Codec.SNAPPY, XERIAL_MAGIC + bytes(3)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FOR_JAVA)
+def test_a_frame_that_the_java_client_cannot_read_is_refused(case):
+    codec, packed = NOT_FOR_JAVA[case]
+    decompress(codec, packed)
+    with pytest.raises(DamageError, match=r"lz4|xerial"):
+        check_framing(codec, packed)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+@pytest.mark.parametrize("content_size", [b"", len(PLAIN).to_bytes(8, "little")])
+@pytest.mark.parametrize("plain", [b"", b"x", PLAIN, random.Random(1).randbytes(200_000)])
+def test_frames_of_other_makers_are_accepted_whole_and_refused_in_part(plain, content_size, is_checked):
+    packed = lz4(plain, content_checksum=is_checked, block_linked=False)
+    if content_size:  # the decompressor would verify this field; here only its place matters
+        packed = packed[:4] + bytes([packed[4] | 8]) + packed[5:6] + content_size + packed[6:]
+    check_framing(Codec.LZ4, packed)
+    for wrong in (packed[:-1], packed + b"x", packed[:10], LZ4_HEADER[:5], b""):
+        with pytest.raises(DamageError):
+            check_framing(Codec.LZ4, wrong)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_what_stablelog_compresses_has_the_framing_of_the_java_client(codec):
+    for plain in (b"", b"x", PLAIN):
+        check_framing(codec, compress(codec, plain))
+    check_framing(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(PLAIN)))

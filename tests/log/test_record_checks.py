@@ -1,5 +1,6 @@
 """Checks of the records of a client's batch: which are refused with which code, and what is done without a thread."""
 
+import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -52,6 +53,17 @@ def test_bytes_that_cannot_be_decompressed_are_an_invalid_record(codec):
     header = read_header(batch)._replace(batch_length=HEADER.size + 140 - 12)
     batch[: HEADER.size] = HEADER.pack(*header)
     assert refusal(bytes(batch)).code == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("check", [check_records, is_checked_soon])
+def test_a_batch_that_the_java_client_could_not_decompress_is_an_invalid_record(check):
+    whole = encode_batch(records(100), codec=Codec.LZ4)
+    batch = assemble(
+        read_header(whole), bytes(cramjam.lz4.compress(encode_batch(records(100))[HEADER.size :]))
+    )
+    with pytest.raises(RefusedError, match=r"block_linked=False") as refused:
+        checked(batch, check=check)
+    assert refused.value.code == ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

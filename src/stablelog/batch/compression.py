@@ -31,6 +31,13 @@ LZ4_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_SIZE = 64 << 10
 LZ4_LENGTH = struct.Struct("<I")
 LZ4_NOT_COMPRESSED = 1 << 31  # the bit of a block's length that says so
+# What the Java client's reader of a frame looks at.
+LZ4_MAGIC = LZ4_HEADER[:4]
+LZ4_FLAGS_NEEDED = 0x60  # version 1, and blocks that do not depend on each other
+LZ4_FLAGS_DEMANDED = (
+    0xE3  # the bits of the version and of the blocks, and the two lowest: reserved, and a dictionary
+)
+LZ4_BLOCK_CHECKSUMS, LZ4_CONTENT_SIZE, LZ4_CONTENT_CHECKSUM = 0x10, 0x08, 0x04
 # A gzip member is decompressed in portions of this many bytes. At its end zlib copies the rest of the portion.
 GZIP_FED_SIZE = 16 << 10
 # The buffer for lz4 and zstd has first this many times the size of the compressed records. If they do not fit, they are
@@ -61,6 +68,49 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
         del plain
         raise _too_large(codec, size_max)
     return plain
+
+
+def check_framing(codec: Codec, packed: Buffer) -> None:
+    """Refuse compressed records that `decompress` can read, and Kafka's Java client cannot.
+
+    The Java client has its own readers of lz4 and snappy. It reads one lz4 frame, whose blocks must not depend on each
+    other, and xerial framing from version 1 on.
+
+    Raises:
+        DamageError: the Java client cannot decompress the records.
+    """
+    if codec is Codec.LZ4:
+        _check_lz4_frame(memoryview(packed))
+    elif codec is Codec.SNAPPY and bytes(packed[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
+        _check_xerial_header(packed)
+
+
+def _check_xerial_header(packed: Buffer) -> None:
+    if len(packed) < XERIAL_HEADER.size or XERIAL_HEADER.unpack_from(packed)[1] < 1:
+        raise DamageError("snappy records of a batch have no header of xerial framing with version 1")
+
+
+def _check_lz4_frame(packed: memoryview) -> None:
+    if bytes(packed[:4]) != LZ4_MAGIC or len(packed) < len(LZ4_HEADER):
+        raise DamageError("lz4 records of a batch do not begin with an lz4 frame")
+    flags = packed[4]
+    if flags & LZ4_FLAGS_DEMANDED != LZ4_FLAGS_NEEDED:
+        raise DamageError(
+            f"the flags of an lz4 frame are {flags:#04x}; Kafka's Java client reads only frames of version 1 whose blocks "
+            "do not depend on each other (block_linked=False), without a dictionary"
+        )
+    at = len(LZ4_HEADER) + (8 if flags & LZ4_CONTENT_SIZE else 0)
+    checksum_size = LZ4_LENGTH.size if flags & LZ4_BLOCK_CHECKSUMS else 0
+    try:
+        while size := LZ4_LENGTH.unpack_from(packed, at)[0]:
+            at += LZ4_LENGTH.size + (size & ~LZ4_NOT_COMPRESSED) + checksum_size
+    except struct.error:
+        raise DamageError("an lz4 frame is incomplete") from None
+    end = at + LZ4_LENGTH.size * (2 if flags & LZ4_CONTENT_CHECKSUM else 1)
+    if end != len(packed):
+        raise DamageError(
+            f"an lz4 frame ends after {end} bytes of {len(packed)}; Kafka's clients read only one frame"
+        )
 
 
 def _too_large(codec: Codec, size_max: int) -> DecompressedSizeError:

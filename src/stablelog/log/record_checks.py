@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.compression import SIZE_MAX, decompress
+from stablelog.batch.compression import SIZE_MAX, check_framing, decompress
 from stablelog.batch.filtering import RawRecord, walk_decompressed
 from stablelog.batch.header import HEADER, BatchHeader, Codec
 from stablelog.batch.proof import NO_RECORD, prove_in_portions, time_deltas
@@ -53,7 +53,7 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
         return False
     size_max = SIZE_MAX if header.codec is Codec.NONE else SOON_SIZE_MAX
     try:
-        plain = decompress(header.codec, memoryview(batch)[HEADER.size : header.size], size_max)
+        plain = _decompressed(header, batch, size_max)
     except DecompressedSizeError:
         return False
     except DamageError as damaged:
@@ -86,7 +86,7 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
         RefusedError: the records cannot be decompressed, or are too large then.
     """
     try:
-        return decompress(header.codec, memoryview(batch)[HEADER.size : header.size], SIZE_MAX)
+        return _decompressed(header, batch, SIZE_MAX)
     except DecompressedSizeError as large:
         # With this error the Java producer divides the batch, and sends its parts.
         raise RefusedError(
@@ -95,6 +95,12 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
         ) from large
     except DamageError as damaged:
         raise _damaged(damaged) from damaged
+
+
+def _decompressed(header: BatchHeader, batch: Buffer, size_max: int) -> bytes:
+    packed = memoryview(batch)[HEADER.size : header.size]
+    check_framing(header.codec, packed)
+    return decompress(header.codec, packed, size_max)
 
 
 def _damaged(damaged: DamageError) -> RefusedError:
