@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import random
+import re
+import shutil
 import uuid
 
 import pytest
@@ -15,6 +17,8 @@ from peers import apache_kafka, tiered_kafka
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
+from stablelog.client.cluster import Cluster
+from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError, UsageError
 from stablelog.spark import count, verify
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
@@ -24,6 +28,7 @@ from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.source.reader import open_log
+from stablelog.tier.names import text_of_id
 from tests.clients.drivers import Confluent
 from tests.java.dump import SHORT_LIVED
 from tests.spark.histories import Writers, truth
@@ -491,17 +496,136 @@ def test_a_damaged_transaction_index_is_named(layout, history, tmp_path):
         assert str(history.segments[place].base) in str(error.value)
 
 
-@pytest.mark.parametrize("setting", ["compression", "encryption"])
-def test_what_aivens_plugin_has_compressed_or_encrypted_is_refused_by_name(history, tmp_path, setting):
-    store = Aiven(tmp_path, "plain")
-    store.put(history.segments[0])
+def closed(store, segment, setting, segment_id=None):
+    """Put a segment as Aiven's plugin writes it with compression or encryption. Returns the paths of its objects."""
     value = True if setting == "compression" else {"dataKey": "key:AAAA", "aad": "AAAA"}
-    paths = store.put(history.segments[1], **{setting: value})
-    with pytest.raises(
-        UsageError, match=f"with {setting}, so its log file is not Kafka's.*bootstrap"
-    ) as error:
+    paths = store.put(segment, segment_id, **{setting: value})
+    for suffix in ("log",) if setting == "compression" else ("log", "indexes"):
+        paths[suffix].write_bytes(random.Random(7).randbytes(len(paths[suffix].read_bytes()) // 2))
+    return paths
+
+
+@pytest.fixture(params=["compression", "encryption"])
+def setting(request):
+    opened_store.cache_clear()
+    return request.param
+
+
+@pytest.fixture
+def mixed(history, tmp_path, setting):
+    """A store of Aiven's plugin whose segments 1 and 2 only a broker can read."""
+    store = Aiven(tmp_path / "store", "plain")
+    for number, segment in enumerate(history.segments):
+        paths = closed(store, segment, setting) if number in (1, 2) else store.put(segment)
+        if number == 1:
+            store.refused = paths["rsm-manifest"].name
+    return store
+
+
+def bounds(start, end):
+    return {
+        "startingOffsets": json.dumps({"plain": {"0": start}}),
+        "endingOffsets": json.dumps({"plain": {"0": end}}),
+    }
+
+
+def test_what_aivens_plugin_has_compressed_or_encrypted_is_refused_by_name(history, mixed, setting):
+    first, end = stable_end(history.log, history.segments[1].base), history.segments[3].base
+    message = (
+        f"{mixed.refused}: .*with {setting}, so its log file is not Kafka's. Only brokers can read the offsets {first} to "
+        f"{end - 1} of plain-0: set kafka.bootstrap.servers beside the URL"
+    )
+    for more in ({}, {"failOnDataLoss": "false"}, bounds(end - 1, end), bounds(first, first + 1)):
+        with pytest.raises(UsageError, match=message):
+            read(mixed, **more)
+    with pytest.raises(UsageError, match="Only brokers can read"):
+        count(given_of(mixed))
+
+
+def test_ranges_without_compressed_or_encrypted_segments_are_read(history, mixed):
+    first, end = stable_end(history.log, history.segments[1].base), history.segments[3].base
+    last = history.segments[-1].end
+    assert read(mixed, **bounds(0, first)) == history.wanted(first)
+    assert read(mixed, **bounds(end, last)) == history.wanted(last, end)
+    assert count(given_of(mixed, **bounds(end, last))) == len(history.wanted(last, end))
+    assert read(mixed, **bounds(first, first)) == []
+
+
+def test_a_store_with_compressed_or_encrypted_segments_alone_has_their_bounds(history, tmp_path, setting):
+    store = Aiven(tmp_path, "plain")
+    for segment in history.segments[1:3]:
+        closed(store, segment, setting)
+    log = open_log(read_options(given_of(store), BATCH))
+    places = log.partitions()
+    assert list(log.earliest(places).values()) == [history.segments[1].base]
+    assert list(log.latest(places).values()) == list(log.log_ends(places).values())
+    assert list(log.latest(places).values()) == [history.segments[2].end]
+    with pytest.raises(UsageError, match="Only brokers"):
         read(store)
-    assert paths["rsm-manifest"].name in str(error.value)
+    store.put(history.segments[0])
+    log = open_log(read_options(given_of(store), BATCH))
+    assert list(log.latest(log.partitions()).values()) == [history.segments[2].end]
+    with pytest.raises(UsageError, match="Only brokers"):
+        read(store)
+
+
+def test_a_time_that_may_be_in_a_compressed_or_encrypted_segment_is_refused(history, mixed):
+    log = open_log(read_options(given_of(mixed), BATCH))
+    (place,) = log.partitions()
+    ends = [max(one.max_timestamp for _, one in headers_in(segment.log)) for segment in history.segments]
+    assert log.at_times({place: ends[0]})[place] is not None
+    with pytest.raises(UsageError, match="may be in it, and only brokers can tell"):
+        log.at_times({place: ends[0] + 1})
+    assert log.at_times({place: ends[-1] + 10**6}) == {place: None}
+
+
+def test_overlaps_of_a_compressed_segment_are_resolved_and_those_of_an_encrypted_one_are_refused(
+    history, tmp_path, setting
+):
+    store = Aiven(tmp_path, "plain")
+    for segment in history.segments:
+        store.put(segment)
+    closed(store, history.segments[1], setting)
+    if setting == "encryption":
+        with pytest.raises(UsageError, match="overlaps others"):
+            read(store)
+        return
+    end = history.segments[0].end
+    assert read(store, **bounds(0, stable_end(history.log, end))) == history.wanted(
+        stable_end(history.log, end)
+    )
+
+
+def test_brokers_serve_what_aivens_plugin_has_compressed_or_encrypted(
+    histories, history, module_path, mixed, tmp_path, monkeypatch
+):
+    data = tmp_path / "data"
+    shutil.copytree(module_path / "data", data)
+    identity = re.search("topic_id: (.*)", (data / "plain-0" / "partition.metadata").read_text())[1]
+    shutil.move(mixed.directory.parent, mixed.root / f"plain-{identity}")
+    for path in mixed.root.rglob("*.rsm-manifest"):
+        path.write_text(path.read_text().replace(text_of_id(mixed.topic_id), identity))
+    ask = Cluster.list_offsets
+    last = history.segments[-1].end
+
+    def list_offsets(cluster, times, *more):
+        """The broker has all records. It is taken for one that has only the last segment on its disk."""
+        found = ask(cluster, times, *more)
+        is_local = EARLIEST_LOCAL in times.values()
+        return {place: one._replace(offset=last) if is_local else one for place, one in found.items()}
+
+    monkeypatch.setattr(Cluster, "list_offsets", list_offsets)
+    with stablelog.serve(data) as broker:
+        given = given_of(mixed, **{"kafka.bootstrap.servers": broker.bootstrap})
+        pieces = [piece for pieces in tasks(given) for piece in pieces]
+        closed_range = stable_end(history.log, history.segments[1].base), history.segments[3].base
+        fetched = [(piece.start, piece.end) for piece in pieces if piece.stored is None]
+        assert fetched[0] == closed_range
+        assert [piece.start for piece in pieces if piece.stored][:2] == [0, closed_range[1]]
+        assert sorted(rows(given, "offset", "value")) == history.wanted(10**9)
+        inside = json.dumps({"plain": {"0": closed_range[0] + 1}})
+        found = rows({**given, "startingOffsets": inside}, "offset", "value")
+        assert sorted(found) == history.wanted(10**9, closed_range[0] + 1)
 
 
 def manifest_of(store, place, change):

@@ -149,6 +149,20 @@ class StoredPartition:
         stable = next((one for one in known if one is not None), self.start_offset)
         return max(min(end, stable), self.start_offset)
 
+    @property
+    def log_end(self) -> int:
+        """The end of the last segment."""
+        return self.manifest.end_offset
+
+    def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that only brokers can read, although the store has them. `runs` leaves
+        them out. There are none of stablelog's own segments.
+        """
+        return []
+
+    def check_without_brokers(self, start: int, end: int) -> None:
+        """Raise UsageError if only brokers can read some offsets of a range."""
+
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range of offsets that the store has. The end of the range is not after `end_offset`."""
         start = max(start, self.start_offset)

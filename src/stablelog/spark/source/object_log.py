@@ -133,7 +133,7 @@ class ObjectLog:
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of what the store has of each partition. The broker may have more."""
         return {
-            place: stored.end_offset if stored.is_in_commit_order else stored.manifest.end_offset
+            place: stored.end_offset if stored.is_in_commit_order else stored.log_end
             for place, stored in self._all_of(places).items()
         }
 
@@ -188,8 +188,14 @@ class ObjectLog:
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores left without records, and the holes of the store."""
+        """Return the offsets that restores left without records, and the holes of the store.
+
+        Raises:
+            UsageError: only brokers can read some of the offsets.
+        """
         found = self._all_of({wanted.place for wanted in ranges})
+        for wanted in ranges:
+            found[wanted.place].check_without_brokers(wanted.start, wanted.end)
         return {
             wanted: absences_in(found[wanted.place], wanted, topic_ids.get(wanted.place[0], ""))
             for wanted in ranges

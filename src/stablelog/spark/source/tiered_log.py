@@ -11,8 +11,15 @@ from uuid import UUID
 
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.client.topics import EARLIEST_LOCAL
-from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, RefusedError, UnavailableError
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.errors import (
+    DamageError,
+    NewerFormatError,
+    ObjectMissingError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
+from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
 from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -41,18 +48,22 @@ class TieredLog(SharedLog):
         self._needed: dict[TopicPartition, int] = {}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the spans of each range: the part that is only in the store, and the rest."""
+        """Return the spans of each range: the parts that are only in the store, and the rest."""
         in_store = self._in_store(ranges, topic_ids)
         for wanted in ranges:
-            rest = wanted
-            if wanted in in_store:
-                stored, part = in_store[wanted]
+            start = wanted.start
+            stored, parts = in_store.get(wanted, (None, ()))
+            for part in parts:
+                assert stored is not None
                 span = self._stored_span(stored, part)
-                if span is not None:
-                    yield span
-                    rest = wanted._replace(start=part.end)
-            if rest.start < rest.end:
-                yield from super().spans([rest], topic_ids)
+                if span is None:
+                    break
+                if start < part.start:
+                    yield from super().spans([wanted._replace(start=start, end=part.start)], topic_ids)
+                yield span
+                start = part.end
+            if start < wanted.end:
+                yield from super().spans([wanted._replace(start=start)], topic_ids)
 
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -62,17 +73,22 @@ class TieredLog(SharedLog):
         """
         in_store = self._in_store(ranges, topic_ids)
         found = super().absences(ranges, topic_ids)
-        for wanted, (stored, part) in in_store.items():
+        for wanted, (stored, parts) in in_store.items():
             gaps = found[wanted]
-            holes = [hole for one in without(part, 0, gaps).parts for hole in holes_in(stored, one)]
+            holes = [
+                hole
+                for part in parts
+                for one in without(part, 0, gaps).parts
+                for hole in holes_in(stored, one)
+            ]
             found[wanted] = sorted([*gaps, *holes], key=lambda one: one.start)
         return found
 
     def _in_store(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
-    ) -> dict[Range, tuple[StoredPartition, Range]]:
-        """Return for each range that begins in the store what the store has of the partition, and the first part of the
-        range, which the disk of the broker lacks.
+    ) -> dict[Range, tuple[StoredPartition, list[Range]]]:
+        """Return for each range that begins in the store what the store has of the partition, and the parts of the range
+        that the disk of the broker lacks and that can be read without the broker.
         """
         local = self._local_starts(ranges)
         firsts: dict[TopicPartition, int] = {}
@@ -91,7 +107,8 @@ class TieredLog(SharedLog):
             if known is not None:
                 end = min(wanted.end, local[wanted.place], known.end_offset)
                 if known.start_offset <= wanted.start < end:
-                    found[wanted] = known, wanted._replace(end=end)
+                    kept = missing_between(known.parts_for_brokers(wanted.start, end), wanted.start, end)
+                    found[wanted] = known, [wanted._replace(start=first, end=last) for first, last in kept]
         return found
 
     def _stored_span(self, stored: StoredPartition, part: Range) -> Span | None:
@@ -121,7 +138,7 @@ class TieredLog(SharedLog):
         try:
             for stored in self._load(unknown) if unknown else ():
                 self._known[stored.place] = now_s, stored
-        except (DamageError, UnavailableError, NewerFormatError) as error:
+        except (DamageError, UnavailableError, NewerFormatError, UsageError) as error:
             log.warning("the store is not read, and the brokers serve all records: %s", error)
         for one, topic_id in wanted.items():
             known = self._known.get(one.place)

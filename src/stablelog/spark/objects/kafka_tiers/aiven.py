@@ -1,7 +1,9 @@
 """The layout of Aiven's plugin for object stores. The plugin writes the manifest of a segment last.
 
 A manifest without compression and without encryption says that the object `.log` is Kafka's log file, byte for byte, and
-where the indexes are in the object `.indexes`.
+where the indexes are in the object `.indexes`. With compression, the log file is not Kafka's. With encryption, the
+indexes are not either. Only a broker with the plugin can read such a segment, so a read of the store leaves it to the
+brokers, or is refused if it needs the segment.
 
 Source: ObjectKeyFactory, SegmentManifestV1, SegmentIndexesV1 and KafkaTypeSerdeModule of
 Aiven-Open/tiered-storage-for-apache-kafka.
@@ -11,7 +13,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, UsageError, in_words
+from stablelog.errors import DamageError, in_words
 from stablelog.json_text import parse_json
 from stablelog.spark.objects.kafka_tiers.names import AivenPartition, Upload, aiven_topic_of
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
@@ -28,10 +30,6 @@ NAMES: Final = {
     IndexKind.SNAPSHOT: "producerSnapshot",
     IndexKind.LEADER_EPOCHS: "leaderEpoch",
 }
-ADVICE: Final = (
-    "Only its broker can read it: leave out the URL of the store, and set kafka.bootstrap.servers. Or switch the setting "
-    "off in the plugin, and read from the first segment that was copied afterwards"
-)
 
 
 class Aiven:
@@ -65,9 +63,8 @@ class Aiven:
             manifest = parse_json(content)
             if manifest["version"] != VERSION:
                 raise ValueError(f"its version is {manifest['version']!r}, and known is {VERSION!r}")
-            _refuse_changed(f"{store.url}/{key}", manifest)
             _check_names(upload, manifest["remoteLogSegmentMetadata"])
-            return _segment(upload, manifest)
+            return _segment(upload, manifest, _refusal(f"{store.url}/{key}", manifest))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamageError(
                 f"{store.url}/{key} is no manifest of this segment by Aiven's plugin: {in_words(error)}"
@@ -78,12 +75,17 @@ def _numbers(store: ObjectStore, directory: str) -> list[int]:
     return [int(one) for one in store.directories(directory) if one.isascii() and one.isdecimal()]
 
 
-def _refuse_changed(place: str, manifest: dict[str, Any]) -> None:
-    for setting in ("compression", "encryption"):
-        if manifest["compression"] if setting == "compression" else manifest.get(setting) is not None:
-            raise UsageError(
-                f"{place}: Aiven's plugin has written this segment with {setting}, so its log file is not Kafka's. {ADVICE}"
-            )
+def _refusal(place: str, manifest: dict[str, Any]) -> str:
+    """Return why only a broker can read a segment; empty if Spark can read it."""
+    changes = {"compression": manifest["compression"], "encryption": _is_encrypted(manifest)}
+    if not any(changes.values()):
+        return ""
+    setting = " and ".join(name for name, is_used in changes.items() if is_used)
+    return f"{place}: Aiven's plugin has written this segment with {setting}, so its log file is not Kafka's"
+
+
+def _is_encrypted(manifest: dict[str, Any]) -> bool:
+    return manifest.get("encryption") is not None
 
 
 def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
@@ -107,23 +109,12 @@ def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
         raise ValueError(f"it describes the segment {found}")
 
 
-def _segment(upload: Upload, manifest: dict[str, Any]) -> KafkaSegment:
-    log, indexes = upload.files[LOG], upload.files[INDEXES]
+def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSegment:
+    log = upload.files[LOG]
     size = _number(manifest["chunkIndex"]["originalFileSize"])
-    if size != log.size:
+    if size != log.size and not refusal:
         raise ValueError(f"it gives {size} bytes for {log.key}, which has {log.size}: restore the object")
-    rows = {kind: manifest["segmentIndexes"][name] for kind, name in NAMES.items()}
-    if rows[IndexKind.TRANSACTIONS] is None:
-        del rows[IndexKind.TRANSACTIONS]
-    places = {
-        kind: ObjectRange(indexes.key, _number(row["position"]), _number(row["size"]))
-        for kind, row in rows.items()
-    }
-    end = max(place.start + place.size for place in places.values())
-    if end > indexes.size:
-        raise ValueError(
-            f"its indexes end at byte {end} of {indexes.key}, which has {indexes.size}: restore the object"
-        )
+    places = {} if _is_encrypted(manifest) else _index_places(upload, manifest)
     metadata = manifest["remoteLogSegmentMetadata"]
     if _number(metadata["endOffset"]) < upload.base_offset:
         raise ValueError(f"its end offset is {metadata['endOffset']}")
@@ -138,7 +129,25 @@ def _segment(upload: Upload, manifest: dict[str, Any]) -> KafkaSegment:
         is_txn_index_empty=IndexKind.TRANSACTIONS not in places or not places[IndexKind.TRANSACTIONS].size,
         log_object=log.key,
         indexes=tuple(places.items()),
+        refusal=refusal,
     )
+
+
+def _index_places(upload: Upload, manifest: dict[str, Any]) -> dict[IndexKind, ObjectRange]:
+    indexes = upload.files[INDEXES]
+    rows = {kind: manifest["segmentIndexes"][name] for kind, name in NAMES.items()}
+    if rows[IndexKind.TRANSACTIONS] is None:
+        del rows[IndexKind.TRANSACTIONS]
+    places = {
+        kind: ObjectRange(indexes.key, _number(row["position"]), _number(row["size"]))
+        for kind, row in rows.items()
+    }
+    end = max(place.start + place.size for place in places.values())
+    if end > indexes.size:
+        raise ValueError(
+            f"its indexes end at byte {end} of {indexes.key}, which has {indexes.size}: restore the object"
+        )
+    return places
 
 
 def _number(value: object) -> int:

@@ -7,13 +7,13 @@ from functools import cached_property
 from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, naming
+from stablelog.errors import DamageError, UsageError, naming
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, with_cut_points
 from stablelog.spark.objects.span import STRETCH_SIZE
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -22,6 +22,9 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 class KafkaPartition(StoredPartition):
     """A partition in a store of Apache Kafka. There are no manifests and no pins.
+
+    Its manifest has the segments that can be read. Only a broker can read those with a refusal. A range without their
+    offsets can be read all the same.
 
     Args:
         store: the object store.
@@ -42,38 +45,104 @@ class KafkaPartition(StoredPartition):
         committed: bool,
         divided: dict[tuple[str, int], KafkaSegment],
     ) -> None:
-        manifest = Manifest("", segments[0].base_offset if segments else 0, tuple(segments))
+        readable = [one for one in segments if not one.refusal]
+        manifest = Manifest("", segments[0].base_offset if segments else 0, tuple(readable))
         super().__init__(store, partition, manifest, committed=committed)
-        self._segments = segments
+        self.segments = segments
+        self._segments = readable
+        self._refused = [one for one in segments if one.refusal]
         self._divided = divided
         self._aborts: dict[str, TransactionIndex] = {}
+
+    @property
+    def log_end(self) -> int:
+        """The end of the last segment."""
+        return self.segments[-1].end_offset if self.segments else 0
 
     @cached_property
     def end_offset(self) -> int:
         """The end of what the reader can read from the store: for a read-committed reader, the first offset of the oldest
-        transaction that is open at the end of the last segment. Raises UnavailableError and DamageError.
+        transaction that is open at the end of the last segment. A last segment with a refusal is a part of it, so that a
+        read of all offsets is refused, and does not end before the segment. Raises UnavailableError and DamageError.
         """
-        if not self._segments:
-            return 0
-        return max(self._stable_end(len(self._segments) - 1), self.start_offset)
+        if not self.segments or self.segments[-1].refusal:
+            return self.log_end
+        return max(self._last_stable_end, self.start_offset)
+
+    @cached_property
+    def _last_stable_end(self) -> int:
+        return self._stable_end(len(self._segments) - 1)
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
         """The ranges of offsets without a gap. The marker of a transaction that is open before a gap may be in the gap, so
         that a read-committed reader cannot know how the transaction has ended.
         """
+        if not self._segments:
+            return []
         found: list[tuple[int, int]] = []
-        start = self.start_offset
+        start = self._segments[0].base_offset
         for place, (one, other) in enumerate(itertools.pairwise(self._segments)):
             if one.end_offset != other.base_offset:
                 found.append((start, self._stable_end(place)))
                 start = other.base_offset
-        return [*found, (start, self.end_offset)]
+        return [*found, (start, self._last_stable_end)]
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range of offsets that the reader can read. Raises UnavailableError and DamageError."""
         clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
         return [(first, last) for first, last in clipped if first < last]
+
+    @cached_property
+    def _for_brokers(self) -> list[tuple[int, int, KafkaSegment]]:
+        """The ranges between the runs that contain segments with a refusal, with the first of these segments. A
+        transaction that is open before such a segment may end in it, so that a range begins with the transaction.
+        """
+        holes = missing_between(self._runs, self.start_offset, self.log_end)
+        rows = (
+            (
+                start,
+                end,
+                next(
+                    (one for one in self._refused if start < one.end_offset and one.base_offset < end), None
+                ),
+            )
+            for start, end in holes
+        )
+        return [(start, end, segment) for start, end, segment in rows if segment is not None]
+
+    def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that only brokers can read. Raises UnavailableError and DamageError."""
+        clipped = ((max(first, start), min(last, end)) for first, last, _ in self._for_brokers)
+        return [(first, last) for first, last in clipped if first < last]
+
+    def check_without_brokers(self, start: int, end: int) -> None:
+        """Raise UsageError if only brokers can read some offsets of a range. Raises UnavailableError and DamageError."""
+        for first, last, segment in self._for_brokers:
+            if max(first, start) < min(last, end):
+                raise UsageError(
+                    f"{segment.refusal}. Only brokers can read the offsets {first} to {last - 1} of "
+                    f"{self.partition.topic}-{self.partition.partition}: set kafka.bootstrap.servers beside the URL of the "
+                    "store, or read without these offsets, by startingOffsets and endingOffsets"
+                )
+
+    def at_time(self, timestamp_ms: int) -> int | None:
+        """Return the first offset whose record has this time or a later one; None if there is none.
+
+        Raises:
+            UsageError: the record may be in a segment that only brokers can read.
+            StoreError: the store does not answer, or rejects a request.
+            DamageError: an index or a log file is damaged.
+        """
+        found = super().at_time(timestamp_ms)
+        for one in self._refused:
+            if one.max_timestamp_ms >= timestamp_ms and (found is None or one.base_offset < found):
+                raise UsageError(
+                    f"{one.refusal}. The first record of {self.partition.topic}-{self.partition.partition} of time "
+                    f"{timestamp_ms} or later may be in it, and only brokers can tell: set kafka.bootstrap.servers beside "
+                    "the URL of the store, or give the bounds as offsets, by startingOffsets and endingOffsets"
+                )
+        return found
 
     def _stable_end(self, place: int) -> int:
         """Return the end of what the reader can read if the segments after a segment are not in the store.

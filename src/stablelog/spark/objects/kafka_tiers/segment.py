@@ -33,11 +33,13 @@ class KafkaSegment(RemoteSegment):
         log_object: the key of its log file.
         is_cut: whether the last batches of the log file are left out.
         indexes: the places of its indexes. A segment without aborted transactions has no transaction index.
+        refusal: why only a broker can read the log file; empty if it is Kafka's.
     """
 
     log_object: str = ""
     is_cut: bool = False
     indexes: tuple[tuple[IndexKind, ObjectRange], ...] = ()
+    refusal: str = ""
 
     def log_key(self, partition: RemotePartition) -> str:
         """Return the key of the log file."""
@@ -108,12 +110,14 @@ def batches_from(
 
 
 def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> KafkaSegment:
-    """Return a segment without the batches from an offset on.
+    """Return a segment without the batches from an offset on. The log file of a segment with a refusal is not read.
 
     Raises:
         UnavailableError: the store does not answer, or an object was deleted.
         DamageError: a batch has offsets before and after `end_offset`, or the file is damaged.
     """
+    if segment.refusal:
+        return replace(segment, end_offset=end_offset, is_cut=True)
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
     size = index.position_before(end_offset)
     with _listed():

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import Layout
@@ -49,10 +49,10 @@ class KafkaTopics:
         """
         listed = self._layout.partitions(self.store, list(topics))
         read = self._read([one for one in listed if is_wanted((one.topic, one.partition))])
-        found = [one for one in read if one.manifest.segments]
+        found = [one for one in read if one.segments]
         latest: dict[str, tuple[int, RemotePartition]] = {}
         for one in found:
-            age = max(segment.event_ms for segment in one.manifest.segments), one.partition
+            age = max(segment.event_ms for segment in one.segments), one.partition
             latest[one.partition.topic] = max(latest.get(one.partition.topic, age), age)
         return {one.place: one for one in found if one.partition.topic_id == latest[one.place[0]][1].topic_id}
 
@@ -109,6 +109,11 @@ class KafkaTopics:
         return at_once(self._epochs, segments)
 
     def _epochs(self, segment: KafkaSegment) -> LeaderEpochs:
+        if not segment.indexes:
+            raise UsageError(
+                f"{segment.refusal}. The segment overlaps others, and its leader epochs, which tell what is a part of the "
+                "log, are encrypted, too: leave out the URL of the store, and set kafka.bootstrap.servers"
+            )
         try:
             epochs = LeaderEpochs.decode(bytes(index_of(self.store, segment, IndexKind.LEADER_EPOCHS)))
             if not epochs.entries:
