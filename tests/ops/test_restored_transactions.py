@@ -6,10 +6,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.wire.api import ApiKey
 from tests.broker.apis.test_joint_apis import begin, child, commit
-from tests.broker.desk import batch
-from tests.broker.tiering.desk import SIMULATED_URL, copy, simulate_store, tiered
-from tests.ops.test_restore import ORDERED, SELDOM, restored
+from tests.broker.desk import COMMIT, batch, init_fields
+from tests.broker.tiering.desk import LOCAL_NOTHING, SIMULATED_URL, copy, simulate_store, tiered
+from tests.ops.test_restore import ORDERED, SELDOM, restored, values_of
 
 NONE = ErrorCode.none
 
@@ -53,3 +54,87 @@ def test_a_joint_commit_is_torn_if_the_store_lacks_one_of_its_transactions(objec
     ]
     (sequence,) = {one.commit_sequence for one in report.torn}
     assert report.torn_sequences == {"": sequence}
+
+
+TWO_PHASE = {"transaction_two_phase_commit_enable": "true"}
+
+
+async def prepare(desk, value):
+    """Write a record in a transaction of two-phase commit, and leave the transaction prepared."""
+    who = await desk.init("2pc", version=6, enable2_pc=True, keep_prepared_txn=False)
+    await desk.add("2pc", who, ("t", 0))
+    made = await desk.produce(batch(value, producer=who, sequence=0), transactional_id="2pc")
+    assert made.error_code is NONE
+    await desk.durable()
+    return who
+
+
+async def continue_prepared(desk):
+    """InitProducerId as a coordinator of two-phase commit sends it after its own restart."""
+    return await desk.ask(
+        ApiKey.INIT_PRODUCER_ID,
+        6,
+        **init_fields(6, "2pc", enable2_pc=True, keep_prepared_txn=True),
+    )
+
+
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("order", ["offset", "commit"])
+def test_prepared_transactions_are_aborted_by_each_of_several_restores(objects, order, decides):
+    """No reader gets them, their producers are refused, and the id can be used again after each restore.
+
+    Args:
+        decides: whether the broker also commits a prepared transaction before its disk is lost.
+    """
+    committed = []
+    old = []
+
+    async def life(desk, number):
+        await desk.opened("t", 0)
+        if old:
+            name = b"of the life before"
+            await desk.add("2pc", old[-1], ("t", 0))
+            refused = await desk.produce(
+                batch(name, producer=old[-1], sequence=1), transactional_id="2pc", version=12
+            )
+            assert refused.error_code is not NONE
+            assert (await desk.end("2pc", old[-1], COMMIT)).error_code is not NONE
+            answer = await continue_prepared(desk)
+            assert answer.error_code is NONE
+            assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+        if decides:
+            value = b"committed %d" % number
+            who = await prepare(desk, value)
+            assert (await desk.commit("2pc", who)).error_code is NONE
+            await desk.durable()
+            committed.append(value)
+        log = desk.broker.topics.partition("t", 0)
+        value = b"after %d" % number
+        await desk.produce(batch(value))
+        await desk.durable()
+        committed.append(value)
+        log.roll(desk.broker.now_ms())
+        old.append(await prepare(desk, b"prepared %d" % number))
+        await copy(desk)
+        await desk.broker.tiering.copy_coordinator_logs()
+        assert (await continue_prepared(desk)).ongoing_txn_producer_id >= 0
+        assert await values_of(desk) == committed
+
+    disk = None
+    for number in range(4):
+
+        async def one(desk, number=number):
+            await life(desk, number)
+
+        lives(one, disk, configs={**LOCAL_NOTHING, "stablelog.order": order}, **TWO_PHASE)
+        disk, report = restored(objects)
+        assert report.left_out == []
+        assert report.torn == []
+
+    async def check(desk):
+        await desk.opened("t", 0)
+        log = desk.broker.topics.partition("t", 0)
+        assert log.last_stable_offset == log.high_watermark
+        assert await values_of(desk) == committed
+
+    lives(check, disk, **TWO_PHASE)

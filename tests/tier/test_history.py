@@ -1,7 +1,9 @@
 """What a directory proves of the last manifest in the store."""
 
+import re
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -107,3 +109,10 @@ def test_records_that_were_only_in_the_store_may_be_gone():
 def test_a_manifest_of_another_cluster_is_refused():
     with pytest.raises(DamageError, match="written by cluster other"):
         taken_over(Manifest("other"), local(segment(0, 10)))
+
+
+def test_a_refusal_names_a_section_of_the_documents():
+    with pytest.raises(DamageError) as refused:
+        taken_over(manifest(*ROWS), local(segment(0, 10)))
+    path, heading = re.search(r'follow (\S+), "([^"]+)"', str(refused.value)).groups()
+    assert f"### {heading}\n" in Path(path).read_text()

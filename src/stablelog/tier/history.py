@@ -26,7 +26,10 @@ from stablelog.tier.manifest import Manifest
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 
-ADVICE = "Restore the data directory, or use another prefix"
+ADVICE = (
+    'Restore the data directory, use another prefix, or follow docs/operating.md, "Return to a prefix that a stale copy has '
+    'used"'
+)
 
 
 class LocalHistory(NamedTuple):
