@@ -1,6 +1,7 @@
 """What the broker does when the machine's wall clock is set: the table "Clocks" of docs/operating.md names these tests."""
 
 import asyncio
+import random
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.directory.broker_time import BROKER_TIME_FILE
+from stablelog.broker.upkeep.clock_watch import RECORD_EVERY, ClockWatch
 from stablelog.coordinators.transactions.states import State
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
@@ -273,5 +275,73 @@ def test_broker_time_begins_at_the_wall_clock_if_its_file_is_not_whole(content):
         disk.write_atomic(DATA / BROKER_TIME_FILE, content)
         async with opened(disk, now_ms=NOW_MS - DAY_MS) as desk:
             assert desk.broker.clock.now_ms() == NOW_MS - DAY_MS
+
+    run(conversation())
+
+
+@pytest.mark.parametrize("step_ms", [0, NOW_MS - EPOCH_1970_MS], ids=["start", "step"])
+def test_a_power_loss_does_not_lose_broker_time(step_ms):
+    """Soon after the first start with a clock that is late, and soon after the clock was set right."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, now_ms=EPOCH_1970_MS) as desk:
+            clock, watch = desk.broker.clock, ClockWatch(desk.broker.clock, desk.broker.directory.time)
+            for _ in range(RECORD_EVERY + 1):
+                clock.advance(1000)
+                await watch.look()
+            clock.set_wall_clock(step_ms)
+            await watch.look()
+            wall_ms = clock.wall_ms()
+            crashed = [disk.crash(random.Random(seed)) for seed in range(8)]
+        for one in crashed:
+            async with opened(one, now_ms=wall_ms + HOUR_MS) as desk:
+                assert EPOCH_1970_MS + HOUR_MS <= desk.broker.clock.now_ms() < EPOCH_1970_MS + 2 * HOUR_MS
+
+    run(conversation())
+
+
+def test_broker_time_is_recorded_at_a_start():
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, now_ms=EPOCH_1970_MS):
+            crashed = disk.crash(random.Random(0))
+        assert (
+            crashed.read_bytes(DATA / BROKER_TIME_FILE) == f"0\n{EPOCH_1970_MS}\n{EPOCH_1970_MS}\n".encode()
+        )
+
+    run(conversation())
+
+
+def test_a_start_whose_clock_was_never_set_right_is_no_long_time_without_a_broker():
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, now_ms=NOW_MS) as desk:
+            await commit_offset(desk)
+        for _ in range(2):
+            async with opened(disk, now_ms=EPOCH_1970_MS) as desk:
+                desk.broker.clock.advance(HOUR_MS)
+        async with opened(disk, now_ms=NOW_MS + 5 * HOUR_MS) as desk:
+            assert desk.broker.clock.now_ms() == NOW_MS + 5 * HOUR_MS
+            assert offsets_of(desk)
+
+    run(conversation())
+
+
+def test_a_clock_that_is_set_counts_although_it_was_later_once():
+    """A clock that was years ahead, and is right now: later starts add the time that has passed by the right clock."""
+    disk, ahead_ms = SimDisk(), 3_650 * DAY_MS
+
+    async def conversation():
+        async with opened(disk, now_ms=NOW_MS + ahead_ms):
+            pass
+        async with opened(disk, now_ms=NOW_MS - HOUR_MS) as desk:
+            watch = ClockWatch(desk.broker.clock, desk.broker.directory.time)
+            desk.broker.clock.set_wall_clock(HOUR_MS)
+            await watch.look()
+        async with opened(disk, now_ms=NOW_MS + HOUR_MS) as desk:
+            assert desk.broker.clock.now_ms() == NOW_MS + ahead_ms + HOUR_MS
 
     run(conversation())

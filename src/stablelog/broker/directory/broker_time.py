@@ -6,12 +6,19 @@ wall clock differ, and a start that began broker time at the wall clock would ta
 it is by this difference. The file has both times, as the last broker read them, so the next start adds only the time
 that has passed since then.
 
-The file is not synced. If it is missing or not whole, broker time begins at the wall clock.
+If the file is missing or not whole, broker time begins at the wall clock.
+
+A machine without a clock chip starts with a wall clock that is years behind. If a broker stopped before that clock was
+set right, the next start with a right clock would add those years, and everything would expire. So after a start with a
+wall clock that is behind the time in the file, the file gets the sum of that time and the time since the start, until
+the wall clock is set or is later.
+
 Format: docs/formats.md, "broker-time".
 """
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
@@ -38,6 +45,9 @@ class BrokerTime:
         self._disk = disk
         self._path = directory / BROKER_TIME_FILE
         self._reserve = reserve
+        # How far the wall clock must be ahead of broker time, in ms, if the file is right and the present wall clock is
+        # behind; None if the present wall clock counts.
+        self._least_ahead_ms: int | None = None
 
     def resume(self) -> None:
         """Let broker time go on from the time that the file has. The wall clock tells how much time has passed since;
@@ -49,6 +59,7 @@ class BrokerTime:
         now_ms, wall_ms = recorded
         passed_ms = self._clock.wall_ms() - wall_ms
         if passed_ms < 0:
+            self._least_ahead_ms = wall_ms - now_ms
             log.warning(
                 "the machine's clock is %.1f s before the time at which a broker last used %s: the clock was wrong then, "
                 "or is wrong now. Set it right; new records get its time, and timeouts do not depend on it",
@@ -64,14 +75,31 @@ class BrokerTime:
             return None
         return None if whole is None else (int(whole[1]), int(whole[2]))
 
+    def clock_was_set(self) -> None:
+        """Trust the wall clock from now on, although it may be earlier than the one in the file."""
+        self._least_ahead_ms = None
+
     def record(self) -> None:
-        """Write the file. A disk error is logged: the file of an earlier time serves, too."""
+        """Write the file. It is durable on return. A disk error is logged: the file of an earlier time serves, too."""
         try:
-            self._reserve.write_unsynced(self._path, self._content())
+            self._reserve.write_atomic(self._path, self._content())
         except DiskError as error:
-            log.warning(
-                "the broker's time cannot be recorded, which matters only if the clock was set: %s", error
-            )
+            _log_unrecorded(error)
+
+    async def record_in_thread(self) -> None:
+        """Write the file as `record` does, in a thread."""
+        write = partial(self._disk.write_atomic, self._path, self._content())
+        try:
+            await self._reserve.attempt_in_thread(None, write, frees=True)
+        except DiskError as error:
+            _log_unrecorded(error)
 
     def _content(self) -> bytes:
-        return f"0\n{self._clock.now_ms()}\n{self._clock.wall_ms()}\n".encode()
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        if self._least_ahead_ms is not None:
+            wall_ms = max(wall_ms, now_ms + self._least_ahead_ms)
+        return f"0\n{now_ms}\n{wall_ms}\n".encode()
+
+
+def _log_unrecorded(error: DiskError) -> None:
+    log.warning("the broker's time cannot be recorded, which matters only if the clock was set: %s", error)

@@ -101,10 +101,12 @@ class DataDirectory:
         return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
 
     def begin(self) -> None:
-        """Remove the file that marks a clean stop, so that after a crash the next start recovers the logs.
+        """Record broker time, and remove the file that marks a clean stop, so that after a crash the next start recovers
+        the logs.
 
         Durable on return.
         """
+        self.time.record()
         if not self._is_meta_whole:
             noted = [kind.meta_line for kind in NOTED_FILES if self._disk.exists(self.path / kind.name)]
             content = encode_meta(self.cluster_id, self.node_id, noted)

@@ -49,6 +49,7 @@ class ClockWatch:
         self._ahead_ms += step_ms
         self._look_count += 1
         if abs(step_ms) >= STEP_MS_MIN:
+            self._time.clock_was_set()
             log.warning(
                 "the machine's clock was set %s by %.1f s: timestamps, their limits, retention by time and tokens "
                 "follow it from now on; timeouts and sessions do not depend on it",
@@ -56,4 +57,4 @@ class ClockWatch:
                 abs(step_ms) / 1000,
             )
         if abs(step_ms) >= STEP_MS_MIN or self._look_count % RECORD_EVERY == 0:
-            self._time.record()
+            await self._time.record_in_thread()
