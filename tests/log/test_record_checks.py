@@ -103,6 +103,16 @@ def test_timestamps_within_the_limits_are_accepted_however_far_apart(distance_ms
         )
 
 
+@pytest.mark.parametrize("timestamp_ms", [0, -2, -(2**62)])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_timestamp_before_1970_is_too_old_as_others_and_no_timestamp_is_not(timestamp_ms, is_first):
+    limited = LogConfig(message_timestamp_before_ms_max=1000)
+    old, late = Record(0, timestamp_ms, b"k", b"v"), Record(0, NOW_MS, b"k", b"v")
+    batch = encode_batch([old, late] if is_first else [late, old])
+    assert [error.number for error in refusal(batch, limited).errors] == [0 if is_first else 1]
+    checked(encode_batch([old._replace(timestamp_ms=-1), old._replace(timestamp_ms=-1)]), limited)
+
+
 def test_a_timestamp_of_more_than_64_bits_is_refused():
     batch = encode_batch([Record(0, 10, b"k", b"v"), Record(0, 9, b"k", b"v")])
     low = assemble(read_header(batch)._replace(base_timestamp=-(2**63) + 5), batch[HEADER.size :])

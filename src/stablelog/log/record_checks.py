@@ -25,6 +25,7 @@ from stablelog.types import InvalidRecord
 ERRORS_MAX = 1000
 UNLIMITED_MS = 2**63 - 1
 TIMESTAMP_MAX = 2**63 - 1
+NO_TIMESTAMP = -1
 # `is_checked_soon` does no more than this: it decompresses a batch of so many bytes to so many bytes, and proves its
 # records in so many portions.
 SOON_PACKED_SIZE_MAX = 64 << 10
@@ -199,10 +200,11 @@ def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -
             f"a record's timestamp is {ahead_ms} ms ahead of the broker's clock; topic {topic} allows "
             f"message.timestamp.after.max.ms={config.message_timestamp_after_ms_max}"
         )
-    if timestamp_ms >= 0 and -ahead_ms > config.message_timestamp_before_ms_max:
+    behind_ms_max = config.message_timestamp_before_ms_max
+    if timestamp_ms != NO_TIMESTAMP and -ahead_ms > behind_ms_max != UNLIMITED_MS:
         return (
             f"a record's timestamp is {-ahead_ms} ms behind the broker's clock; topic {topic} allows "
-            f"message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}"
+            f"message.timestamp.before.max.ms={behind_ms_max}"
         )
     if not -TIMESTAMP_MAX <= timestamp_ms <= TIMESTAMP_MAX:
         return f"a record's timestamp is {timestamp_ms}, which is not a number of 64 bits"
