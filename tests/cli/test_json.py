@@ -34,7 +34,15 @@ DOCUMENTED = {
 }
 LEADER_EPOCH_AT = 12  # in the header of a batch
 # Objects whose keys are names of settings or groups, or columns of a file.
-OPEN = ("configs", "rows[]", "torn_sequences", "commit_sequences", "settings", "default_settings")
+OPEN = (
+    "configs",
+    "rows[]",
+    "torn_sequences",
+    "commit_sequences",
+    "settings",
+    "default_settings",
+    "group_settings",
+)
 
 
 def fields(value, path=""):

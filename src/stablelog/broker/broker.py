@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.directory.data_directory import DataDirectory
-from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.broker.directory.dynamic_settings import DynamicSettings, GroupConfigs
 from stablelog.broker.directory.noted_file import ACLS, USERS, has_noted_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
@@ -434,8 +434,12 @@ class Broker:
 
     # -- work --------------------------------------------------------------------------------------------------
 
-    def change_settings(self, settings: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-        """Replace the dynamic settings of this broker, and those of all brokers of the cluster. Durable on return.
+    def change_settings(
+        self, settings: Mapping[str, str], defaults: Mapping[str, str], groups: GroupConfigs | None = None
+    ) -> None:
+        """Replace the dynamic settings of this broker, of all brokers, and of consumer groups (None keeps those of groups).
+
+        Durable on return.
 
         Raises:
             UsageError: a setting is unknown, not dynamic, or out of range; nothing changed.
@@ -443,8 +447,10 @@ class Broker:
         """
         for one in (settings, defaults):
             self.config.check_dynamic(one)
-        self._dynamic_settings.store(settings, defaults)
+        groups = self.config.groups if groups is None else groups
+        self._dynamic_settings.store(settings, defaults, groups)
         self.config.set_dynamic(settings, defaults)
+        self.config.set_groups(groups)
         self.topics.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

@@ -11,7 +11,13 @@ from typing import Any
 
 from stablelog.broker.listener import LISTENER_PREFIX, Address, Listener, is_loopback, reachable
 from stablelog.broker.setting import Setting
-from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS, UNUSED_TOPIC_SETTINGS
+from stablelog.broker.settings import (
+    FIXED_BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    UNUSED_TOPIC_SETTINGS,
+)
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import UsageError, did_you_mean
@@ -43,13 +49,16 @@ def dynamic_setting(name: str) -> Setting:
 
 
 class Source(IntEnum):
-    """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number."""
+    """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number; a
+    value of a group overrides all.
+    """
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 def setting_of_broker(name: str) -> Setting:
@@ -76,6 +85,9 @@ class BrokerConfig:
         given: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
+        groups: the settings of single consumer groups, as text, by the name of the group.
+        group_times: the session timeout and the heartbeat interval of these groups, in ms. The dictionary stays the same
+            one when settings change.
         listeners: the listeners, in the order in which they were given.
 
     Raises:
@@ -88,6 +100,8 @@ class BrokerConfig:
         self.given = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
         self.dynamic: dict[str, str] = {}
         self.dynamic_defaults: dict[str, str] = {}
+        self.groups: dict[str, dict[str, str]] = {}
+        self.group_times: dict[str, tuple[int, int]] = {}
         self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in self.given.items():
             setting = setting_of_broker(name)
@@ -221,6 +235,36 @@ class BrokerConfig:
         self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
         self._values = self._given_values | values
 
+    def check_group(self, configs: Mapping[str, str]) -> tuple[int, int]:
+        """Check the settings of a consumer group. Return its session timeout and its heartbeat interval, in ms.
+
+        Raises:
+            UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the timeout.
+        """
+        values = {name: self[setting.name] for name, setting in GROUP_SETTINGS.items()}
+        for name, text in configs.items():
+            values[name] = _find(name, GROUP_SETTINGS, "group").read(text, name)
+        session_ms, heartbeat_ms = (
+            values["consumer.session.timeout.ms"],
+            values["consumer.heartbeat.interval.ms"],
+        )
+        if heartbeat_ms >= session_ms:
+            raise UsageError(
+                f"consumer.heartbeat.interval.ms={heartbeat_ms} must be smaller than consumer.session.timeout.ms={session_ms}"
+            )
+        return session_ms, heartbeat_ms
+
+    def set_groups(self, groups: Mapping[str, Mapping[str, str]]) -> None:
+        """Replace the settings of all consumer groups that have settings of their own.
+
+        Raises:
+            UsageError: as `check_group`; nothing changed.
+        """
+        times = {group: self.check_group(configs) for group, configs in groups.items()}
+        self.groups = {group: dict(configs) for group, configs in groups.items()}
+        self.group_times.clear()
+        self.group_times.update(times)
+
     def group_config(self) -> GroupConfig:
         """The settings of the group coordinator."""
         return GroupConfig(
@@ -233,6 +277,7 @@ class BrokerConfig:
             consumer_session_timeout_ms=self["group.consumer.session.timeout.ms"],
             heartbeat_interval_ms=self["group.consumer.heartbeat.interval.ms"],
             consumer_group_size_max=self["group.consumer.max.size"],
+            consumer_times=self.group_times,
         )
 
     def transaction_config(self) -> TransactionConfig:

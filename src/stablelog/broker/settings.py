@@ -460,6 +460,13 @@ def _hint(name: str, kind: Kind, default: str, doc: str = _HINT) -> Setting:
     return Setting(name, kind, default, doc, topic=name, dynamic=True)
 
 
+# Settings of one consumer group, by Kafka's names, and the broker's settings that apply to all other groups.
+GROUP_SETTINGS: dict[str, Setting] = {
+    setting.name.removeprefix("group."): setting
+    for setting in SETTINGS
+    if setting.name in ("group.consumer.session.timeout.ms", "group.consumer.heartbeat.interval.ms")
+}
+
 # Topic settings of Kafka that change nothing in stablelog. A topic may have them, with any value that Kafka accepts.
 UNUSED_TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting

@@ -123,6 +123,7 @@ def _as_object(report: Report) -> dict[str, object]:
         "settings": dict(report.settings),
         "not_restored": list(report.not_restored),
         "default_settings": dict(report.default_settings),
+        "group_settings": {group: dict(configs) for group, configs in report.group_settings.items()},
         "ranges": [one._asdict() for one in report.ranges],
         "groups": [one._asdict() for one in report.groups],
         "left_out": [one._asdict() for one in report.left_out],

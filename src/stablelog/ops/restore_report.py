@@ -92,6 +92,7 @@ class Report(NamedTuple):
         leader_epoch: the leader epoch of the restore.
         settings: the dynamic settings of the broker, by name.
         default_settings: the dynamic settings of all brokers of the cluster.
+        group_settings: the settings of single consumer groups, by the name of the group.
         not_restored: what the store has nothing of.
     """
 
@@ -107,4 +108,5 @@ class Report(NamedTuple):
     leader_epoch: int
     settings: Mapping[str, str]
     default_settings: Mapping[str, str]
+    group_settings: Mapping[str, Mapping[str, str]]
     not_restored: tuple[str, ...] = NOT_RESTORED

@@ -1,6 +1,8 @@
 """AlterConfigs and ListConfigResources: replacement of all settings of a resource, and which resources there are."""
 
 import asyncio
+import uuid
+from dataclasses import fields
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
@@ -8,7 +10,10 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsResource
 from kio.schema.errors import ErrorCode
 
 import stablelog
+from stablelog.broker.apis import config_changes
+from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import APIS
+from tests.broker.apis.test_consumer_protocol_apis import a_heartbeat
 from tests.broker.apis.test_incremental_alter_configs import alter as alter_single
 from tests.broker.desk import opened
 from tests.clients.drivers import unique
@@ -173,7 +178,11 @@ def test_single_settings_of_all_brokers_are_changed_too():
         (BROKER, "1", [("log.retention.ms", None)], "invalid_request"),
         (LOGGER, "1", [], "invalid_request"),
         (METRICS, "m", [], "invalid_request"),
-        (GROUP, "g", [], "invalid_request"),
+        (GROUP, "", [], "invalid_request"),
+        (GROUP, "g", [("consumer.session.timeout.ms", "soon")], "invalid_config"),
+        (GROUP, "g", [("consumer.session.timeout.ms", "5000")], "invalid_config"),
+        (GROUP, "g", [("consumer.heartbeat.interval.ms", "45000")], "invalid_config"),
+        (GROUP, "g", [("retention.ms", "5")], "invalid_config"),
         *[(kind, "x", [], "invalid_request") for kind in (-128, -1, 0, 1, 3, 5, 6, 64, 127)],
     ],
 )
@@ -257,6 +266,55 @@ def test_settings_that_cannot_be_stored_do_not_count():
         desk.broker.disk.capacity = None
         assert await described(desk, TOPIC, "t") == {}
         assert await described(desk, BROKER, "") == {}
+
+    at_desk(conversation)
+
+
+# -- settings of groups ----------------------------------------------------------------------------------------------
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_settings_of_a_group_count_for_its_members_and_outlive_a_restart():
+    disk = SimDisk()
+
+    async def heartbeat(desk, group):
+        """The interval that a new member is told, in seconds."""
+        joining = a_heartbeat(str(uuid.uuid4()), group_id=group)
+        answer = await desk.ask(68, 1, **{one.name: getattr(joining, one.name) for one in fields(joining)})
+        assert answer.error_code is NONE, answer.error_message
+        return answer.heartbeat_interval.total_seconds()
+
+    async def conversation():
+        async with opened(disk) as desk:
+            await replace_all(desk, (GROUP, "own", [(SESSION, "50000"), (HEARTBEAT, "7000")]))
+            assert await described(desk, GROUP, "own", SESSION, HEARTBEAT) == {
+                SESSION: ("50000", 8),
+                HEARTBEAT: ("7000", 8),
+            }
+            assert await described(desk, GROUP, "other", SESSION, HEARTBEAT) == {
+                SESSION: ("45000", 5),
+                HEARTBEAT: ("5000", 5),
+            }
+            assert [await heartbeat(desk, group) for group in ("own", "other")] == [7, 5]
+        async with opened(disk, topics=()) as desk:
+            assert desk.broker.config.group_times == {"own": (50_000, 7_000)}
+            assert await heartbeat(desk, "own") == 7
+            await replace_all(desk, (GROUP, "own", []))
+            assert await heartbeat(desk, "own") == 5
+            assert desk.broker.config.groups == {}
+
+    asyncio.run(asyncio.wait_for(conversation(), 100))
+
+
+def test_the_number_of_groups_with_settings_is_limited(monkeypatch):
+    monkeypatch.setattr(config_changes, "GROUPS_MAX", 1)
+
+    async def conversation(desk):
+        await replace_all(desk, (GROUP, "a", [(HEARTBEAT, "7000")]))
+        assert await replace_all(desk, (GROUP, "b", [(HEARTBEAT, "7000")])) == [ErrorCode.policy_violation]
+        assert await replace_all(desk, (GROUP, "a", [(HEARTBEAT, "8000")])) == [ErrorCode.none]
+        assert desk.broker.config.groups == {"a": {HEARTBEAT: "8000"}}
 
     at_desk(conversation)
 

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.dynamic_settings import (
     META_LINE,
+    Dynamic,
     DynamicSettings,
     decode_settings,
     encode_settings,
@@ -20,7 +21,7 @@ from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 DATA = Path("/data")
 META = DATA / "meta.properties"
 META_CONTENT = b"version=1\ncluster.id=x\nnode.id=1\n"
-NOTHING = ({}, {})
+NOTHING = Dynamic({}, {})
 BEFORE, AFTER = {"log.retention.ms": "1000"}, {"log.retention.ms": "-1", "message.max.bytes": "17"}
 
 
@@ -40,14 +41,16 @@ def test_settings_are_read_as_they_were_stored():
     assert stored.load() == NOTHING
     for settings in (BEFORE, AFTER, {}):
         for defaults in (AFTER, {}, BEFORE):
-            stored.store(settings, defaults)
-            assert stored.load() == (settings, defaults)
+            for groups in ({}, {"billing": AFTER}):
+                stored.store(settings, defaults, groups)
+                assert stored.load() == (settings, defaults, groups)
 
 
 def test_a_file_without_settings_of_all_brokers_has_the_version_that_earlier_releases_read():
     assert b'"version":1,' in encode_settings(AFTER)
     assert b'"version":1,' in encode_settings(AFTER, {})
     assert b'"version":2,' in encode_settings({}, AFTER)
+    assert b'"version":3,' in encode_settings({}, {}, {"billing": AFTER})
 
 
 @pytest.mark.parametrize("meta", [META_CONTENT, META_CONTENT.rstrip(), b""])
@@ -77,11 +80,11 @@ def test_after_a_crash_at_any_moment_the_settings_are_those_before_or_after(firs
             with pytest.raises(SimulatedCrash):
                 storing.store(AFTER)
             after = DynamicSettings(crashing.crash(random.Random(seed)), DATA)
-            assert after.load() in (NOTHING if first else (BEFORE, {}), (AFTER, {}))
+            assert after.load() in (NOTHING if first else Dynamic(BEFORE, {}), Dynamic(AFTER, {}))
             after.store(AFTER)
-            assert after.load() == (AFTER, {})
+            assert after.load() == Dynamic(AFTER, {})
     survivor = DynamicSettings(disk.crash(random.Random(0)), DATA)
-    assert survivor.load() == (AFTER, {}), "what was answered is durable"
+    assert survivor.load() == Dynamic(AFTER, {}), "what was answered is durable"
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -95,14 +98,14 @@ def test_a_disk_that_fails_at_any_operation_refuses_and_leaves_what_can_be_read(
         with pytest.raises(RefusedError, match=r"cannot be stored.*ENOSPC") as refused:
             storing.store(AFTER)
         assert refused.value.code is ErrorCode.kafka_storage_error
-        assert DynamicSettings(failing, DATA).load() in (NOTHING, (AFTER, {}))
+        assert DynamicSettings(failing, DATA).load() in (NOTHING, Dynamic(AFTER, {}))
 
 
 def test_a_file_with_any_bit_changed_or_any_end_missing_is_refused_by_name():
     disk, stored = fresh()
     stored.store(BEFORE)
     whole = disk.read_bytes(stored.path)
-    assert decode_settings(whole) == (BEFORE, {})
+    assert decode_settings(whole) == Dynamic(BEFORE, {})
     flipped = [
         whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
         for at in range(len(whole))
@@ -127,7 +130,7 @@ def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
 
 def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     disk, stored = fresh()
-    text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":3')
+    text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":4')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
         NewerFormatError, match=r"^/data/broker.json: .*of version 3; this release reads versions up to 2"

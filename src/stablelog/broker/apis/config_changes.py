@@ -1,4 +1,4 @@
-"""Changes of the settings of topics and of the broker. AlterConfigs and IncrementalAlterConfigs share this module.
+"""Changes of the settings of topics, of consumer groups and of the broker. AlterConfigs and IncrementalAlterConfigs share this module.
 
 Behaviour: of the changes of one resource, either all are made or none. A change is durable before the response. The
 error codes are those of Apache Kafka: INVALID_CONFIG for a value that a topic cannot have, INVALID_REQUEST for one that
@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Broker, Context, Operation, for_each
 from stablelog.broker.apis.config_resources import (
     BrokerResource,
+    GroupResource,
     ResourceType,
     find_resource,
     require_config_right,
@@ -24,6 +25,7 @@ from stablelog.broker.topic_names import check_topic_name
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError, UsageError
 
+GROUPS_MAX = 1000  # The number of groups with settings of their own: each change writes the settings of all.
 VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
 
 
@@ -113,6 +115,29 @@ def _change_broker(
         broker.change_settings(settings, changed)
 
 
+def _change_group(
+    broker: Broker,
+    resource: GroupResource,
+    asked: AskedResource,
+    change: Change[AskedResource],
+    *,
+    validate_only: bool,
+) -> None:
+    groups = broker.config.groups
+    changed = change(asked, Present(groups.get(resource.name, {}), lambda _name: ""))
+    broker.config.check_group(changed)
+    if resource.name not in groups and len(groups) >= GROUPS_MAX:
+        raise RefusedError(
+            ErrorCode.policy_violation,
+            f"{GROUPS_MAX} groups have settings of their own: delete those of another group",
+        )
+    others = {group: configs for group, configs in groups.items() if group != resource.name}
+    if not validate_only:
+        config = broker.config
+        wanted = others | ({resource.name: changed} if changed else {})
+        broker.change_settings(config.dynamic, config.dynamic_defaults, wanted)
+
+
 async def change_each(
     broker: Broker,
     resources: Sequence[AskedResource],
@@ -145,6 +170,8 @@ async def change_each(
             _check_values(asked.configs)
             if isinstance(resource, Topic):
                 _change_topic(broker, resource, asked, change, validate_only=validate_only)
+            elif isinstance(resource, GroupResource):
+                _change_group(broker, resource, asked, change, validate_only=validate_only)
             else:
                 _change_broker(broker, resource, asked, change, validate_only=validate_only)
         except RefusedError as refused:

@@ -1,6 +1,6 @@
 """The resources of the APIs that describe, list and change settings, and the values of their settings.
 
-stablelog has two of Kafka's types of resources: topics and brokers. The broker's node id names this broker. The empty
+stablelog has three of Kafka's types of resources: topics, brokers, and groups of the consumer group protocol. The broker's node id names this broker. The empty
 name stands for all brokers of the cluster: settings of this resource apply where the broker has no dynamic setting of
 its own.
 """
@@ -12,8 +12,14 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation
-from stablelog.broker.config import Source, setting_of_broker
-from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS, UNUSED_TOPIC_SETTINGS
+from stablelog.broker.config import NOTHING, Source, setting_of_broker
+from stablelog.broker.settings import (
+    FIXED_BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    UNUSED_TOPIC_SETTINGS,
+)
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 from stablelog.security import acls
@@ -33,7 +39,6 @@ class ResourceType(IntEnum):
 NOT_HERE: Mapping[int, str] = {
     ResourceType.BROKER_LOGGER: "the levels of the broker's loggers cannot be described or changed",
     ResourceType.CLIENT_METRICS: "the broker receives no metrics of clients, so there is no client metrics resource",
-    ResourceType.GROUP: "a group has no settings: they are for the group protocol of KIP-848",
 }
 
 BOOLEAN, STRING, LONG = 1, 2, 5
@@ -44,6 +49,12 @@ class BrokerResource(Enum):
 
     THIS = "this broker"
     ALL = "all brokers of the cluster"
+
+
+class GroupResource(NamedTuple):
+    """A consumer group, which need not exist."""
+
+    name: str
 
 
 class ConfigValue(NamedTuple):
@@ -95,7 +106,7 @@ def require_config_right(context: Context, operation: Operation, resource_type: 
         context.require(operation, acls.ResourceType.CLUSTER)
 
 
-def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | BrokerResource:
+def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | BrokerResource | GroupResource:
     """The resource that a request names.
 
     Raises:
@@ -105,9 +116,15 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
         if not name:
             raise RefusedError(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
         return broker.topics.named(name)
+    if resource_type == ResourceType.GROUP:
+        if not name:
+            raise RefusedError(ErrorCode.invalid_request, "a resource of type 32 needs the name of a group")
+        return GroupResource(name)
     if resource_type != ResourceType.BROKER:
         why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
-        raise RefusedError(ErrorCode.invalid_request, f"{why}; use 2 for a topic or 4 for a broker")
+        raise RefusedError(
+            ErrorCode.invalid_request, f"{why}; use 2 for a topic, 4 for a broker or 32 for a group"
+        )
     if name not in ("", str(broker.node_id)):
         raise RefusedError(
             ErrorCode.invalid_request, f"there is no broker {name!r}; this broker has id {broker.node_id}"
@@ -137,6 +154,20 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
             ConfigValue(name, (*given, (Source.DEFAULT, name, setting.default)), False, setting.doc)
         )
     return values
+
+
+def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
+    """Return every setting of a consumer group: its own value, or the broker's."""
+    own = broker.config.groups.get(group, NOTHING)
+    return [
+        ConfigValue(
+            name,
+            (*(((Source.GROUP, name, own[name]),) if name in own else ()), *_values_of(broker, setting.name)),
+            False,
+            setting.doc,
+        )
+        for name, setting in GROUP_SETTINGS.items()
+    ]
 
 
 def broker_config_values(broker: Broker, resource: BrokerResource) -> list[ConfigValue]:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of the broker and of topics, each with the source of its value.
+"""DescribeConfigs (32): the settings of the broker, of topics and of consumer groups, each with the source of its value.
 
 Behaviour: a secret, such as a password, is named without its value. The broker with an empty name stands for all brokers; its settings are only the dynamic ones that were set
 for all brokers.
@@ -17,8 +17,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, for_each
 from stablelog.broker.apis.config_resources import (
+    GroupResource,
     broker_config_values,
     find_resource,
+    group_config_values,
     require_config_right,
     topic_config_values,
 )
@@ -39,11 +41,12 @@ async def handle(
                 context, Operation.DESCRIBE_CONFIGS, asked.resource_type, asked.resource_name
             )
             resource = find_resource(broker, asked.resource_type, asked.resource_name)
-            values = (
-                topic_config_values(broker, resource.configs)
-                if isinstance(resource, Topic)
-                else broker_config_values(broker, resource)
-            )
+            if isinstance(resource, Topic):
+                values = topic_config_values(broker, resource.configs)
+            elif isinstance(resource, GroupResource):
+                values = group_config_values(broker, resource.name)
+            else:
+                values = broker_config_values(broker, resource)
             configs = tuple(
                 DescribeConfigsResourceResult(
                     name=value.name,

@@ -1,6 +1,7 @@
-"""ListConfigResources (74): the resources that have settings: topics and this broker.
+"""ListConfigResources (74): the resources that have settings: topics, this broker, and the
+consumer groups that have settings of their own.
 
-Behaviour: the other types of Kafka (broker loggers, client metrics, groups) have no resources here. A request that
+Behaviour: the other types of Kafka (broker loggers, client metrics) have no resources here. A request that
 names an unknown type gets UNSUPPORTED_VERSION, as in Apache Kafka.
 Version notes: v0 asks only for client metrics resources, so its list is empty; v1 names types, and no type means all.
 """
@@ -40,6 +41,11 @@ async def handle(
         found += [
             ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC.value)
             async for topic in in_turns(list(broker.topics), at_once=AT_ONCE_MAX)
+        ]
+    if ResourceType.GROUP in types:
+        found += [
+            ConfigResource(resource_name=group, resource_type=ResourceType.GROUP.value)
+            for group in broker.config.groups
         ]
     return ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)

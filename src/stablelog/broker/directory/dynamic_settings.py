@@ -7,6 +7,7 @@ Format: docs/formats.md, "broker.json".
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from stablelog.broker.config import NOTHING, BrokerConfig
@@ -16,9 +17,12 @@ from stablelog.env.disk import Disk
 from stablelog.errors import UsageError
 
 SETTINGS_VERSION: Final = SETTINGS.version
-# Version 2 adds the settings of all brokers of the cluster. A file without such settings has version 1, so that the
-# releases that know only version 1 can read it.
+# Version 2 adds the settings of all brokers of the cluster, version 3 those of consumer groups. A file without such
+# settings has the least version that can hold its content, so that earlier releases can read it.
 VERSION_WITHOUT_DEFAULTS: Final = 1
+VERSION_WITHOUT_GROUPS: Final = 2
+GroupConfigs = Mapping[str, Mapping[str, str]]
+NO_GROUPS: Final[GroupConfigs] = MappingProxyType({})
 SETTINGS_FILE: Final = SETTINGS.name
 META_LINE: Final = SETTINGS.meta_line
 
@@ -29,17 +33,28 @@ class Dynamic(NamedTuple):
     Attributes:
         settings: those of this broker.
         defaults: those of all brokers of the cluster.
+        groups: those of single consumer groups, by the name of the group.
     """
 
     settings: dict[str, str]
     defaults: dict[str, str]
+    groups: GroupConfigs = NO_GROUPS
 
 
-def encode_settings(settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> bytes:
-    """Encode the dynamic settings of this broker, and those of all brokers, as the content of `broker.json`."""
-    if defaults:
-        return encode_json(SETTINGS_VERSION, {"settings": dict(settings), "defaults": dict(defaults)})
-    return encode_json(VERSION_WITHOUT_DEFAULTS, {"settings": dict(settings)})
+def encode_settings(
+    settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING, groups: GroupConfigs = NO_GROUPS
+) -> bytes:
+    """Encode the dynamic settings of this broker, of all brokers, and of consumer groups, as the content of
+    `broker.json`.
+    """
+    members: dict[str, object] = {"settings": dict(settings)}
+    version = VERSION_WITHOUT_DEFAULTS
+    if defaults or groups:
+        version, members["defaults"] = VERSION_WITHOUT_GROUPS, dict(defaults)
+    if groups:
+        version = SETTINGS_VERSION
+        members["groups"] = {group: dict(configs) for group, configs in groups.items()}
+    return encode_json(version, members)
 
 
 def decode_settings(content: bytes) -> Dynamic:
@@ -54,7 +69,9 @@ def decode_settings(content: bytes) -> Dynamic:
 
 def _read(version: int, members: Mapping[str, Any]) -> Dynamic:
     defaults = {} if version == VERSION_WITHOUT_DEFAULTS else members["defaults"]
-    return Dynamic(_as_text(members["settings"]), _as_text(defaults))
+    groups = members["groups"] if version > VERSION_WITHOUT_GROUPS else {}
+    own = {str(group): _as_text(configs) for group, configs in groups.items()}
+    return Dynamic(_as_text(members["settings"]), _as_text(defaults), own)
 
 
 def _as_text(values: Mapping[object, object]) -> dict[str, str]:
@@ -80,20 +97,27 @@ class DynamicSettings:
 
         Raises:
             NewerFormatError, DamageError: as `load`.
-            UsageError: this release does not accept one of the settings; the configuration has not changed.
+            UsageError: this release does not accept one of the settings.
         """
         try:
-            config.set_dynamic(*self.load())
+            settings, defaults, groups = self.load()
+            config.set_dynamic(settings, defaults)
+            config.set_groups(groups)
         except UsageError as invalid:
             raise UsageError(
                 f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote "
                 "the file, and delete this dynamic setting there"
             ) from invalid
 
-    def store(self, settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> None:
-        """Replace the dynamic settings on disk: those of this broker, and those of all brokers. Durable on return.
+    def store(
+        self,
+        settings: Mapping[str, str],
+        defaults: Mapping[str, str] = NOTHING,
+        groups: GroupConfigs = NO_GROUPS,
+    ) -> None:
+        """Replace the dynamic settings on disk: of this broker, of all brokers, and of groups. Durable on return.
 
         Raises:
             RefusedError: the disk refused the write. The file holds either the new settings or the old ones.
         """
-        self._file.store(encode_settings(settings, defaults))
+        self._file.store(encode_settings(settings, defaults, groups))

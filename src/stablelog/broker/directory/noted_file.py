@@ -58,7 +58,7 @@ SETTINGS: Final = FileKind(
     key="stablelog.dynamic.settings",
     what="the broker's dynamic settings",
     why="the settings that were changed while the broker ran",
-    version=2,
+    version=3,
 )
 ACLS: Final = FileKind("acls.json", key="stablelog.acls", what="the ACLs", why="the ACLs", version=1)
 USERS: Final = FileKind(

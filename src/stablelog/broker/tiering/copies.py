@@ -236,7 +236,9 @@ class Copies:
         """Publish the dynamic settings of the broker, once after each start and after each change. Raises StablelogError
         if the store does not answer, or belongs to another cluster.
         """
-        settings = Dynamic(dict(self._config.dynamic), dict(self._config.dynamic_defaults))
+        settings = Dynamic(
+            dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups)
+        )
         if settings != self._settings and self._storage.fenced is None:
             await in_thread(None, self._storage.publish_settings, encode_settings(*settings))
             self._settings = settings

@@ -39,6 +39,8 @@ class GroupConfig:
         consumer_session_timeout_ms: the session timeout of the members of consumer groups (KIP-848).
         heartbeat_interval_ms: the time after which such a member sends its next heartbeat.
         consumer_group_size_max: maximum number of members of one consumer group.
+        consumer_times: for a consumer group with settings of its own, its session timeout and its heartbeat interval, in
+            place of those above. The caller may change the entries at any time.
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -53,6 +55,12 @@ class GroupConfig:
     consumer_session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     consumer_group_size_max: int = 2**31 - 1
+    consumer_times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def times_of(self, group_id: str) -> tuple[int, int]:
+        """Return the session timeout and the heartbeat interval of a consumer group, in ms."""
+        usual = self.consumer_session_timeout_ms, self.heartbeat_interval_ms
+        return self.consumer_times.get(group_id, usual)
 
 
 # -- requests ------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class Heartbeats:
             None,
             member_id,
             member.current.epoch,
-            self._config.heartbeat_interval_ms,
+            self._config.times_of(group.group_id)[1],
             member.current.assigned if is_told or before.assigned != member.current.assigned else None,
         )
 
@@ -222,9 +222,8 @@ class Heartbeats:
         self, group: ConsumerGroup, member: ConsumerMember, before: Current | None, now_ms: int
     ) -> None:
         """Renew the member's session. If the member now has to revoke partitions, its rebalance timeout begins."""
-        self._deadlines.set(
-            group.alarm(Due.SESSION, member.member_id), now_ms + self._config.consumer_session_timeout_ms
-        )
+        session_timeout_ms, _ = self._config.times_of(group.group_id)
+        self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + session_timeout_ms)
         revocation = group.alarm(Due.REVOCATION, member.member_id)
         if member.current.state is not MemberState.UNREVOKED:
             self._deadlines.cancel(revocation)
