@@ -160,6 +160,13 @@ def test_the_example_of_a_log_start_is_the_codes():
     assert example in TEXT
 
 
+def test_the_example_of_the_sequences_before_a_segment_is_the_codes():
+    from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
+
+    content = encode_first_sequences([FirstSequence(31, 7), FirstSequence(52, 9)])
+    assert "".join(f"    {line}\n" for line in content.decode().splitlines()) in TEXT
+
+
 # -- tiered storage ----------------------------------------------------------------------------------------------------
 
 BLOCK = r":\n\n((?:    [^\n]+\n)+)"

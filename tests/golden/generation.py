@@ -262,6 +262,7 @@ WITHOUT_VERSION = (
     ".lock",
     "broker-time",  # a hint: a file of another version is not used
     "disk-reserve",
+    "log-start-sequence",  # a file of another version is not used
 )
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
 BY_JSON = ("cluster.json", "broker.json", "acls.json", "users.json", "quotas.json", ".kafka_cleanshutdown")

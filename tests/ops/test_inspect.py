@@ -4,12 +4,19 @@ import pytest
 
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError
-from stablelog.log.files.names import RESTORED_FILE, SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
+from stablelog.log.files.names import (
+    FIRST_SEQUENCE_FILE,
+    RESTORED_FILE,
+    SEGMENT_SUFFIXES,
+    SINGLE_FILES,
+    is_partition_file,
+)
 from stablelog.log.files.restored import Restored
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.parts import divided
+from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
 from stablelog.views.index_format import ENTRY
 from tests.golden.generation import generations
 from tests.tier.test_manifest import MANIFEST, NOW_MS
@@ -22,6 +29,10 @@ def ordered(module_path):
     state = LocalState(LocalDisk(), directory)
     state.write_manifest(encode_manifest(MANIFEST, NOW_MS))
     state.write_start(250)
+    LocalDisk().write_atomic(
+        directory / FIRST_SEQUENCE_FILE,
+        encode_first_sequences([FirstSequence(100, 7), FirstSequence(200, 9)]),
+    )
     LocalDisk().write_atomic(directory / RESTORED_FILE, Restored(((5, 9),), 0, -1, 1, 0).encode())
     return directory
 

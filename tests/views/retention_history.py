@@ -36,6 +36,7 @@ class History:
         self.chance = chance = random.Random(seed)
         self.counts = Counter()
         self.is_tiered = chance.random() < 0.3
+        self.counts["tiered histories"] += self.is_tiered
         limits = {}
         if chance.random() < 0.6:
             limits["retention_bytes"] = chance.choice((0, 800, 2_000, 5_000))
@@ -237,12 +238,7 @@ class History:
             self.log.read(position, 1)
 
     def check_removed(self):
-        """A reader of cuts is told of every commit that is gone, and of none that is left.
-
-        A copy of a segment whose local index was lost need not know of commits that were deleted before they were copied.
-        """
-        if self.is_tiered and self.counts["lose_indexes"] + self.counts["lose_power"]:
-            return
+        """A reader of cuts is told of every commit that is gone, and of none that is left."""
         durable = self.log.partition.high_watermark
         commits = {row[4] for row in self.log.written if row[4] >= 0 and row[0] < durable}
         gone = max(commits - {row[4] for row in self.visible()}, default=-1)

@@ -90,8 +90,16 @@ class PrunableLog(ReadableLog):
         """
         if start_offset > self.start_offset:
             self._sync_up_to(start_offset)
+            # After a crash, recovery deletes the segments before the new start.
+            self._note_deletion(self.log.segments.place_of(start_offset))
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(start_offset))
             self.start_offset = start_offset
+
+    def _note_deletion(self, count: int) -> None:
+        """Record what the view must know of the first segments, which will be deleted. It is durable on return."""
+        if count and self.view is not None and self._order is not None:
+            self.view.advance()
+            self._order.note_deletion(self, self.view, self.log.segments[count].base_offset)
 
     def _sync_up_to(self, offset: int) -> None:
         """Sync the log, unless it is synced up to this offset. Without the sync, a crash could leave a log that ends
@@ -174,6 +182,7 @@ class PrunableLog(ReadableLog):
         durable_count = min(count, count_durable(segments, self.high_watermark))
         if not durable_count:
             return 0
+        self._note_deletion(durable_count)
         self._begin_at(max(self.start_offset, segments[durable_count].base_offset))
         gone = segments.drop_first(durable_count)
         try:

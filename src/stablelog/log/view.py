@@ -122,3 +122,8 @@ class Order(Protocol):
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
         """Record the position where the view begins. The record is durable on return."""
+
+    def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
+        """Record what the view must know of the segments before a base offset, which will be deleted. The record is
+        durable on return.
+        """

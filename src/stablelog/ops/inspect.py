@@ -16,6 +16,7 @@ from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
+    FIRST_SEQUENCE_FILE,
     INDEX,
     LOG,
     OFFSET_DIGITS,
@@ -43,6 +44,7 @@ from stablelog.ops.coordinator_records import Describe, describer_of
 from stablelog.tier.manifest import Manifest, decode_part, decode_without_parts
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.views.extents import EXTENT, Extent
+from stablelog.views.first_sequence import FirstSequence, decode_first_sequences
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
@@ -296,6 +298,7 @@ _BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {
     EPOCH_FILE: (("epoch", "start offset"), lambda content, _: LeaderEpochs.decode(content).entries),
     LOG_START_FILE: _START,
     VIEW_START_FILE: _START,
+    FIRST_SEQUENCE_FILE: (FirstSequence._fields, lambda content, _: decode_first_sequences(content)),
     REMOTE_LOG_START_FILE: _START,
     RESTORED_FILE: (_FIELDS, lambda content, path: asdict(decode_restored(content, path)).items()),
     REMOTE_MANIFEST_FILE: (_REMOTE_SEGMENT, lambda content, _: _manifest_rows(decode_without_parts(content))),

@@ -30,11 +30,12 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
 from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
+from stablelog.log.files.names import FIRST_SEQUENCE_FILE, REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 from stablelog.tier.local_state import LocalState
+from stablelog.views.first_sequence import decode_first_sequences
 
 CHECKPOINTS = (
     LOG_START_CHECKPOINT,
@@ -156,6 +157,12 @@ def _verify_partition(
         read_log_start(disk, partition / VIEW_START_FILE)
     except (DamageError, NewerFormatError) as error:
         yield _finding(partition / VIEW_START_FILE, error)
+    try:
+        decode_first_sequences(disk.read_bytes(partition / FIRST_SEQUENCE_FILE))
+    except FileNotFoundError:
+        pass
+    except DamageError as error:
+        yield _finding(partition / FIRST_SEQUENCE_FILE, error)
     try:
         state = LocalState(disk, partition)
         state.read()

@@ -65,12 +65,15 @@ class CommitIndex(IndexRows):
 
     # -- growing -----------------------------------------------------------------------------------------------
 
-    def create(self, before: "CommitIndex | None") -> None:
+    def create(self, before: "CommitIndex | None", first_sequence: int = -1) -> None:
         """Begin an empty index. Remove the content of files that an earlier start of the broker has left.
 
         Args:
             before: the index of the previous segment; None for the first index of the partition.
+            first_sequence: for the first index, the greatest commit sequence before it; -1 if there is none, or if it is
+                unknown.
         """
+        self.latest_sequence = first_sequence
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
         with contextlib.suppress(DiskError):  # if a file cannot be created, its rows stay in memory

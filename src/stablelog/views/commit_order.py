@@ -27,6 +27,7 @@ from stablelog.log.view import ViewedLog
 from stablelog.views.extent_lookup import extents_from
 from stablelog.views.extents import ExtentColumns
 from stablelog.views.fetch_assembler import FetchAssembler
+from stablelog.views.first_sequence import FirstSequence
 from stablelog.views.index_builder import IndexBuilder
 from stablelog.views.index_format import Committed, Entry
 from stablelog.views.index_rows import IndexRows
@@ -50,15 +51,21 @@ class CommitOrder:
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
+        first_sequences: what is recorded of commits in segments that were deleted, or will be.
     """
 
     def __init__(
-        self, partition: ViewedLog, disk: Disk, progress: Callable[[int, int], None] | None = None
+        self,
+        partition: ViewedLog,
+        disk: Disk,
+        progress: Callable[[int, int], None] | None = None,
+        first_sequences: tuple[FirstSequence, ...] = (),
     ) -> None:
         # A weak reference: the partition refers to its view, and the garbage collector must not be needed to free both
         # (`broker.loop.garbage`). A caller that uses the view holds the partition.
         self._partition: ViewedLog = weakref.proxy(partition)
-        self._builder = IndexBuilder(partition, disk)
+        self.first_sequences = first_sequences
+        self._builder = IndexBuilder(partition, disk, first_sequences)
         self.indexes = self._builder.indexes
         self._tiers = TieredIndexes(partition, self.indexes)
         self._read_ends: dict[int, None] = {}  # positions where the last reads have ended, oldest first
@@ -148,6 +155,10 @@ class CommitOrder:
         if entry is None or entry.is_outside or entry.start >= position:
             return position
         return entry.end
+
+    def sequence_before_segment(self, base_offset: int) -> int:
+        """Return the greatest commit sequence before a local segment; -1 if there is none, or if it is unknown."""
+        return self._builder.sequence_before(base_offset)
 
     # -- changes -----------------------------------------------------------------------------------------------
 

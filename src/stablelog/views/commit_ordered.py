@@ -1,5 +1,5 @@
 """The topic setting `stablelog.order=commit`: makes a partition's view (its log as read in commit order), and records
-where the view begins.
+where the view begins and which commit was the last one before the log.
 
 Read-uncommitted readers get the records in the order of the writes. For read-committed readers, the end of the view is
 the last stable offset: an open transaction does not delay the records of other transactions.
@@ -11,10 +11,16 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DamageError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import encode_log_start, read_log_start
-from stablelog.log.files.names import VIEW_START_FILE
+from stablelog.log.files.names import FIRST_SEQUENCE_FILE, VIEW_START_FILE
 from stablelog.log.recovery import Known
-from stablelog.log.view import ViewedLog
+from stablelog.log.view import View, ViewedLog
 from stablelog.views.commit_order import CommitOrder
+from stablelog.views.first_sequence import (
+    UNKNOWN,
+    FirstSequence,
+    decode_first_sequences,
+    encode_first_sequences,
+)
 from stablelog.views.formats import check_formats
 
 
@@ -41,7 +47,7 @@ class CommitOrdered:
                 log's end.
         """
         start = self._read_start(log, known)
-        view = CommitOrder(log, self._disk, progress)
+        view = CommitOrder(log, self._disk, progress, self._read_first_sequences(log))
         view.begin_at(start)
         return view
 
@@ -66,3 +72,28 @@ class CommitOrdered:
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
         """Record the position where the view begins. The record is durable on return."""
         self._disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
+
+    def _read_first_sequences(self, log: ViewedLog) -> tuple[FirstSequence, ...]:
+        try:
+            return decode_first_sequences(self._disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE))
+        except (FileNotFoundError, DamageError):
+            # No commit was deleted, or an earlier release has deleted it. A damaged file is not needed to read records.
+            return ()
+
+    def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
+        """Record the greatest commit sequence before the segment with a base offset. The earlier segments will be deleted.
+        The record is durable on return.
+        """
+        assert isinstance(view, CommitOrder)
+        first = view.indexes[0].base_offset
+        # Of the rows that an interrupted deletion has left, a later start of the broker may need each.
+        bases = {
+            first,
+            base_offset,
+            *(row.base_offset for row in view.first_sequences if row.base_offset > first),
+        }
+        found = [FirstSequence(base, view.sequence_before_segment(base)) for base in sorted(bases)]
+        rows = tuple(row for row in found if row.commit_sequence != UNKNOWN)
+        if not set(rows) <= set(view.first_sequences):
+            self._disk.write_atomic(log.directory / FIRST_SEQUENCE_FILE, encode_first_sequences(rows))
+            view.first_sequences = rows

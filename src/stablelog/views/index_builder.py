@@ -13,7 +13,7 @@ earlier segments.
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
+from stablelog.views.first_sequence import FirstSequence, sequence_at
 from stablelog.views.index_format import NO_PRODUCER
 
 SPILL_SUFFIX = ".openextents"
@@ -44,15 +45,24 @@ class OpenTransaction(NamedTuple):
 class IndexBuilder:
     """Builds the commit indexes of one partition. `advance` reads the batches that have become durable.
 
+    Args:
+        partition: the partition.
+        disk: the disk of the partition.
+        first_sequences: what is recorded of commits in segments that were deleted.
+
     Attributes:
         indexes: the commit indexes, one for each segment that the builder has reached. The last one grows.
         open: by producer id, the transactions that are open at the position up to which the builder has read.
         failure: the error that has kept a sealed index from being written; None if all are written.
     """
 
-    def __init__(self, partition: ViewedLog, disk: Disk) -> None:
+    def __init__(
+        self, partition: ViewedLog, disk: Disk, first_sequences: Sequence[FirstSequence] = ()
+    ) -> None:
         self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
         self._disk = disk
+        # The greatest commit sequence before the first index; -1 if there is none, or if it is unknown.
+        self._first_sequence = sequence_at(first_sequences, partition.segments()[0].base_offset)
         # Sealed indexes whose files are not written yet, oldest first.
         self._unwritten: deque[CommitIndex] = deque()
         # The byte position up to which the builder has read the log file of the last segment that it has reached. The
@@ -123,6 +133,7 @@ class IndexBuilder:
     def forget_deleted(self) -> list[CommitIndex]:
         """Close the indexes of segments that retention has deleted, and return them."""
         first = self._partition.segments()[0].base_offset
+        self._first_sequence = self.sequence_before(first)
         gone = [index for index in self.indexes if index.base_offset < first]
         for index in gone:
             index.close()
@@ -137,6 +148,11 @@ class IndexBuilder:
             index.close()
         for one in self.open.values():
             one.extents.close()
+
+    def sequence_before(self, base_offset: int) -> int:
+        """Return the greatest commit sequence before a segment; -1 if there is none, or if it is unknown."""
+        earlier = [index.latest_sequence for index in self.indexes if index.base_offset < base_offset]
+        return max(earlier, default=self._first_sequence)
 
     # -- indexes -----------------------------------------------------------------------------------------------
 
@@ -171,7 +187,7 @@ class IndexBuilder:
 
     def _begin_index(self, segment: Segment) -> None:
         index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
-        index.create(self.indexes[-1] if self.indexes else None)
+        index.create(self.indexes[-1] if self.indexes else None, self._first_sequence)
         self.indexes.append(index)
         self._position = 0
 

@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.directory.catalog import CATALOG_FILE
 from stablelog.broker.durability import journal as journals
 from stablelog.broker.durability.disk_reserve import RESERVE_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import (
+    FIRST_SEQUENCE_FILE,
     REMOTE_LOG_START_FILE,
     REMOTE_MANIFEST_FILE,
     REMOTE_PART_PREFIX,
     VIEW_START_FILE,
 )
+from stablelog.log.model import MarkerWrite
 from stablelog.tier.local_state import LocalState
+from stablelog.views.first_sequence import FirstSequence, decode_first_sequences
 from tests.broker.desk import DATA, batch
 from tests.broker.test_full_disk import NoRoom, run, tend, until
 from tests.broker.tiering.desk import HOURS_MS, LOCAL_NOTHING, log_of, write_segments
@@ -142,6 +146,21 @@ async def view_start(case):
     assert read_log_start(case.disk, log.directory / VIEW_START_FILE) == 5
 
 
+async def first_sequence(case):
+    log = case.create("c", stablelog_order="commit")
+    now_ms = case.desk.broker.now_ms()
+    for number in range(2):
+        log.append(batch(bytes(100), producer=(7, 0), sequence=number), now_ms=now_ms)
+        marker = Marker(MarkerType.COMMIT, 0, "", 5 + number)
+        log.append_markers([MarkerWrite(7, 0, marker)], now_ms=now_ms)
+        log.roll(now_ms)
+    await case.flush()
+    yield
+    await case.delete_before("c", 3)
+    content = case.disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE)
+    assert decode_first_sequences(content) == (FirstSequence(3, 5),)
+
+
 async def sealed_by_time(case):
     log = case.create("r", retention_ms="1000")
     await case.desk.produce(batch(bytes(500)), topic="r")
@@ -252,6 +271,7 @@ CASES = {
     "checkpoints of offsets": checkpoint,
     "the log start": log_start,
     "the start of the view": view_start,
+    "the last commit before the log": first_sequence,
     "the roll of a segment whose records have expired": sealed_by_time,
     "the indexes, the snapshot and the summary of a sealed segment": files_of_sealed_segment,
     "the commit index of a sealed segment": commit_index,

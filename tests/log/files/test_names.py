@@ -52,7 +52,13 @@ def test_what_a_partition_has_is_known():
     ):
         for more in ("", ".deleted", ".cleaned", ".swap", ".tmp"):
             assert is_partition_file(f"{OFFSET}{suffix}{more}")
-    for name in ("leader-epoch-checkpoint", "partition.metadata", "log-start-offset", "view-start-offset"):
+    for name in (
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "log-start-offset",
+        "view-start-offset",
+        "log-start-sequence",
+    ):
         assert is_partition_file(name)
         assert is_partition_file(f"{name}.tmp")
     assert is_log(f"{OFFSET}.log")

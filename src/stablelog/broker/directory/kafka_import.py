@@ -22,13 +22,20 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, UsageError
 from stablelog.log.files.kafka_files import META_FILE, decode_meta, node_id_in
 from stablelog.log.files.log_start import LOG_START_FILE
-from stablelog.log.files.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
+from stablelog.log.files.names import (
+    COMMIT_SUFFIXES,
+    FIRST_SEQUENCE_FILE,
+    PRODUCERS,
+    SUMMARY,
+    VIEW_START_FILE,
+    is_partition_file,
+)
 
 log = logging.getLogger(__name__)
 
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
-OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE)
+OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE, FIRST_SEQUENCE_FILE)
 NAMED_MAX = 3
 # If `meta.properties` has exactly these names and no comment, stablelog has written the file, not Kafka.
 META_NAMES = {"version", "cluster.id", "node.id"}

@@ -20,6 +20,8 @@ SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # a file with the bytes that recovery or `stablelog repair` has removed from a log file
 DELETED = ".deleted"
 VIEW_START_FILE = "view-start-offset"  # the file that records the start of the view in commit order
+# The file that records the greatest commit sequence before the first segment.
+FIRST_SEQUENCE_FILE = "log-start-sequence"
 # The copy of the last manifest that was published to the object store.
 REMOTE_MANIFEST_FILE = "remote-manifest"
 REMOTE_PART_PREFIX = f"{REMOTE_MANIFEST_FILE}-part-"  # the id of the part in 32 hexadecimal digits follows
@@ -32,6 +34,7 @@ SINGLE_FILES = (
     "log-start-offset",
     "partition.metadata",
     VIEW_START_FILE,
+    FIRST_SEQUENCE_FILE,
     REMOTE_MANIFEST_FILE,
     REMOTE_LOG_START_FILE,
     RESTORED_FILE,

@@ -1,0 +1,61 @@
+"""The file that records the greatest commit sequence before the first segment of a commit-ordered log.
+
+A commit index that is rebuilt from the log cannot find the commits of segments that were deleted. Without this file, the
+index and its copy in the object store would name too small a commit sequence, and a reader of cuts would not be told of
+commits that retention has removed.
+
+The file is written each time before segments are deleted. A crash may come before the deletion: so the file has a row
+for the first segment of the log, and one for each segment that may be the first after an interrupted deletion.
+
+Format: docs/formats.md, "log-start-sequence".
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.errors import DamageError
+
+VERSION = 1
+UNKNOWN: Final = -1  # there is no commit, or no file says which is the last one
+
+
+class FirstSequence(NamedTuple):
+    """The greatest commit sequence before a segment.
+
+    Attributes:
+        base_offset: the base offset of the segment.
+        commit_sequence: the commit sequence.
+    """
+
+    base_offset: int
+    commit_sequence: int
+
+
+def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
+    """Encode the content of the file."""
+    lines = [f"{VERSION}", f"{len(rows)}", *(f"{row.base_offset} {row.commit_sequence}" for row in rows)]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    return text + f"{crc32c(text):08x}\n".encode()
+
+
+def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
+    """Decode the content of the file. Raises DamageError if it is damaged, or if it has another version."""
+    lines = content.decode(errors="replace").split("\n")
+    pairs = [line.split(" ") for line in lines[2:-2]]
+    if not all(len(pair) == 2 and all(map(str.isdecimal, pair)) for pair in pairs):
+        pairs = []
+    rows = tuple(FirstSequence(int(base), int(sequence)) for base, sequence in pairs)
+    if not rows or content != encode_first_sequences(rows):
+        raise DamageError(
+            f"the file is damaged: it must have a line with the version, {VERSION}, the number of rows, a row with a base "
+            "offset and a commit sequence for each of at least one segment, and the CRC of all lines. The broker does "
+            "not use the file, and writes it again when it deletes a segment"
+        )
+    return rows
+
+
+def sequence_at(rows: Sequence[FirstSequence], base_offset: int) -> int:
+    """Return the greatest commit sequence before the segment with a base offset; `UNKNOWN` if no row has it."""
+    return next((row.commit_sequence for row in rows if row.base_offset == base_offset), UNKNOWN)
