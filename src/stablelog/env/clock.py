@@ -39,8 +39,8 @@ class SystemClock:
     """The machine's clocks. Broker time is the wall clock, read once, and then advanced by a clock that cannot be set.
 
     A broker that measured durations by the wall clock would expire transactions at the wrong time or never when an
-    administrator or NTP sets that clock. A broker that compared timestamps with a clock that nobody can set right would
-    refuse all batches with correct timestamps until its next start.
+    administrator or NTP sets that clock. A broker that started with a wrong clock and compared timestamps with broker time
+    would refuse all batches with correct timestamps until its next start.
 
     Args:
         read_ns: returns the time of the clock with the given id, in nanoseconds.

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,43 @@ def test_a_time_that_cannot_be_recorded_is_logged(caplog):
     world.disk.fault = lambda what, path: errno.EIO if what == "writing" else None
     world.time.record()
     assert "the broker's time cannot be recorded" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_the_clock_does_nothing_gets_older_than_it_is(seed):
+    """Late starts, clocks that are set right in time or not at all, stops and power failures, in any order.
+
+    Broker time advances by at most the time that has passed, and never goes back by more than a minute.
+    """
+    chance = random.Random(seed)
+    disk, right_ms, years_ms = SimDisk(), 1_700_000_000_000, 300_000_000_000
+    disk.make_dir(DATA)
+    reached_ms, ahead_ms = 0, None
+    for _ in range(8):
+        late_ms = 0 if ahead_ms is None else chance.choice((0, 3_600_000, years_ms))
+        clock = SimClock(right_ms - late_ms)
+        time = BrokerTime(clock, disk, DATA, DiskReserve(disk, DATA, 0))
+        time.resume()
+        if ahead_ms is None:
+            clock.set_wall_clock(chance.choice((0, 10_800_000, -10_800_000)))
+            ahead_ms, right_ms = clock.now_ms() - clock.wall_ms(), clock.wall_ms()
+        assert reached_ms - 1000 * (RECORD_EVERY + 1) <= clock.now_ms() <= right_ms + ahead_ms
+        watch = ClockWatch(clock, time)
+        time.record()
+        begun_ms, look_count = right_ms, chance.randrange(2 * RECORD_EVERY)
+        right_ms += 1000 * look_count
+
+        async def run(clock=clock, watch=watch, begun_ms=begun_ms, look_count=look_count):
+            for number in range(1, look_count + 1):
+                clock.advance(1000)
+                if chance.random() < 0.01:
+                    clock.set_wall_clock(begun_ms + 1000 * number - clock.wall_ms())
+                await watch.look()
+
+        asyncio.run(run())
+        if chance.random() < 0.5:
+            time.record()
+        else:
+            disk = disk.crash(chance)
+        reached_ms = clock.now_ms()
+        right_ms += chance.choice((1000, 3_600_000, 86_400_000))
