@@ -334,6 +334,23 @@ def test_offsets_of_an_empty_group_expire_by_its_age_also_after_a_start(
     assert ended_ms == expires_ms
 
 
+def test_expired_offsets_leave_a_minute_after_a_start_also_if_no_life_lasts_longer() -> None:
+    coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+    value = encode_offset_value(OffsetValue(1, -1, "", 0))
+    coordinator.table.replay(encode_offset_key("g", *T0), value)
+    coordinator.loaded(HOUR_MS)
+    assert coordinator.next_deadline_ms() == HOUR_MS + 60_000
+    assert (encode_offset_key("g", *T0), None) in coordinator.tick(HOUR_MS + 60_000).records
+
+
+def test_the_first_check_after_a_start_is_not_later_than_any_other() -> None:
+    coordinator = a_coordinator(offsets_check_interval_ms=5)
+    value = encode_offset_value(OffsetValue(1, -1, "", 0))
+    coordinator.table.replay(encode_offset_key("g", *T0), value)
+    coordinator.loaded(0)
+    assert coordinator.next_deadline_ms() == 5
+
+
 def test_an_offset_may_be_kept_for_no_time() -> None:
     """Also at the time 0, which is a time like any other. The record that says so knows no leader epoch."""
     for now_ms in (0, 1):

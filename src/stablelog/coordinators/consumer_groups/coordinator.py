@@ -474,7 +474,7 @@ class GroupCoordinator:
                 self.consumers.heartbeats.resume(group, decision, now_ms)
             else:
                 self._rebalances.resume(group, decision, now_ms)
-            self._expiry.check_soon(group, now_ms)
+            self._expiry.check_first(group, now_ms)
         return decision
 
 

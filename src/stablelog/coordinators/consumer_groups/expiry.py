@@ -43,6 +43,8 @@ def offset_expiry_ms(
 
 # The maximum number of records in one call of `tick`. The next call handles the rest.
 TICK_RECORDS_MAX = 1_000
+# The time from a start to the first check of all groups, in which their clients can connect and commit.
+FIRST_CHECK_MS = 60_000
 
 Decision = GroupDecision[Any]
 
@@ -54,9 +56,17 @@ class Expiry:
         self._config = config
         self._table = table
 
+    def check_first(self, group: AnyGroup, now_ms: int) -> None:
+        """Schedule the first check of the group's offsets after a start. A broker that is started often then removes
+        expired offsets, too.
+        """
+        self._check_by(group, now_ms + min(FIRST_CHECK_MS, self._config.offsets_check_interval_ms))
+
     def check_soon(self, group: AnyGroup, now_ms: int) -> None:
         """Schedule a check of the group's offsets: after a change, the offsets or the group may expire earlier."""
-        soon_ms = now_ms + self._config.offsets_check_interval_ms
+        self._check_by(group, now_ms + self._config.offsets_check_interval_ms)
+
+    def _check_by(self, group: AnyGroup, soon_ms: int) -> None:
         deadline_ms = self._table.deadlines.get(group.alarm(Due.OFFSETS))
         if deadline_ms is None or deadline_ms > soon_ms:
             self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
