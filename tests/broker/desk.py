@@ -33,6 +33,7 @@ from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import APIS
 from stablelog.wire.messages import PREFIX, message_class
 from stablelog.wire.versions import entity_in
 
@@ -189,9 +190,15 @@ class Desk:
         )
 
     async def ask(self, api_key, version, /, **fields):
-        """Ask as a client that has used the API before: the request is begun at once."""
+        """Ask as a client that has used the API before: the request is begun at once.
+
+        A request that later ones of its connection wait for comes on a connection of its own.
+        """
         self.router.prepare(api_key, version)
-        buffers = await self.router.respond(self.stranger, frame(api_key, version, **fields))
+        connection = self.stranger
+        if APIS[api_key].is_alone:
+            connection = SimpleNamespace(**vars(connection) | {"appending": asyncio.Lock()})
+        buffers = await self.router.respond(connection, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):
             await asyncio.sleep(0)
         return None if buffers is None else read_answer(api_key, version, b"".join(buffers))[0]

@@ -115,16 +115,16 @@ class Router:
         context = self._context(
             connection, api_key, api_version, correlation_id, client_id, len(frame), timer
         )
-        if not api.is_appending:
-            # Acquire the lock `appending`, so that this request begins after the appends of earlier requests. Acquire
-            # it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.
+        if api.is_alone:
             async with connection.appending:
-                pass
-        try:
-            answer = await self.handlers[api_key](self._broker, request, context)
-        except Exception:
-            self._broker.check_after_fault()
-            raise
+                answer = await self._handled(api_key, request, context)
+        else:
+            if not api.is_appending:
+                # Acquire the lock `appending`, so that this request begins after the changes of earlier requests.
+                # Acquire it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.
+                async with connection.appending:
+                    pass
+            answer = await self._handled(api_key, request, context)
         self._broker.metrics.requests[api_key] += 1
         throttle = context.throttle
         if throttle is not None:
@@ -142,6 +142,14 @@ class Router:
         if throttle is not None:
             throttle.charge_time()
         return buffers
+
+    async def _handled(self, api_key: int, request: Any, context: Context) -> Any:
+        """Call the handler of a request."""
+        try:
+            return await self.handlers[api_key](self._broker, request, context)
+        except Exception:
+            self._broker.check_after_fault()
+            raise
 
     def _context(
         self,

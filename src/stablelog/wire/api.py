@@ -95,10 +95,12 @@ class Api(NamedTuple):
         extension: the module of `wire.extension` that has the messages; None if they are Kafka's.
         is_long_poll: the response may wait for the requests of other clients, until a timeout in the request.
         is_heavy: a request takes much processor time. A connection runs only one heavy request at a time. This delays
-            no response, because the responses are sent in the order of the requests.
+            no response, because the responses are sent in the order of the requests. Only for APIs that change
+            nothing: a request that waits for its turn would be overtaken by later requests.
         is_appending: the handler itself acquires `Connection.appending`, the lock that keeps the order of a
-            connection's appends, before its first await. If False, the router waits until this lock is free, and then
-            calls the handler without the lock.
+            connection's appends, before its first await. If False, the router acquires this lock.
+        is_alone: the router holds `Connection.appending` until the handler returns, because the handler changes state
+            after an await. Otherwise the router releases the lock, and then calls the handler.
         repeats_request: clients often send the same short request again; the broker decodes such a request once.
         repeats_response: the broker often sends the same short response again, and encodes it once.
         has_long_response: a short request can have a response with thousands of entries.
@@ -111,6 +113,7 @@ class Api(NamedTuple):
     is_long_poll: bool = False
     is_heavy: bool = False
     is_appending: bool = False
+    is_alone: bool = False
     repeats_request: bool = False
     repeats_response: bool = False
     has_long_response: bool = False
@@ -143,27 +146,27 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.LIST_GROUPS: Api(0, 5, is_heavy=True, has_long_response=True),
         ApiKey.SASL_HANDSHAKE: Api(0, 1),
         ApiKey.API_VERSIONS: Api(0, 4),
-        ApiKey.CREATE_TOPICS: Api(2, 7, is_heavy=True),
-        ApiKey.DELETE_TOPICS: Api(1, 6),
-        ApiKey.DELETE_RECORDS: Api(0, 2),
-        ApiKey.INIT_PRODUCER_ID: Api(0, 6),
+        ApiKey.CREATE_TOPICS: Api(2, 7, is_alone=True),
+        ApiKey.DELETE_TOPICS: Api(1, 6, is_alone=True),
+        ApiKey.DELETE_RECORDS: Api(0, 2, is_alone=True),
+        ApiKey.INIT_PRODUCER_ID: Api(0, 6, is_alone=True),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: Api(
             0, 5, is_appending=True, repeats_request=True, repeats_response=True
         ),
         ApiKey.ADD_OFFSETS_TO_TXN: Api(0, 4, repeats_request=True, repeats_response=True),
-        ApiKey.END_TXN: Api(0, 5, repeats_request=True, repeats_response=True),
+        ApiKey.END_TXN: Api(0, 5, is_appending=True, repeats_request=True, repeats_response=True),
         ApiKey.WRITE_TXN_MARKERS: Api(1, 2, is_appending=True),
         ApiKey.TXN_OFFSET_COMMIT: Api(0, 5, is_appending=True, repeats_response=True),
         ApiKey.DESCRIBE_ACLS: Api(1, 3),
-        ApiKey.CREATE_ACLS: Api(1, 3, is_heavy=True),
-        ApiKey.DELETE_ACLS: Api(1, 3, is_heavy=True),
+        ApiKey.CREATE_ACLS: Api(1, 3, is_alone=True),
+        ApiKey.DELETE_ACLS: Api(1, 3, is_alone=True),
         ApiKey.DESCRIBE_CONFIGS: Api(1, 4, is_heavy=True, has_long_response=True),
         ApiKey.ALTER_CONFIGS: Api(0, 2, is_appending=True),
         ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, is_heavy=True),
         ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, is_heavy=True, has_long_response=True),
         ApiKey.SASL_AUTHENTICATE: Api(0, 2),
-        ApiKey.CREATE_PARTITIONS: Api(0, 3, is_heavy=True),
+        ApiKey.CREATE_PARTITIONS: Api(0, 3, is_alone=True),
         ApiKey.DELETE_GROUPS: Api(0, 2, is_appending=True),
         ApiKey.ELECT_LEADERS: Api(0, 2, is_heavy=True, has_long_response=True),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, is_appending=True),
@@ -171,7 +174,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0),
         ApiKey.OFFSET_DELETE: Api(0, 0, is_appending=True),
         ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, is_heavy=True, has_long_response=True),
-        ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, is_heavy=True),
+        ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, is_alone=True),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, is_heavy=True),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, is_appending=True),
         ApiKey.UPDATE_FEATURES: Api(0, 2, is_heavy=True),
@@ -179,7 +182,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
         ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),
-        ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, is_heavy=True),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(0, 1, is_appending=True),
         ApiKey.CONSUMER_GROUP_DESCRIBE: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, is_heavy=True, has_long_response=True),

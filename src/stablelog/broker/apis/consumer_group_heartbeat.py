@@ -137,17 +137,21 @@ async def handle(
         client_host=context.client_host,
         makes_own_id=context.api_version >= OWN_ID_VERSION,
     )
-    try:
-        context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-        if context.access is not None:
-            async for name in in_turns(request.subscribed_topic_names or ()):
-                context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
-        if request.member_epoch == JOIN_EPOCH:
-            broker.reserve.check("ConsumerGroupHeartbeat")
-        heartbeat = replace(heartbeat, selection=await _selected(broker, context, heartbeat))
-    except RefusedError as refused:
-        return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
-    topics = SubscribableTopics(broker.topics)
-    decision = broker.groups.coordinator.consumers.heartbeat(heartbeat, topics, now_ms=broker.now_ms())
-    broker.groups.assign_soon(request.group_id, topics)
-    return _answered(await broker.groups.carry_out(decision))
+    # Hold the lock `appending`, so that the members of one connection join and leave in the order of its requests.
+    async with context.appending:
+        try:
+            context.require(Operation.READ, ResourceType.GROUP, request.group_id)
+            if context.access is not None:
+                async for name in in_turns(request.subscribed_topic_names or ()):
+                    context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            if request.member_epoch == JOIN_EPOCH:
+                broker.reserve.check("ConsumerGroupHeartbeat")
+            heartbeat = replace(heartbeat, selection=await _selected(broker, context, heartbeat))
+        except RefusedError as refused:
+            return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
+        topics = SubscribableTopics(broker.topics)
+        decision = broker.groups.coordinator.consumers.heartbeat(heartbeat, topics, now_ms=broker.now_ms())
+        broker.groups.assign_soon(request.group_id, topics)
+        broker.groups.apply(decision)
+    await broker.groups.settled()
+    return _answered(decision.answer)

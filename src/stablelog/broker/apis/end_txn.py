@@ -21,10 +21,11 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> En
         group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
         return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
-    if request.committed:
-        await group.may_commit()
-    answer = await group.carry_out(
-        group.coordinator.end(
+    # Hold the lock `appending`, so that the transaction ends before a later request of the connection begins.
+    async with context.appending:
+        if request.committed:
+            await group.may_commit()
+        decision = group.coordinator.end(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -33,7 +34,9 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> En
             open_only=broker.reserve.is_full,
             now_ms=broker.now_ms(),
         )
-    )
+        done = group.begin_to_carry_out(decision)
+    await (group.journal.settled() if done is None else done)
+    answer = decision.answer
     return EndTxnResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,

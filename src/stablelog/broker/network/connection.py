@@ -56,9 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         listener: the name of the listener on which the client has connected.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
-        appending: lock that a request holds while its batches, offsets or partitions are appended, perhaps over several
-            turns of the loop. Later requests begin when that request has released the lock, in the order in which the
-            client sent them.
+        appending: lock that a request holds while its changes are made, perhaps over several turns of the loop. Later
+            requests begin when that request has released the lock, in the order in which the client sent them.
     """
 
     def __init__(
