@@ -272,6 +272,49 @@ def test_a_stale_copy_does_not_stop_the_broker_that_owns_the_prefix(objects, cap
     lives(disk, live)
 
 
+def test_a_stale_copy_does_not_replace_the_dynamic_settings(objects, caplog):
+    """Otherwise a later restore would delete what the settings protect."""
+    disk = SimDisk()
+    kept = {"log.retention.ms": "-1"}
+
+    async def live(desk):
+        desk.broker.change_settings({"log.retention.ms": "77"}, {})
+        await write_and_copy(desk)
+        stale = disk.crash(random.Random(1))
+        desk.broker.change_settings(kept, {})
+        await write_and_copy(desk)
+        caplog.clear()
+
+        async def change(copied):
+            await copy(copied)
+            copied.broker.change_settings({"log.retention.ms": "78"}, {})
+            for _ in range(2):
+                await copy(copied)
+
+        await asyncio.to_thread(lives, stale, change)
+        told = [line for line in lines(caplog) if "dynamic settings" in line]
+        _, report = await asyncio.to_thread(restored, objects)
+        assert report.settings == kept
+        assert ["are not of the same log" in line for line in told] == [True, True], (
+            "one line for each change"
+        )
+
+    lives(disk, live)
+
+
+def test_settings_that_a_crash_has_kept_from_the_store_are_published_after_the_start(objects):
+    disk = SimDisk()
+
+    async def live(desk):
+        await write_and_copy(desk)
+        desk.broker.change_settings({"log.retention.ms": "-1"}, {})
+        return disk.crash(random.Random(1))
+
+    lives(lives(disk, live), copy)
+    _, report = restored(objects)
+    assert report.settings == {"log.retention.ms": "-1"}
+
+
 def test_a_log_start_of_another_incarnation_deletes_no_local_record(objects, caplog):
     """A restored broker with another retention deletes what the old one still has on its disk."""
     disk = SimDisk()

@@ -38,6 +38,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.settings import LONG_MAX
+from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,16 @@ class CoordinatorLogs:
         """Copy the logs if `pause_s` is over. Raises as `copy` does."""
         if self.pause_s() == 0:
             await self.copy()
+
+    async def remotes(self) -> dict[Partition, RemoteLog]:
+        """Return the logs, each with the list of its remote segments.
+
+        Raises:
+            StablelogError: the record of a log's remote segments cannot be read.
+        """
+        async with self._turn:
+            await self._logs()
+            return dict(self._plan.remotes)
 
     async def copy_before_trim(self) -> None:
         """Copy the logs, before one of them is trimmed. If the copy fails, the next round logs the error."""

@@ -28,13 +28,14 @@ from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
+from stablelog.broker.tiering.taking_over import prove_history
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import RefusedError, StablelogError
+from stablelog.errors import DamageError, RefusedError, StablelogError
 from stablelog.log.partition import Partition
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
@@ -107,6 +108,8 @@ class Copies:
         self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
         self._settings: Dynamic | None = None  # The dynamic settings that the store has of this start.
+        self._refused: Dynamic | None = None  # The dynamic settings that must not replace those in the store.
+        self._disk = disk
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
             self._storage,
@@ -235,13 +238,45 @@ class Copies:
     async def _publish_settings(self) -> None:
         """Publish the dynamic settings of the broker, once after each start and after each change. Raises StablelogError
         if the store does not answer, or belongs to another cluster.
+
+        A broker on a stale copy of the data directory must not replace the settings of the right one. So if the store
+        has other settings after a start, they are replaced only if all partitions are of the history in the store.
         """
         settings = Dynamic(
             dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups)
         )
-        if settings != self._settings and self._storage.fenced is None:
-            await in_thread(None, self._storage.publish_settings, encode_settings(*settings))
-            self._settings = settings
+        if settings in (self._settings, self._refused) or self._storage.fenced is not None:
+            return
+        content = encode_settings(*settings)
+        if self._settings is None:
+            await in_thread(None, self._storage.begin)
+            found = await in_thread(None, self._storage.prefix.last_settings)
+            if found is not None and found[1] != content:
+                try:
+                    await self._prove_history()
+                except DamageError as error:
+                    self._refused = settings
+                    log.error(
+                        "the dynamic settings of this broker are not copied to %s, which has others (%s): %s",
+                        self._storage.store.url,
+                        found[0],
+                        error,
+                    )
+                    return
+        await in_thread(None, self._storage.publish_settings, content)
+        self._settings = settings
+
+    async def _prove_history(self) -> None:
+        """Check that the last manifests of all open partitions are of the histories of their logs. Raises DamageError if
+        one is not, and StablelogError if the store does not answer.
+        """
+        remotes = await self._coordinators.remotes()
+        for one in self._topics.open_partitions():
+            if isinstance(one.remote, RemoteLog) and one.failure is None:
+                remotes[one] = one.remote
+        for partition, remote in remotes.items():
+            if self._topics.has(partition):
+                await prove_history(self._storage, self._disk, None, partition, remote)
 
     def _is_waiting(self, partition: Partition) -> bool:
         """Whether a partition has, or may have, segments to copy."""

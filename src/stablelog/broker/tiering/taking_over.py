@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -32,6 +33,9 @@ class Taken(NamedTuple):
     contents: dict[uuid.UUID, bytes]
 
 
+Check = Callable[[bytes | None], tuple[TakenOver, dict[uuid.UUID, bytes]]]
+
+
 async def take_over(
     storage: RemoteStorage, disk: Disk, threads: Executor, partition: Partition, remote: RemoteLog
 ) -> Taken:
@@ -50,6 +54,43 @@ async def take_over(
             segments; or what the directory records of the remote tier is damaged.
         StoreError: the store does not answer.
     """
+    check = await _check_of(storage, disk, threads, partition, remote)
+    chain = storage.chain(remote.partition)
+    last, contents = await in_thread(threads, storage.take_over, chain, check)
+    if last.lost is not None:
+        log.warning(
+            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. They were only there, "
+            "and cannot be read any more",
+            partition.topic,
+            partition.index,
+            last.lost[0],
+            last.lost[1] - 1,
+            storage.store.url,
+        )
+    return Taken(chain, last, contents)
+
+
+async def prove_history(
+    storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
+) -> None:
+    """Check that the last manifest of a partition is of the history of the local log. The store is not changed.
+
+    Raises:
+        DamageError: as `take_over`.
+        StoreError: the store does not answer.
+    """
+    check = await _check_of(storage, disk, threads, partition, remote)
+
+    def prove() -> None:
+        check(storage.prefix.last_payload(remote.partition))
+
+    await in_thread(threads, prove)
+
+
+async def _check_of(
+    storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
+) -> Check:
+    """Return the check of a last manifest against the local log and what the directory records of its remote tier."""
     state = LocalState(disk, partition.directory)
     log_start = await in_thread(threads, state.read_start)
     # The recorded log start offset may be greater than that of the manifest. A partition without a known manifest has
@@ -67,7 +108,6 @@ async def take_over(
         recorded,
         partition.restored,
     )
-    chain = storage.chain(remote.partition)
 
     def check(payload: bytes | None) -> tuple[TakenOver, dict[uuid.UUID, bytes]]:
         if payload is None:
@@ -79,15 +119,4 @@ async def take_over(
         manifest, contents = storage.prefix.read_manifest(remote.partition, payload, recorded)
         return taken_over(manifest, local), contents
 
-    last, contents = await in_thread(threads, storage.take_over, chain, check)
-    if last.lost is not None:
-        log.warning(
-            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. They were only there, "
-            "and cannot be read any more",
-            partition.topic,
-            partition.index,
-            last.lost[0],
-            last.lost[1] - 1,
-            storage.store.url,
-        )
-    return Taken(chain, last, contents)
+    return check
