@@ -108,6 +108,12 @@ PARTS = (
         seeds=10_000,
     ),
     Part(
+        "served-retention",
+        tests("tests/broker/test_served_retention.py"),
+        {"STABLELOG_SERVED_HISTORIES": "1000"},
+        1_000,
+    ),
+    Part(
         "retention-clients",
         tests("tests/clients/test_retention.py"),
         {"STABLELOG_RETENTION_TOPICS": "200"},

@@ -232,9 +232,9 @@ class Desk:
         )
         return answer.responses[0].partition_responses[0]
 
-    async def fetch(self, topic, partition, offset, *, isolation=1, max_wait_ms=10_000):
+    async def fetch(self, topic, partition, offset, *, isolation=1, max_wait_ms=10_000, size_max=1 << 20):
         """The answer for one partition, at version 11: at least a byte, or after `max_wait_ms`."""
-        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": size_max}
         answer = await self.ask_with(
             1,
             11,

@@ -30,12 +30,17 @@ READS = (1, 300, 2_000, 1 << 20)
 
 
 class History:
-    """What comes from one seed."""
+    """What comes from one seed.
 
-    def __init__(self, seed):
+    Args:
+        seed: the seed.
+        has_tiers: whether some seeds have a remote tier.
+    """
+
+    def __init__(self, seed, *, has_tiers=True):
         self.chance = chance = random.Random(seed)
         self.counts = Counter()
-        self.is_tiered = chance.random() < 0.3
+        self.is_tiered = chance.random() < 0.3 and has_tiers
         self.counts["tiered histories"] += self.is_tiered
         limits = {}
         if chance.random() < 0.6:
@@ -222,7 +227,7 @@ class History:
         self.counts["fetches"] += end + 1 - start
 
     def check_fetch(self, position, end, left):
-        records, headers = self.log.fetched(position, self.chance.choice(READS))
+        records, headers = self.fetched(position, self.chance.choice(READS))
         if position == end:
             assert not headers, "there is nothing at the end"
             return
@@ -232,6 +237,10 @@ class History:
         assert reached <= end
         expected = [row for row in left[: len(records) + 1] if row[0] < reached]
         assert [row for row in records if row[0] >= position] == expected, f"at {position}"
+
+    def fetched(self, position, size_max):
+        """(position, payload) of the records of a fetch, and the headers of its batches."""
+        return self.log.fetched(position, size_max)
 
     def check_refused(self, position):
         with pytest.raises(OffsetOutOfRangeError, match=f"the positions {self.start} to "):
