@@ -130,6 +130,7 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / ".broker.log").write_text("what an earlier broker said\n")
+    (data / "disk-reserve").touch()  # a broker has used the directory
     os.mkfifo(data / "meta.properties")  # whoever opens it waits for a writer
     with pytest.raises(UnavailableError) as given_up, stablelog.serve(data, start_timeout_s=3):
         pass
@@ -144,6 +145,7 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
 def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
+    (data / "disk-reserve").touch()  # a broker has used the directory
     (data / "cluster.json").write_text("garbage")
     with (
         pytest.raises(
@@ -226,6 +228,7 @@ def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
 
 def test_a_cancelled_start_leaves_no_process(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "disk-reserve").touch()  # a broker has used the directory
     os.mkfifo(tmp_path / "data" / "meta.properties")  # the start waits for a writer
     broker = stablelog.serve(tmp_path / "data")
 

@@ -1,5 +1,6 @@
 """A broker does not fill a directory of other files."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from stablelog.broker.directory.catalog import encode_catalog
 from stablelog.broker.directory.foreign import OWN_NAMES, UNFINISHED, refuse_foreign
 from stablelog.broker.directory.noted_file import NOTED_FILES, encode_json
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UsageError
 from stablelog.log.files.kafka_files import META_FILE, encode_meta
 from stablelog.testing.sim_disk import SimDisk
@@ -82,3 +84,17 @@ def test_a_directory_of_other_files_is_refused_by_name(names):
 def test_a_file_of_another_program_with_the_name_of_a_brokers_file_proves_nothing(name, content):
     with pytest.raises(UsageError, match="no file of a broker"):
         refuse_foreign(disk_with("a.txt", **{name: content}), DIRECTORY)
+
+
+def test_pipes_and_links_to_nothing_prove_nothing_and_are_not_read(tmp_path):
+    for name in WRITTEN:
+        os.mkfifo(tmp_path / name)
+    for name in ("other", "b-1"):
+        (tmp_path / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match="no file of a broker"):
+        refuse_foreign(LocalDisk(), tmp_path)
+    for name in WRITTEN:
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match="no file of a broker"):
+        refuse_foreign(LocalDisk(), tmp_path)

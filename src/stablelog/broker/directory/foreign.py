@@ -64,9 +64,14 @@ def _is_own(disk: Disk, directory: Path, name: str) -> bool:
         return _PARTITION.fullmatch(name) is not None and _has_partition(disk.list_dir(path))
     if name in OWN_NAMES or name in UNFINISHED:
         return True
-    if name in _JSON_FILES:
-        return _JSON_FILES[name].search(disk.read_bytes(path)) is not None
-    return name == META_FILE and not decode_meta(disk.read_bytes(path)).keys().isdisjoint(META_KEYS)
+    if name != META_FILE and name not in _JSON_FILES:
+        return False
+    if not disk.exists(path) or not disk.size(path):
+        return False  # A link to nothing, or a pipe: a reader of a pipe would wait for its writer.
+    content = disk.read_bytes(path)
+    if name == META_FILE:
+        return not decode_meta(content).keys().isdisjoint(META_KEYS)
+    return _JSON_FILES[name].search(content) is not None
 
 
 def _has_partition(names: list[str]) -> bool:
