@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from stablelog.batch.aborted import AbortedFilter
 from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import BATCH
-from stablelog.spark.options import read_options, warn_without_effect
+from stablelog.spark.options import ReadOptions, read_options, warn_without_effect
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
 from stablelog.spark.source.cuts import batch_ranges
 from stablelog.spark.source.directory_log import DirectoryLog, steadily
+from stablelog.spark.source.listed_again import listed_again
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.readable import to_read
@@ -39,23 +40,27 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     options = read_options({**(given or {}), **more}, BATCH)
     warn_without_effect({**(given or {}), **more})
     log = open_log(options)
-    committed = options.isolation == "read_committed"
     try:
-        bounds, topic_ids = batch_ranges(options, log)
-        ranges = to_read(options, log, bounds, topic_ids)
-        if isinstance(log, ObjectLog):
-            return sum(log.count(wanted) for wanted in ranges)
-        total = 0
-        for wanted, files in log.files_of(ranges, topic_ids).items():
-            counted = None if files is None else _by_files(log, files, wanted, committed=committed)
-            if counted is None:
-                assert isinstance(log, BrokerLog)
-                counted = _fetched_count(log, wanted, options.isolation)
-            total += counted
-        return total
+        return listed_again(log, lambda: _counted(options, log))
     finally:
         log.end_read()
         log.close()
+
+
+def _counted(options: ReadOptions, log: Log) -> int:
+    committed = options.isolation == "read_committed"
+    bounds, topic_ids = batch_ranges(options, log)
+    ranges = to_read(options, log, bounds, topic_ids)
+    if isinstance(log, ObjectLog):
+        return sum(log.count(wanted) for wanted in ranges)
+    total = 0
+    for wanted, files in log.files_of(ranges, topic_ids).items():
+        counted = None if files is None else _by_files(log, files, wanted, committed=committed)
+        if counted is None:
+            assert isinstance(log, BrokerLog)
+            counted = _fetched_count(log, wanted, options.isolation)
+        total += counted
+    return total
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:

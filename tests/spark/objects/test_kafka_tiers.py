@@ -10,7 +10,9 @@ import re
 import shutil
 import uuid
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import stablelog
 from peers import apache_kafka, tiered_kafka
@@ -21,12 +23,15 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError, UsageError
 from stablelog.spark import count, verify
+from stablelog.spark.data_source import StablelogDataSource
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition as KafkasPartition
 from stablelog.spark.objects.kafka_tiers.names import aiven_topic_of, local_partition_of
+from stablelog.spark.objects.kafka_tiers.segment import SegmentDeletedError
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.source.listed_again import TRIES, listed_again
 from stablelog.spark.source.reader import open_log
 from stablelog.tier.names import text_of_id
 from tests.clients.drivers import Confluent
@@ -697,15 +702,67 @@ def test_what_kafka_deletes_while_a_query_runs_is_named_exactly(store, history):
     assert rows(lenient, "offset", "value", planned=planned) == []
 
 
-def test_what_kafka_deletes_while_a_read_is_planned_is_named(store):
+def delete(store, places):
+    for place in places:
+        for path in store.paths[place].values():
+            path.unlink()
+
+
+def test_what_kafka_deletes_while_a_read_is_planned_is_listed_again(store, history):
+    start, last = history.segments[2].base, history.segments[-1].end
     log = open_log(read_options(given_of(store), BATCH))
     places = log.partitions()
-    for path in store.paths[-1].values():
-        path.unlink()
+    delete(store, range(len(store.paths)))
     with pytest.raises(
-        UnavailableError, match="any more: Kafka has deleted the segment since the read began"
+        SegmentDeletedError, match="any more: Kafka has deleted the segment since the read began"
     ):
         log.latest(places)
+    for segment in history.segments[2:]:
+        store.put(segment)
+    log.forget()
+    assert list(log.earliest(places).values()) == [start]
+    assert list(log.latest(places).values()) == [stable_end(history.log, last)]
+
+
+@pytest.mark.parametrize("more", [{}, {"failOnDataLoss": "false"}])
+def test_a_stream_goes_on_while_kafka_deletes_segments(store, history, more, caplog):
+    """The last segment goes, and segments of the same offsets come, after the stream has listed the store."""
+    source = StablelogDataSource({**given_of(store), "startingOffsets": "earliest", **more})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    reader = source.streamReader(source.schema())  # as a query that is started again
+    reader.source.partitions()
+    delete(store, [0, 1, len(store.paths) - 1])
+    store.put(history.segments[-1])
+    if not more:
+        with pytest.raises(DataLossError, match=f"offsets 0 to {history.segments[2].base - 1} were removed"):
+            reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        return
+    end = reader.latestOffset(start, ReadAllAvailable())
+    found = [
+        row
+        for task in reader.partitions(start, end)
+        for batch in reader.read(task)
+        for row in zip(
+            *(pa.array(batch.column(name)).to_pylist() for name in ("offset", "value")), strict=True
+        )
+    ]
+    assert found == history.wanted(
+        stable_end(history.log, history.segments[-1].end), history.segments[2].base
+    )
+    assert f"offsets 0 to {history.segments[2].base - 1} were removed" in caplog.text
+
+
+def test_segments_that_are_deleted_at_each_listing_end_the_attempts():
+    tried = []
+
+    def attempt():
+        tried.append(1)
+        raise SegmentDeletedError("gone")
+
+    with pytest.raises(SegmentDeletedError):
+        listed_again(None, attempt)
+    assert len(tried) == TRIES
 
 
 def test_another_copy_of_a_deleted_segment_is_read(store, history):

@@ -263,6 +263,9 @@ class BrokerLog:
         """
         return limited_by_offsets(ranges, self._size, count_max, size_max)
 
+    def forget(self) -> None:
+        """Do nothing: the brokers are asked each time."""
+
     def close(self) -> None:
         """Close the connections to the brokers."""
         self.cluster.close()

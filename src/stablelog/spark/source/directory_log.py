@@ -221,6 +221,9 @@ class DirectoryLog:
         """Raise UsageError, because only a stream has limits, and a stream requires a broker."""
         raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
 
+    def forget(self) -> None:
+        """Do nothing: a directory is no store."""
+
     def close(self) -> None:
         """Do nothing, because there is no connection to close."""
 

@@ -243,6 +243,10 @@ class ObjectLog:
     def _size(self, wanted: Range) -> int:
         return self._of(wanted.place).span(wanted.start, wanted.end).size
 
+    def forget(self) -> None:
+        """Read the manifests, or list what Kafka tiered, when the log is asked next."""
+        self._found, self._read_s = {}, float("-inf")
+
     def close(self) -> None:
         """Do nothing: the tasks of the read need its pins."""
 

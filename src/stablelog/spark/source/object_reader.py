@@ -21,6 +21,7 @@ from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
 from stablelog.spark.source import broker_log
+from stablelog.spark.source.listed_again import listed_again
 from stablelog.spark.source.resolve import lost
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -164,6 +165,14 @@ def _after_deletion(
         DamageError: the store still lists the object.
     """
     assert rest.stored is not None
+    return listed_again(None, lambda: _listed_rest(options, store, rest, missing))
+
+
+def _listed_rest(
+    options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
+) -> list[Piece]:
+    """Do the same with one listing of the store. Raises SegmentDeletedError, too."""
+    assert rest.stored is not None
     partition = rest.stored.partition
     committed = options.isolation == "read_committed"
     stored = read_again(store, partition, committed=committed, pins=rest.stored.pins)
@@ -175,6 +184,7 @@ def _after_deletion(
         raise DamageError(f"{missing}, and {stored.listed_by}: restore the object") from missing
     log_start, place = stored.start_offset, f"{rest.topic}-{rest.partition}"
     runs = stored.runs(rest.start, rest.end)
+    pieces = [stored.span(start, end, rest.topic_id).piece() for start, end in runs]
     now = f"while the query read them: the log begins at offset {log_start} now"
     gone = missing_between(runs, rest.start, rest.end)
     for first, end in gone:
@@ -185,7 +195,7 @@ def _after_deletion(
             f"the offsets {rest.start} to {rest.end - 1} of {place} have transactions that began before offset "
             f"{log_start}, and these records were deleted from {store.url} {now}",
         )
-    return [stored.span(start, end, rest.topic_id).piece() for start, end in runs]
+    return pieces
 
 
 def _log_keys(partition: RemotePartition, segments: Iterable[RemoteSegment]) -> set[str]:

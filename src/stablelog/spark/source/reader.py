@@ -37,6 +37,7 @@ from stablelog.spark.source import (
 )
 from stablelog.spark.source.commit_ordered import group_of
 from stablelog.spark.source.cuts import batch_ranges
+from stablelog.spark.source.listed_again import listed_again
 from stablelog.spark.source.readable import micro_batch, parts_of, to_read
 from stablelog.spark.source.resolve import (
     Log,
@@ -198,15 +199,18 @@ class StablelogReader(DataSourceReader):
         """Return the tasks of the read."""
         log = open_log(self._options)
         try:
-            ranges, topic_ids = batch_ranges(self._options, log)
-            check_columns(self._columns, log, topic_ids)
-            spans = log.spans(to_read(self._options, log, ranges, topic_ids), topic_ids)
-            return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+            return listed_again(log, lambda: self._planned(log))
         except BaseException:
             log.end_read()
             raise
         finally:
             log.close()
+
+    def _planned(self, log: Log) -> list[InputPartition]:
+        ranges, topic_ids = batch_ranges(self._options, log)
+        check_columns(self._columns, log, topic_ids)
+        spans = log.spans(to_read(self._options, log, ranges, topic_ids), topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
 
     @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
@@ -237,6 +241,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets at which a query without a checkpoint begins."""
+        return listed_again(self.source, self._initial)
+
+    def _initial(self) -> dict[str, Any]:
         partitions = self.source.partitions()
         latest, earliest = self.source.latest(partitions), self.source.earliest(partitions)
         found = resolve(self.options, self.source, self.options.starting, "startingOffsets", earliest, latest)
@@ -258,12 +265,18 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the records that exist now."""
+        self._target = listed_again(self.source, self._now)
+
+    def _now(self) -> StreamOffsets:
         partitions = self._there()
-        self._target = StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
+        return StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
 
     @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets up to which the next micro-batch reads; `start` if there is nothing new to read."""
+        return listed_again(self.source, lambda: self._next(start, limit))
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = read_offsets(start, at_cuts=False)
         latest = self._look()
         if self._target is not None:
@@ -355,6 +368,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         method before the others.
         """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
+        return listed_again(self.source, lambda: self._planned(before, after))
+
+    def _planned(self, before: StreamOffsets, after: StreamOffsets) -> list[InputPartition]:
         ranges = micro_batch(self.options, self.source, before, after)
         topics = after.topic_ids.keys() - self._checked
         check_columns(self.columns, self.source, topics)

@@ -91,6 +91,9 @@ class Log(Protocol):
         bytes. A range without a part to read ends at its end.
         """
 
+    def forget(self) -> None:
+        """Forget what the log knows of an object store, so that it is listed again."""
+
     def close(self) -> None:
         """Close connections. The tasks of the read may still run."""
 

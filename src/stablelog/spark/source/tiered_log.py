@@ -176,6 +176,10 @@ class TieredLog(SharedLog):
             return dict.fromkeys(places, 0)  # A broker without tiered storage.
         return {place: found[place].offset for place in places}
 
+    def forget(self) -> None:
+        """Read the manifests, or list what Kafka tiered, when a range needs the store next."""
+        self._known.clear()
+
     def end_read(self) -> None:
         """Delete the pins of the read."""
         self._stored.remove_pins()

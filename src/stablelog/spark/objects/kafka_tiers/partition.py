@@ -11,7 +11,7 @@ from stablelog.errors import DamageError, UsageError, naming
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.at_once import at_once
-from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, with_cut_points
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, listed, with_cut_points
 from stablelog.spark.objects.span import STRETCH_SIZE
 from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
 from stablelog.tier.index_object import IndexKind
@@ -134,7 +134,8 @@ class KafkaPartition(StoredPartition):
             StoreError: the store does not answer, or rejects a request.
             DamageError: an index or a log file is damaged.
         """
-        found = super().at_time(timestamp_ms)
+        with listed():
+            found = super().at_time(timestamp_ms)
         for one in self._refused:
             if one.max_timestamp_ms >= timestamp_ms and (found is None or one.base_offset < found):
                 raise UsageError(

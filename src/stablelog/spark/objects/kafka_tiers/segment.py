@@ -51,27 +51,32 @@ class KafkaSegment(RemoteSegment):
         return place if place is not None and place.size else None
 
 
+class SegmentDeletedError(UnavailableError):
+    """A segment was deleted since the store was listed. A new listing does not have it."""
+
+
 def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
     """Load an index of a segment; empty if the segment has none.
 
     Raises:
-        UnavailableError: the object was deleted since the store was listed, or the store does not answer.
+        SegmentDeletedError: the object was deleted since the store was listed.
+        StoreError: the store does not answer, or rejects a request.
         DamageError: the object ends before the end of the index.
     """
     place = dict(segment.indexes).get(kind)
-    with _listed():
+    with listed():
         return (
             store.get_range(place.key, place.start, place.size) if place is not None and place.size else b""
         )
 
 
 @contextlib.contextmanager
-def _listed() -> Iterator[None]:
-    """Raise UnavailableError in place of ObjectMissingError."""
+def listed() -> Iterator[None]:
+    """Raise SegmentDeletedError in place of ObjectMissingError."""
     try:
         yield
     except ObjectMissingError as missing:
-        raise UnavailableError(
+        raise SegmentDeletedError(
             f"{missing} any more: Kafka has deleted the segment since the read began. Start the read again"
         ) from missing
 
@@ -120,7 +125,7 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
         return replace(segment, end_offset=end_offset, is_cut=True)
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
     size = index.position_before(end_offset)
-    with _listed():
+    with listed():
         for position, header in batches_from(store, segment.log_object, size, segment.size, end_offset):
             if header.next_offset > end_offset:
                 raise DamageError(
@@ -148,7 +153,7 @@ def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
     def base_offset_at(position: int) -> int:
         if position + HEADER.size > segment.size:
             raise _ends_in_batch(store, segment.log_object, segment.size)
-        with _listed():
+        with listed():
             content = store.get_range(segment.log_object, position, HEADER.size)
         return _header_at(store, segment.log_object, content, 0, position).base_offset
 
