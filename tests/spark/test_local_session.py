@@ -158,6 +158,12 @@ def test_checkpoints_are_renamed_without_a_process_for_each_look(spark, tmp_path
     )
 
 
+def test_a_slow_machine_has_a_minute_to_start_a_python_process():
+    name = "spark.python.authenticate.socketTimeout"
+    assert local_session.settings_of({}, {})[name] == "60s"
+    assert name not in local_session.settings_of({}, {name: "5s"})
+
+
 def test_who_has_imported_stablelog_finds_it_and_pays_nothing_for_it():
     script = (
         "import stablelog, sys; assert callable(stablelog.spark.session); print('pyspark' in sys.modules)"

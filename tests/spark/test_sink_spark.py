@@ -301,3 +301,31 @@ def test_bad_input_is_one_sentence(spark, stablelog_broker, topic, columns, opti
     with pytest.raises(PySparkException) as refused:
         rows.write.format("stablelog").options(**given).mode("append").save()
     assert message in str(refused.value)
+
+
+def test_a_stream_in_update_mode_is_written_once_by_foreach_batch(spark, tmp_path, stablelog_broker, topic):
+    """PySpark refuses the mode for Python sinks. `foreachBatch` with a version takes its place."""
+    source = made(stablelog_broker.bootstrap, unique("source"))
+    Confluent(stablelog_broker.bootstrap).produce(source, [b"a", b"b", b"a"])
+    log = {"kafka.bootstrap.servers": stablelog_broker.bootstrap}
+    given = {**log, "subscribe": source, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("stablelog").options(**given).load().groupBy("value").count()
+    rows = rows.selectExpr("concat(cast(value as string), cast(count as string)) value").coalesce(1)
+
+    def started(writer, name):
+        checkpoint = str(tmp_path / name)
+        writer = writer.outputMode("update").option("checkpointLocation", checkpoint)
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(PySparkException, match=r"(?i)update"):
+        started(rows.writeStream.format("stablelog").options(**log, topic=topic), "refused").awaitTermination(
+            TIMEOUT_S
+        )
+
+    def write(batch, batch_id):
+        for _ in range(2):  # as after a driver that was killed between the write and Spark's commit
+            writer = batch.write.format("stablelog").options(**log, topic=topic, txnAppId="counts")
+            writer.option("txnVersion", batch_id).mode("append").save()
+
+    to_the_end(lambda: started(rows.writeStream.foreachBatch(write), "counts"))
+    assert read(stablelog_broker.bootstrap, topic) == [b"a2", b"b1"]

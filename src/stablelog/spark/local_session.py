@@ -41,6 +41,8 @@ SETTINGS = {
     "spark.buffer.size": "1048576",
     "spark.driver.extraJavaOptions": ARROW_FLAGS,
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
+    # Spark waits this long for a new Python process to connect, by default 15 s. A loaded machine takes longer.
+    "spark.python.authenticate.socketTimeout": "60s",
     "spark.python.unix.domain.socket.enabled": "true",
     # Spark shows the options of a read in plans and in its event log. By default it hides those with a URL, and those
     # with a password, a secret or a token, but not the key of a storage account.

@@ -154,8 +154,8 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     if assigned and partitions is not None:
         raise UsageError("assign and partitions both select partitions: give one of them")
     topics = tuple(topic.strip() for topic in (values["subscribe"] or "").split(",") if topic.strip())
-    if what == "subscribe" and not topics:
-        raise UsageError("subscribe names no topic")
+    if what is not None and not (topics or assigned or values["subscribePattern"]):
+        raise UsageError(f"{what} names no topic")
     cut, include_commits = values["cut"], values["includeCommits"]
     is_directory = bootstrap is None and not is_store_url(path)
     if include_commits:

@@ -102,6 +102,16 @@ def test_offsets_name_the_partitions_that_are_read(offsets, message):
         ranges(startingOffsets=offsets)
 
 
+@pytest.mark.parametrize("option", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
+def test_an_error_of_times_names_their_option(option):
+    with pytest.raises(
+        UsageError, match=f"{option} does not name x-1: name every partition, each with a time"
+    ):
+        ranges(**{option: '{"x": {"0": 10}}'})
+    with pytest.raises(UsageError, match=f"{option} names y-0"):
+        ranges(**{option: '{"y": {"0": 10}}'})
+
+
 HELD = "an open transaction holds read-committed readers at offset"
 STORED = "the store has records up to offset"
 

@@ -228,7 +228,7 @@ def resolve(
         return dict(latest)
     if bound.kind == "timestamp":
         return _at_times(options, log_, dict.fromkeys(earliest, bound.timestamp_ms), option, latest)
-    _check_places(option, bound, set(earliest))
+    _check_places(f"{option}ByTimestamp" if bound.kind == "timestamps" else option, bound, set(earliest))
     if bound.kind == "timestamps":
         return _at_times(options, log_, bound.by_partition, option, latest)
     past = [place for place in earliest if bound.by_partition[place] > latest[place]]
@@ -282,9 +282,10 @@ def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> Non
     if named - places:
         raise UsageError(f"{option} names {names(named - places)}, which the read does not include")
     if places - named:
-        raise UsageError(
-            f"{option} does not name {names(places - named)}: name every partition, with -2 for earliest and -1 for latest"
+        advice = (
+            "each with a time" if bound.kind == "timestamps" else "with -2 for earliest and -1 for latest"
         )
+        raise UsageError(f"{option} does not name {names(places - named)}: name every partition, {advice}")
 
 
 def _at_times(
