@@ -102,9 +102,9 @@ def commit_summary(directory):
 
 def dynamic_settings(directory):
     path = directory / "broker.json"
-    line = encode_settings({"log.retention.ms": "-1"}).splitlines()[0].replace(b'"version":1', b'"version":3')
+    line = encode_settings({"log.retention.ms": "-1"}).splitlines()[0].replace(b'"version":1', b'"version":4')
     path.write_bytes(line + b"\n%08x\n" % crc32c(line))
-    return path, 3
+    return path, 4
 
 
 def users(directory):
@@ -331,5 +331,7 @@ def test_a_version_that_no_release_can_have_is_damage(tmp_path, name):
 def test_the_settings_that_are_written_are_read():
     """The case above that has no file in the generation begins with what the code writes."""
     settings, defaults = {"log.retention.ms": "-1"}, {"message.max.bytes": "17"}
-    assert decode_settings(encode_settings(settings)) == (settings, {})
-    assert decode_settings(encode_settings(settings, defaults)) == (settings, defaults)
+    groups = {"g": {"consumer.session.timeout.ms": "45000"}}
+    assert decode_settings(encode_settings(settings)) == (settings, {}, {})
+    assert decode_settings(encode_settings(settings, defaults)) == (settings, defaults, {})
+    assert decode_settings(encode_settings(settings, defaults, groups)) == (settings, defaults, groups)
