@@ -4,9 +4,10 @@ import os
 import random
 from itertools import pairwise
 
+import aiokafka.record.default_records as aiokafka
 import pytest
 
-from stablelog.batch.header import HEADER, Codec
+from stablelog.batch.header import HEADER, Codec, assemble, read_header
 from stablelog.batch.proof import NO_RECORD, PORTION, prove, prove_in_portions
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError
@@ -53,6 +54,8 @@ def model(data, count):
         if not 0 < size <= len(data) - at:
             raise NotValidError
         record, at = data[at : at + size], at + size
+        if record[0] > 127:
+            raise NotValidError
         _, place = read_varint(record, 1, LONG_BITS)
         time_size = max(time_size, place - 1)
         delta, place = read_varint(record, place, INT_BITS)
@@ -164,6 +167,11 @@ REFUSED = {
     "a size past the end": (record(size=b"\x10"), 1, "its size is 8 bytes, and 6 bytes are left"),
     "a size before the end of the fields": (record(size=b"\x0a") + record(1), 2, "record 0 "),
     "a size of more than 32 bits": (record(size=b"\x8c\x80\x80\x80\x10"), 1, "more than 32 bits"),
+    "attributes that look like the first of two bytes": (
+        record(attributes=b"\x80"),
+        1,
+        "its attributes are 0x80, which some clients take for two bytes",
+    ),
     "an offset delta that does not begin at 0": (
         record(1),
         1,
@@ -214,7 +222,7 @@ def test_the_same_is_found_behind_a_run_of_equal_records(name):
 
 ACCEPTED = {
     "of no key, value and headers": record(),
-    "with attributes, which no client reads": record(attributes=b"\xff"),
+    "with attributes, which no client uses": record(attributes=b"\x7f"),
     "with a size in more bytes than necessary": record(size=b"\x8c\x80\x80\x80\0"),
     "with an offset delta in more bytes than necessary": record(deltas=b"\x80\0"),
     "with a null key in two bytes": record(key=b"\x81\0"),
@@ -228,6 +236,22 @@ ACCEPTED = {
 def test_what_apache_kafka_accepts_is_accepted(name):
     data = ACCEPTED[name]
     assert prove(data, 1) == model(data, 1)
+
+
+@pytest.mark.parametrize("attributes", [0, 1, 0x7F, 0x80, 0xFF])
+def test_attributes_are_accepted_if_aiokafka_decodes_the_record(attributes):
+    """The Java client reads a byte. aiokafka and kafka-python read a varint, and so one byte more if the first bit is set."""
+    data = record(attributes=bytes([attributes]), key=b"\4kk") + record(1)
+    header = read_header(encode_batch([Record(0, TIME_MS, b"", b"")] * 2))
+    batch = bytearray(assemble(header, data))
+    if outcome(prove, data, 2) is None:
+        with pytest.raises(Exception, match="Corrupt"):
+            list(aiokafka.DefaultRecordBatch(batch))
+    else:
+        assert [(one.offset, one.key) for one in aiokafka.DefaultRecordBatch(batch)] == [
+            (0, b"kk"),
+            (1, None),
+        ]
 
 
 @pytest.mark.parametrize("place", range(45))

@@ -176,11 +176,9 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
     or is not valid, and before a record with which the headers would be more than PORTION.
 
     Returns:
-        The number and the position of the next record, the number of headers, the first record without a key or
-        NO_RECORD, and the size of the longest timestamp delta.
+        The number and the position of the next record, the number of headers, and the two values of `Proven`.
     """
-    keyless, time_size, header_count, begin = NO_RECORD, 1, 0, at
-    twice = 2 * number
+    keyless, time_size, header_count, begin, twice = NO_RECORD, 1, 0, at, 2 * number
     try:
         for twice in range(2 * number, 2 * stop, 2):  # an offset delta is encoded as twice its value
             begin = at
@@ -189,9 +187,9 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
             if size > 127:
                 size += (data[at] << 7) - 128
                 at += 1
-                if size >= _TWO_BYTES:
-                    break
             end = at + (size >> 1)
+            if data[at] > 127 or size >= _TWO_BYTES:  # the attributes
+                break
             at += 1
             if data[at] > 127:
                 at += 1
@@ -316,6 +314,11 @@ def _read_head(data: bytes, begin: int, number: int) -> _Head:
         raise _wrong(
             number, f"its size is {size} bytes, and {len(data) - attributes} bytes are left in the batch"
         )
+    if data[attributes] >= _ONE_BYTE:
+        # kafka-python and aiokafka read the attributes as a varint, and Java as a byte. Kafka defines no bit of them.
+        raise _wrong(
+            number, f"its attributes are {data[attributes]:#04x}, which some clients take for two bytes"
+        )
     delta_at = _after_long(data, attributes + 1, end, number)
     delta, key_size_at = _read_int(data, delta_at, end, number)
     if delta != number:
@@ -394,7 +397,7 @@ def _run_length(data: bytes, number: int, count: int, head: _Head, header_places
     time_last = head.delta - 1
     fixed = [
         *range(head.value_size, head.value),
-        *range(begin, head.attributes),
+        *range(begin, head.attributes + 1),
         *range(head.key_size, head.key),
         *range(head.header_count, head.headers),
         *header_places,
