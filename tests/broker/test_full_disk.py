@@ -837,8 +837,9 @@ def test_a_broker_starts_on_a_full_disk_with_what_was_kept_for_it():
         await desk.produce(batch(b"x"))
 
     assert run(disk, fill, clock=clock, size=SIZE) == []
-    survivor = disk.crash(random.Random(1))
+    survivor = disk.crash(random.Random(0))
     survivor.__class__ = NoRoom
+    assert survivor.size(DATA / "disk-reserve") == SIZE, "this power loss leaves the reserve whole"
     survivor.fill()
 
     async def work(desk):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from stablelog.broker.directory.broker_time import BROKER_TIME_FILE, BrokerTime
-from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.upkeep.clock_watch import RECORD_EVERY, ClockWatch
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -20,7 +19,7 @@ class World:
     def __init__(self, clock=None):
         self.disk, self.clock = SimDisk(), clock or SimClock()
         self.disk.make_dir(DATA)
-        self.time = BrokerTime(self.clock, self.disk, DATA, DiskReserve(self.disk, DATA, 0))
+        self.time = BrokerTime(self.clock, self.disk, DATA)
         self.watch = ClockWatch(self.clock, self.time)
 
     def look(self, *, count=1):
@@ -105,7 +104,7 @@ def test_whatever_the_clock_does_nothing_gets_older_than_it_is(seed):
     for _ in range(8):
         late_ms = 0 if ahead_ms is None else chance.choice((0, 3_600_000, years_ms))
         clock = SimClock(right_ms - late_ms)
-        time = BrokerTime(clock, disk, DATA, DiskReserve(disk, DATA, 0))
+        time = BrokerTime(clock, disk, DATA)
         time.resume()
         if ahead_ms is None:
             clock.set_wall_clock(chance.choice((0, 10_800_000, -10_800_000)))

@@ -21,7 +21,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.loop.tasks import in_thread_to_its_end
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError
@@ -37,14 +37,12 @@ class BrokerTime:
 
     Args:
         directory: the data directory.
-        reserve: frees disk space for the file if the disk is full.
     """
 
-    def __init__(self, clock: Clock, disk: Disk, directory: Path, reserve: DiskReserve) -> None:
+    def __init__(self, clock: Clock, disk: Disk, directory: Path) -> None:
         self._clock = clock
         self._disk = disk
         self._path = directory / BROKER_TIME_FILE
-        self._reserve = reserve
         # How far the wall clock must be ahead of broker time, in ms, if the file is right and the present wall clock is
         # behind; None if the present wall clock counts.
         self._least_ahead_ms: int | None = None
@@ -80,9 +78,11 @@ class BrokerTime:
         self._least_ahead_ms = None
 
     def record(self) -> None:
-        """Write the file. It is durable on return. A disk error is logged: the file of an earlier time serves, too."""
+        """Write the file. It is durable on return. A disk error is logged: the file of an earlier time serves, too. So the
+        disk reserve, on which the end of transactions and deletions depend, frees no space for it.
+        """
         try:
-            self._reserve.write_atomic(self._path, self._content())
+            self._disk.write_atomic(self._path, self._content())
         except DiskError as error:
             _log_unrecorded(error)
 
@@ -90,7 +90,7 @@ class BrokerTime:
         """Write the file as `record` does, in a thread."""
         write = partial(self._disk.write_atomic, self._path, self._content())
         try:
-            await self._reserve.attempt_in_thread(None, write, frees=True)
+            await in_thread_to_its_end(None, write)
         except DiskError as error:
             _log_unrecorded(error)
 

@@ -79,7 +79,7 @@ class DataDirectory:
             catalog = read_catalog(disk, path)
             self.cluster_id, self.node_id, self._is_meta_whole = self._read_meta(catalog, config)
             self.is_clean = was_stopped_cleanly(disk, path / CLEAN_SHUTDOWN_FILE)
-            self.time = BrokerTime(clock, disk, path, reserve)
+            self.time = BrokerTime(clock, disk, path)
             self.time.resume()
         except BaseException:
             self.release()
