@@ -234,7 +234,7 @@ def commit_of(producer_id, commit_sequence):
 
 
 def lying(count, producer_id, sequence):
-    """A compressed batch of one record that claims `count`: only whoever decompresses it could know."""
+    """A compressed batch of one record that claims `count`. A log with `proves_records` refuses it."""
     batch = bytearray(
         encode_batch(
             [Record(0, NOW_MS, None, b"x")],
