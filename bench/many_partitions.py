@@ -28,7 +28,7 @@ PARTITION_COUNT = 10_000
 START_S_MAX = STOP_S_MAX = 10.0
 DESCRIPTORS_MAX = 2.0
 CREATION_S = 300  # the client's patience
-OPENED = re.compile(r"opened (\d+) partitions in \d+ ms")
+OPENED = re.compile(r"opened (\d+)(?: of \d+)? partitions in \d+ ms")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
