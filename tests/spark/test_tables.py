@@ -37,7 +37,15 @@ def test_a_table_with_columns_is_refused_when_it_is_used(spark, options):
         spark.sql("DROP TABLE used")
 
 
-def test_a_view_is_read(spark, options):
+def test_a_view_keeps_the_plan_of_its_first_query_until_it_is_replaced(spark, options, stablelog_broker):
+    def count():
+        return spark.sql("SELECT count(*) FROM seen").collect()[0][0]
+
     spark.sql(f"CREATE TEMPORARY VIEW seen USING stablelog OPTIONS ({options})")
-    assert spark.sql("SELECT count(*) FROM seen").collect()[0][0] == 3
+    assert count() == 3
+    with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
+        txn.write("of_a_table", "k", "later")
+    assert count() == 3
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING stablelog OPTIONS ({options})")
+    assert count() == 4
     spark.catalog.dropTempView("seen")
