@@ -3,7 +3,7 @@
 import pytest
 
 import stablelog
-from stablelog.broker.settings import SETTINGS
+from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS
 from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
 from tests.commands import run
@@ -22,7 +22,8 @@ def broker(module_path):
 
 def test_the_settings_of_the_broker_have_their_sources(broker):
     found = show(broker.bootstrap)
-    assert found.keys() == {setting.name for setting in SETTINGS}
+    assert found.keys() == {setting.name for setting in SETTINGS} | FIXED_BROKER_SETTINGS.keys()
+    assert found["default.replication.factor"] == ("1", "default")
     assert found["num.partitions"] == ("3", "static broker")
     assert found["max.connections"] == ("2000", "default")
     changed = show(broker.bootstrap, "--changed")

@@ -11,6 +11,7 @@ COLUMNS = (MISSING, TORN, FLIPPED)
 # A cell is one or more phrases, with a semicolon between them. Each begins with one of these words.
 OUTCOMES = {
     "no effect": {RIGHT},
+    "commits unknown": {RIGHT, REBUILT},
     "rebuilt": {REBUILT, RIGHT},
     "reads refused": {REFUSED},
     "partition refused": {OFFLINE},

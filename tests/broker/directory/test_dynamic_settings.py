@@ -133,7 +133,7 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":4')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
-        NewerFormatError, match=r"^/data/broker.json: .*of version 3; this release reads versions up to 2"
+        NewerFormatError, match=r"^/data/broker.json: .*of version 4; this release reads versions up to 3"
     ):
         stored.load()
 
