@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog import errors
 from stablelog.client.responses import ClosedError, check
-from stablelog.errors import did_you_mean
+from stablelog.errors import did_you_mean, named
 
 PUBLIC = {
     "AuthenticationError",
@@ -134,3 +134,7 @@ def test_no_public_signature_and_no_attribute_needs_kio():
 def test_the_earlier_names_are_gone():
     earlier_names = ("Refused", "Corrupt", "Unavailable", "InvalidConfig", "Fenced", "NewerFormat")
     assert [name for name in earlier_names if hasattr(errors, name)] == []
+
+
+def test_of_many_names_the_first_are_named_and_the_others_counted():
+    assert [named(list("abc"[:count]), 2) for count in range(4)] == ["", "a", "a, b", "a, b and 1 more"]

@@ -279,6 +279,12 @@ def in_words(error: Exception) -> str:
     return str(error)
 
 
+def named(names: Sequence[str], count_max: int) -> str:
+    """Return names as text for a message: the first `count_max` of them, and how many more there are."""
+    more = f" and {len(names) - count_max} more" if len(names) > count_max else ""
+    return ", ".join(names[:count_max]) + more
+
+
 def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
     """Return the hint that ends a message about an unknown name: "; did you mean topic?", or "" if no known name is
     similar.

@@ -1,4 +1,4 @@
-"""Changes of the settings of topics, of consumer groups and of the broker. AlterConfigs and IncrementalAlterConfigs share this module.
+"""Changes of the settings of topics, of consumer groups and of the broker, for AlterConfigs and IncrementalAlterConfigs.
 
 Behaviour: of the changes of one resource, either all are made or none. A change is durable before the response. The
 error codes are those of Apache Kafka: INVALID_CONFIG for a value that a topic cannot have, INVALID_REQUEST for one that
@@ -123,19 +123,21 @@ def _change_group(
     *,
     validate_only: bool,
 ) -> None:
-    groups = broker.config.groups
+    config = broker.config
+    groups = config.groups
     changed = change(asked, Present(groups.get(resource.name, {}), lambda _name: ""))
-    broker.config.check_group(changed)
+    config.check_group(changed)
     if resource.name not in groups and len(groups) >= GROUPS_MAX:
         raise RefusedError(
             ErrorCode.policy_violation,
             f"{GROUPS_MAX} groups have settings of their own: delete those of another group",
         )
-    others = {group: configs for group, configs in groups.items() if group != resource.name}
-    if not validate_only:
-        config = broker.config
-        wanted = others | ({resource.name: changed} if changed else {})
-        broker.change_settings(config.dynamic, config.dynamic_defaults, wanted)
+    if validate_only:
+        return
+    wanted = {**groups, resource.name: changed}
+    if not changed:
+        del wanted[resource.name]
+    broker.change_settings(config.dynamic, config.dynamic_defaults, wanted)
 
 
 async def change_each(

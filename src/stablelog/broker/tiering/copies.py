@@ -35,7 +35,7 @@ from stablelog.broker.topics.topics import Topics
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, RefusedError, StablelogError
+from stablelog.errors import DamageError, RefusedError, StablelogError, named
 from stablelog.log.partition import Partition
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_log import RemoteLog
@@ -188,8 +188,7 @@ class Copies:
             log.warning(
                 "records of %s were deleted, and %s does not know it yet: readers of the store, and a restore, get "
                 "them until this broker is started again",
-                ", ".join(f"{one.topic}-{one.index}" for one in left[:NAMED_MAX])
-                + (f" and {len(left) - NAMED_MAX} more" if len(left) > NAMED_MAX else ""),
+                named([f"{one.topic}-{one.index}" for one in left], NAMED_MAX),
                 self._storage.store.url,
             )
 

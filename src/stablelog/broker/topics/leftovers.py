@@ -14,7 +14,7 @@ from typing import Final
 from stablelog.broker.directory.catalog import CATALOG_FILE
 from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError
+from stablelog.errors import DiskError, named
 from stablelog.log.files.names import CUT, LOG, is_partition_file
 
 log = logging.getLogger(__name__)
@@ -102,9 +102,7 @@ def strange_names(names: Iterable[str]) -> str:
     """Return those of the file names that no file of a partition can have, as text for a message; empty if there are
     none.
     """
-    strange = [name for name in names if not is_partition_file(name)]
-    more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
-    return ", ".join(strange[:NAMED_MAX]) + more
+    return named([name for name in names if not is_partition_file(name)], NAMED_MAX)
 
 
 def holds_records(disk: Disk, path: Path) -> bool:

@@ -15,7 +15,7 @@ from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
 from stablelog.broker.metrics import Sample
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
-from stablelog.errors import StablelogError
+from stablelog.errors import StablelogError, named
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,7 @@ class Opening:
         offline = [f"{topic.name}-{index}" for topic, index in opened if index in topic.offline]
         log.info("opened %d of %d partitions in %d ms", len(opened) - len(offline), len(opened), took_ms)
         if offline:
-            more = f" and {len(offline) - NAMED_MAX} more" if len(offline) > NAMED_MAX else ""
-            names = ", ".join(offline[:NAMED_MAX]) + more
+            names = named(offline, NAMED_MAX)
             log.error("%d of %d partitions stay offline: %s", len(offline), len(opened), names)
 
     def open_later(self, partition: Partition) -> None:
