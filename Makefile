@@ -31,7 +31,7 @@ demo-tiers: setup  ## the flights in two tiers: read across both, by Spark witho
 
 # Four workers for two cores: many tests wait for a child process or a client's back-off.
 test: setup  ## every test that needs nothing but this
-	$(BIN)/python -m pytest -q -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 4 --dist loadgroup --hypothesis-seed=0
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
