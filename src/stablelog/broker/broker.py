@@ -160,6 +160,7 @@ class Broker:
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
+        self.config.groups.report()
         self.acls = self._load_acls(self.directory.path)
         self.logins = self._make_logins()
         if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
@@ -447,10 +448,10 @@ class Broker:
         """
         for one in (settings, defaults):
             self.config.check_dynamic(one)
-        groups = self.config.groups if groups is None else groups
+        groups = self.config.groups.own if groups is None else groups
         self._dynamic_settings.store(settings, defaults, groups)
         self.config.set_dynamic(settings, defaults)
-        self.config.set_groups(groups)
+        self.config.groups.replace(groups)
         self.topics.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

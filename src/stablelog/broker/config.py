@@ -9,18 +9,18 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
+from stablelog.broker.group_settings import GroupSettings
 from stablelog.broker.listener import LISTENER_PREFIX, Address, Listener, is_loopback, reachable
-from stablelog.broker.setting import Setting
+from stablelog.broker.setting import Setting, find_setting
 from stablelog.broker.settings import (
     FIXED_BROKER_SETTINGS,
-    GROUP_SETTINGS,
     SETTINGS,
     TOPIC_SETTINGS,
     UNUSED_TOPIC_SETTINGS,
 )
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
-from stablelog.errors import UsageError, did_you_mean
+from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
 from stablelog.log.retention import NO_LIMIT
 from stablelog.types import SecurityProtocol
@@ -30,19 +30,13 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
-    if name not in known:
-        raise UsageError(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
-    return known[name]
-
-
 def dynamic_setting(name: str) -> Setting:
     """Find a setting that can be changed while the broker runs.
 
     Raises:
         UsageError: the setting is unknown or not dynamic.
     """
-    setting = _find(name, _BY_NAME, "broker")
+    setting = find_setting(name, _BY_NAME, "broker")
     if not setting.dynamic:
         raise UsageError(f"{name} can only be set when the broker starts")
     return setting
@@ -68,14 +62,14 @@ def setting_of_broker(name: str) -> Setting:
         UsageError: there is no such setting, or it cannot be set for one listener.
     """
     if not name.startswith(LISTENER_PREFIX):
-        return _find(name, _BY_NAME, "broker")
+        return find_setting(name, _BY_NAME, "broker")
     listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
     known = {setting.name: setting for setting in SETTINGS if setting.per_listener}
     if not listener or listener != listener.lower():
         raise UsageError(
             f"{name!r} is not a setting of a listener: write {LISTENER_PREFIX}<name in lower case>.<setting>"
         )
-    return _find(rest, known, "listener")
+    return find_setting(rest, known, "listener")
 
 
 class BrokerConfig:
@@ -85,9 +79,7 @@ class BrokerConfig:
         given: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
-        groups: the settings of single consumer groups, as text, by the name of the group.
-        group_times: the session timeout and the heartbeat interval of these groups, in ms. The dictionary stays the same
-            one when settings change.
+        groups: the settings of single consumer groups.
         listeners: the listeners, in the order in which they were given.
 
     Raises:
@@ -100,8 +92,7 @@ class BrokerConfig:
         self.given = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
         self.dynamic: dict[str, str] = {}
         self.dynamic_defaults: dict[str, str] = {}
-        self.groups: dict[str, dict[str, str]] = {}
-        self.group_times: dict[str, tuple[int, int]] = {}
+        self.groups = GroupSettings(self.__getitem__)
         self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in self.given.items():
             setting = setting_of_broker(name)
@@ -235,36 +226,6 @@ class BrokerConfig:
         self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
         self._values = self._given_values | values
 
-    def check_group(self, configs: Mapping[str, str]) -> tuple[int, int]:
-        """Check the settings of a consumer group. Return its session timeout and its heartbeat interval, in ms.
-
-        Raises:
-            UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the timeout.
-        """
-        values = {name: self[setting.name] for name, setting in GROUP_SETTINGS.items()}
-        for name, text in configs.items():
-            values[name] = _find(name, GROUP_SETTINGS, "group").read(text, name)
-        session_ms, heartbeat_ms = (
-            values["consumer.session.timeout.ms"],
-            values["consumer.heartbeat.interval.ms"],
-        )
-        if heartbeat_ms >= session_ms:
-            raise UsageError(
-                f"consumer.heartbeat.interval.ms={heartbeat_ms} must be smaller than consumer.session.timeout.ms={session_ms}"
-            )
-        return session_ms, heartbeat_ms
-
-    def set_groups(self, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the settings of all consumer groups that have settings of their own.
-
-        Raises:
-            UsageError: as `check_group`; nothing changed.
-        """
-        times = {group: self.check_group(configs) for group, configs in groups.items()}
-        self.groups = {group: dict(configs) for group, configs in groups.items()}
-        self.group_times.clear()
-        self.group_times.update(times)
-
     def group_config(self) -> GroupConfig:
         """The settings of the group coordinator."""
         return GroupConfig(
@@ -277,7 +238,7 @@ class BrokerConfig:
             consumer_session_timeout_ms=self["group.consumer.session.timeout.ms"],
             heartbeat_interval_ms=self["group.consumer.heartbeat.interval.ms"],
             consumer_group_size_max=self["group.consumer.max.size"],
-            consumer_times=self.group_times,
+            consumer_times=self.groups.times,
         )
 
     def transaction_config(self) -> TransactionConfig:
@@ -311,8 +272,12 @@ class BrokerConfig:
         # not change.
         order = order_of(topic_configs)
         # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last, but
-        # readers in commit order expect the record that was committed last.
-        cleanup_policy = frozenset({"delete"}) if order == "commit" else value("cleanup.policy")
+        # readers in commit order expect the record that was committed last. If the broker's policy changes to compaction,
+        # a topic that has a remote tier by its own settings keeps the tier, and is not compacted either.
+        cleanup_policy = value("cleanup.policy")
+        is_own = "cleanup.policy" in topic_configs
+        if order == "commit" or ("compact" in cleanup_policy and not is_own and _is_tiered(topic_configs)):
+            cleanup_policy = frozenset({"delete"})
         return LogConfig(
             segment_bytes=value("segment.bytes"),
             segment_ms=value("segment.ms"),
@@ -372,21 +337,31 @@ class BrokerConfig:
             raise UsageError(
                 "remote.storage.enable=true needs an object store: start the broker with stablelog.remote.url"
             )
-        log_config = self.log_config(topic_configs)
-        if log_config.is_compacted:
+        policy_name = self._name_in(topic_configs, "cleanup.policy")
+        policy = topic_configs.get("cleanup.policy", self.text("log.cleanup.policy"))
+        if "compact" in policy and order_of(topic_configs) != "commit":
             raise UsageError(
-                "remote.storage.enable=true and cleanup.policy=compact cannot be combined: compaction replaces segments "
-                "that are copied already"
+                f"remote.storage.enable=true and {policy_name}={policy} cannot be combined: compaction replaces segments that "
+                "are copied already. Set cleanup.policy=delete for the topic"
             )
+        log_config = self.log_config(topic_configs)
         for name, local, total in (
             ("ms", log_config.local_retention_ms, log_config.retention_ms),
             ("bytes", log_config.local_retention_bytes, log_config.retention_bytes),
         ):
             if total != NO_LIMIT and (local == NO_LIMIT or local > total):
-                raise UsageError(
-                    f"local.retention.{name}={local} is greater than retention.{name}={total}: the local disk cannot "
-                    "keep records that are deleted from the whole log"
+                local_name, total_name = (
+                    self._name_in(topic_configs, f"{prefix}retention.{name}") for prefix in ("local.", "")
                 )
+                raise UsageError(
+                    f"{local_name}={local} is greater than {total_name}={total}: the local disk cannot keep records that are "
+                    "deleted from the whole log"
+                )
+
+    @staticmethod
+    def _name_in(topic_configs: Mapping[str, str], name: str) -> str:
+        """The name of the setting that a topic's value comes from: its own one, or that of the broker."""
+        return name if name in topic_configs else TOPIC_SETTINGS[name].name
 
 
 def _check_fixed(given: Mapping[str, str]) -> None:
@@ -417,7 +392,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
             nearest valid name.
     """
     for name, text in configs.items():
-        setting = UNUSED_TOPIC_SETTINGS.get(name) or _find(name, TOPIC_SETTINGS, "topic")
+        setting = UNUSED_TOPIC_SETTINGS.get(name) or find_setting(name, TOPIC_SETTINGS, "topic")
         setting.kind.read(name, text, setting.default)
     if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
         raise UsageError(

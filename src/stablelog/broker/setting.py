@@ -1,9 +1,10 @@
 """One row of the table of settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stablelog.errors import UsageError
+from stablelog.errors import UsageError, did_you_mean
 from stablelog.settings import Kind
 
 
@@ -56,3 +57,19 @@ class Setting:
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             # Without a cause: its message might contain the value.
             raise UsageError(f"{name or self.name} is not valid: {self.kind.valid}") from None
+
+
+def find_setting(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
+    """Find a setting by the name that the user wrote.
+
+    Args:
+        name: the name that the user wrote.
+        known: the settings by their names.
+        whose: the word for the owner of these settings, for the message.
+
+    Raises:
+        UsageError: there is no such setting. The message has the nearest valid name.
+    """
+    if name not in known:
+        raise UsageError(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
+    return known[name]

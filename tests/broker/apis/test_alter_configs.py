@@ -298,11 +298,61 @@ def test_settings_of_a_group_count_for_its_members_and_outlive_a_restart():
             }
             assert [await heartbeat(desk, group) for group in ("own", "other")] == [7, 5]
         async with opened(disk, topics=()) as desk:
-            assert desk.broker.config.group_times == {"own": (50_000, 7_000)}
+            assert desk.broker.config.groups.times == {"own": (50_000, 7_000)}
             assert await heartbeat(desk, "own") == 7
             await replace_all(desk, (GROUP, "own", []))
             assert await heartbeat(desk, "own") == 5
-            assert desk.broker.config.groups == {}
+            assert desk.broker.config.groups.own == {}
+
+    asyncio.run(asyncio.wait_for(conversation(), 100))
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "words", "times"),
+    [
+        (
+            {HEARTBEAT: "7000"},
+            {"group_consumer_session_timeout_ms": 6000, "group_consumer_heartbeat_interval_ms": 1000},
+            "consumer.heartbeat.interval.ms=7000 must be smaller than group.consumer.session.timeout.ms=6000",
+            (6000, 2000),
+        ),
+        (
+            {SESSION: "5001"},
+            {"group_consumer_heartbeat_interval_ms": 8000},
+            "group.consumer.heartbeat.interval.ms=8000 must be smaller than consumer.session.timeout.ms=5001",
+            (5001, 1667),
+        ),
+        (
+            {HEARTBEAT: "44999"},
+            {"group_consumer_session_timeout_ms": 2, "group_consumer_heartbeat_interval_ms": 1},
+            "consumer.heartbeat.interval.ms=44999 must be smaller than group.consumer.session.timeout.ms=2",
+            (2, 1),
+        ),
+    ],
+    ids=["interval", "timeout", "least"],
+)
+def test_a_start_that_contradicts_the_settings_of_a_group_is_a_warning_and_the_group_works(
+    own, given, words, times, caplog
+):
+    """Apache Kafka starts, too, and logs a warning."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk) as desk:
+            await replace_all(desk, (GROUP, "billing", list(own.items())))
+        async with opened(disk, topics=(), **given) as desk:
+            (warning,) = [line.getMessage() for line in caplog.records if "contradict" in line.getMessage()]
+            assert f"group 'billing': {words}, so its members get {times[1]} ms" in warning
+            assert desk.broker.config.groups.times == {"billing": times}
+            # Settings of others change as always. Those of the group have to be right, or deleted.
+            await replace_all(desk, (GROUP, "other", [(SESSION, "50000")]))
+            assert await replace_all(desk, (BROKER, "1", [("log.retention.ms", "5")])) == [NONE]
+            assert await replace_all(desk, (GROUP, "billing", list(own.items()))) == [
+                ErrorCode.invalid_config
+            ]
+            assert desk.broker.config.groups.own["billing"] == own
+            assert await replace_all(desk, (GROUP, "billing", [])) == [NONE]
+            assert "billing" not in desk.broker.config.groups.own
 
     asyncio.run(asyncio.wait_for(conversation(), 100))
 
@@ -314,7 +364,7 @@ def test_the_number_of_groups_with_settings_is_limited(monkeypatch):
         await replace_all(desk, (GROUP, "a", [(HEARTBEAT, "7000")]))
         assert await replace_all(desk, (GROUP, "b", [(HEARTBEAT, "7000")])) == [ErrorCode.policy_violation]
         assert await replace_all(desk, (GROUP, "a", [(HEARTBEAT, "8000")])) == [ErrorCode.none]
-        assert desk.broker.config.groups == {"a": {HEARTBEAT: "8000"}}
+        assert desk.broker.config.groups.own == {"a": {HEARTBEAT: "8000"}}
 
     at_desk(conversation)
 

@@ -352,6 +352,41 @@ def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
     run(conversation)
 
 
+@pytest.mark.parametrize(
+    ("own", "is_tiered", "is_compacted"),
+    [
+        ({"remote.storage.enable": "true", "remote.log.delete.on.disable": "true"}, True, False),
+        ({"cleanup.policy": "compact"}, False, True),
+        ({}, False, True),
+        ({"stablelog.order": "commit"}, False, False),
+    ],
+    ids=["own", "compacted", "plain", "commit order"],
+)
+def test_a_topic_with_a_remote_tier_of_its_own_keeps_it_if_the_broker_compacts_by_default(
+    own, is_tiered, is_compacted
+):
+    """Without the tier, `remote.log.delete.on.disable` would delete the records that are only in the store."""
+    config = BrokerConfig({"stablelog.remote.url": SIMULATED_URL})
+    for settings in ({"log.cleanup.policy": "compact"}, {"log.cleanup.policy": "compact,delete"}):
+        config.set_dynamic(settings)
+        found = config.log_config(own)
+        assert (found.is_tiered, found.is_compacted) == (is_tiered, is_compacted)
+    if not is_compacted:
+        assert found.cleanup_policy == {"delete"}
+
+
+def test_a_refused_setting_of_a_topic_names_the_setting_of_the_broker_that_it_contradicts():
+    config = BrokerConfig({"stablelog.remote.url": SIMULATED_URL})
+    own = {"remote.storage.enable": "true", "local.retention.ms": "50"}
+    config.set_dynamic({"log.retention.ms": "40"})
+    with pytest.raises(UsageError, match=r"^local\.retention\.ms=50 is greater than log\.retention\.ms=40"):
+        config.check_tiered(own, own)
+    config.set_dynamic({"log.cleanup.policy": "compact"})
+    with pytest.raises(UsageError, match=r" log\.cleanup\.policy=compact .* Set cleanup\.policy=delete for"):
+        config.check_tiered(own, own)
+    config.check_tiered({**own, "cleanup.policy": "delete"}, own)
+
+
 DISABLED = {**LOCAL_NOTHING, "remote.storage.enable": "false"}
 DELETED = {**DISABLED, "remote.log.delete.on.disable": "true"}
 

@@ -124,9 +124,9 @@ def _change_group(
     validate_only: bool,
 ) -> None:
     config = broker.config
-    groups = config.groups
+    groups = config.groups.own
     changed = change(asked, Present(groups.get(resource.name, {}), lambda _name: ""))
-    config.check_group(changed)
+    config.groups.check(changed)
     if resource.name not in groups and len(groups) >= GROUPS_MAX:
         raise RefusedError(
             ErrorCode.policy_violation,

@@ -158,7 +158,7 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
 
 def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
     """Return every setting of a consumer group: its own value, or the broker's."""
-    own = broker.config.groups.get(group, NOTHING)
+    own = broker.config.groups.own.get(group, NOTHING)
     return [
         ConfigValue(
             name,

@@ -45,7 +45,7 @@ async def handle(
     if ResourceType.GROUP in types:
         found += [
             ConfigResource(resource_name=group, resource_type=ResourceType.GROUP.value)
-            for group in broker.config.groups
+            for group in broker.config.groups.own
         ]
     return ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)

@@ -95,6 +95,9 @@ class DynamicSettings:
     def load_into(self, config: BrokerConfig) -> None:
         """Load the dynamic settings into a configuration. Nothing is written.
 
+        Settings of a group that contradict those with which the broker starts are accepted; `GroupSettings.report`
+        names them.
+
         Raises:
             NewerFormatError, DamageError: as `load`.
             UsageError: this release does not accept one of the settings.
@@ -102,7 +105,7 @@ class DynamicSettings:
         try:
             settings, defaults, groups = self.load()
             config.set_dynamic(settings, defaults)
-            config.set_groups(groups)
+            config.groups.replace(groups)
         except UsageError as invalid:
             raise UsageError(
                 f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote "

@@ -242,7 +242,7 @@ class Copies:
         has other settings after a start, they are replaced only if all partitions are of the history in the store.
         """
         settings = Dynamic(
-            dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups)
+            dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups.own)
         )
         if settings in (self._settings, self._refused) or self._storage.fenced is not None:
             return
