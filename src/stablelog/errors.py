@@ -2,6 +2,7 @@
 
     StablelogError
     ├── UsageError               an argument or a setting is unknown or outside its valid range
+    │   └── NothingStoredError   an object store that a read names has no object yet
     ├── RefusedError             the broker cannot carry out a request; nothing changed; it has Kafka's error code
     │   ├── RecordsRefusedError  some records of a batch are not valid; the client is told which
     │   ├── OffsetOutOfRangeError the requested offset is not in the log; the reader must choose another one
@@ -16,7 +17,7 @@
     ├── FencedError              another broker or producer has taken over: stop
     └── NewerFormatError         a later release has written a file or record: stop, and start that release
 
-`stablelog` exports these classes, except for `DiskError` and `StoreError`. Other classes stay inside the broker:
+`stablelog` exports these classes, except for `NothingStoredError`, `DiskError` and `StoreError`. Other classes stay inside the broker:
 
     StablelogError
     ├── ObjectMissingError       an object store has no object with this key
@@ -263,6 +264,12 @@ class NotLoadedError(StablelogError):
 class UsageError(StablelogError):
     """An argument or a setting is unknown or out of range. The message names it, and its valid range or the nearest valid
     name. Nothing was done.
+    """
+
+
+class NothingStoredError(UsageError):
+    """An object store that a read names has no object: nothing was copied to it yet, or its URL is wrong. A read that also
+    has brokers needs no object.
     """
 
 

@@ -9,6 +9,7 @@ may belong to another process.
 import contextlib
 import errno
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,7 @@ from stablelog.env.objects.requests import (
     TooShortError,
     UnclearError,
 )
+from stablelog.errors import NothingStoredError
 
 UNFINISHED = ".unfinished"
 UNFINISHED_S_MAX = 24 * 3600
@@ -43,15 +45,15 @@ class DirectoryRequests:
         creates: whether the directory is created if it is missing. A program that only reads does not create it.
 
     Raises:
-        ValueError: the directory does not exist, or cannot be made or read.
+        ValueError: the directory cannot be made or read.
+        NothingStoredError: the directory does not exist, and the program does not create it.
     """
 
     def __init__(self, root: Path, *, creates: bool = True) -> None:
         self._root = root.absolute()
         self._unfinished = self._root / UNFINISHED
         if not creates:
-            if not self._root.is_dir():
-                raise ValueError(f"there is no directory {self._root}")
+            self._check_directory()
             return
         try:
             self._make_directory(self._unfinished)
@@ -138,6 +140,16 @@ class DirectoryRequests:
 
         with contextlib.suppress(MissingError):
             _asked(work)
+
+    def _check_directory(self) -> None:
+        try:
+            mode = self._root.stat().st_mode
+        except FileNotFoundError:
+            raise NothingStoredError(f"there is no directory {self._root}") from None
+        except OSError as error:
+            raise ValueError(f"{self._root} cannot be read: {error.strerror}") from error
+        if not stat.S_ISDIR(mode):
+            raise ValueError(f"{self._root} is no directory")
 
     def _remove_unfinished(self) -> None:
         for left in self._unfinished.iterdir():

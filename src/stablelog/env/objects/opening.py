@@ -32,6 +32,7 @@ def open_store(
 
     Raises:
         UsageError: the URL has an unknown scheme, or the store cannot be opened.
+        NothingStoredError: the directory of the store does not exist, and is not created.
     """
     return ObjectStore(_requests(url, allow_http=allow_http, options=options, creates=creates), patience)
 

@@ -16,7 +16,8 @@ def opened_store(url: str, settings: StoreSettings) -> ObjectStore:
     """Return the object store at a URL.
 
     Raises:
-        UsageError: the URL or an option of the store is not valid, or the directory of the URL does not exist.
+        UsageError: the URL or an option of the store is not valid.
+        NothingStoredError: the directory of the URL does not exist.
     """
     # The store's threads must not have begun. With an arena for each of them, freed ranges would leave holes in all.
     use_arenas(1)

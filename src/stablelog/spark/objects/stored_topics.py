@@ -1,10 +1,10 @@
 """The topics in an object store: those of stablelog, or those that Apache Kafka tiered."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import ObjectMissingError, UsageError
+from stablelog.errors import NothingStoredError, ObjectMissingError, UsageError
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import KNOWN, LAYOUTS, layout_of
 from stablelog.spark.objects.kafka_tiers.topics import KafkaTopics
@@ -18,6 +18,12 @@ from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import PARTITION_COUNT_MAX
 from stablelog.types import TopicPartition
+
+# What to do about a store without objects.
+ADVICE: Final = "either no segment was copied to it yet, or the URL is wrong. Give the URL that the broker has in stablelog.remote.url"
+WITHOUT_BROKERS: Final = (
+    ", or set kafka.bootstrap.servers too: the brokers serve what the store does not have"
+)
 
 
 class StoredTopics(Protocol):
@@ -47,17 +53,24 @@ def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], in
         pin_from: returns the first offset that the read may need of a partition; None to read without pins.
 
     Raises:
+        NothingStoredError: the store has no object, or its directory does not exist.
         UsageError: the URL has no tiered storage in a known layout.
         StoreError: the store does not answer, or rejects a request.
     """
     assert options.store_url is not None
-    store = opened_store(options.store_url, options.store)
+    advice = ADVICE if options.bootstrap else ADVICE + WITHOUT_BROKERS
+    try:
+        store = opened_store(options.store_url, options.store)
+    except NothingStoredError as error:
+        raise NothingStoredError(f"{error}: {advice}") from None
     committed = options.isolation == "read_committed"
     prefix = Prefix(store)
     try:
         prefix.cluster_id()
     except ObjectMissingError:
         layout = layout_of(store)
+        if layout is None and not store.directories():
+            raise NothingStoredError(f"{store.url} has no object: {advice}") from None
         if layout is None:
             raise UsageError(
                 f"{store.url} holds no tiered storage of stablelog, and none of Apache Kafka in a known layout ({KNOWN}): "

@@ -14,13 +14,14 @@ from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import (
     DamageError,
     NewerFormatError,
+    NothingStoredError,
     ObjectMissingError,
     RefusedError,
     UnavailableError,
     UsageError,
 )
 from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
-from stablelog.spark.objects.stored_topics import OwnTopics, stored_topics
+from stablelog.spark.objects.stored_topics import OwnTopics, StoredTopics, stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.directory_log import SharedLog
@@ -38,14 +39,23 @@ class TieredLog(SharedLog):
     """The log of brokers with tiered storage.
 
     The brokers tell the ends of the partitions and the offsets that they have on their local disks. A range before them
-    is read from the store. A micro-batch at the end of the log therefore sends no request to the store.
+    is read from the store. A micro-batch at the end of the log therefore sends no request to the store. As long as the
+    store has no object, the brokers serve all records.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(replace(options, path=None, scan="auto"))
-        self._stored = stored_topics(options, self._first_needed)
+        self._given = options
+        self._stored = self._opened()
         self._known: dict[TopicPartition, tuple[float, StoredPartition]] = {}
         self._needed: dict[TopicPartition, int] = {}
+
+    def _opened(self) -> StoredTopics | None:
+        """Open the store; None if it has no object yet."""
+        try:
+            return stored_topics(self._given, self._first_needed)
+        except NothingStoredError:
+            return None
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return the spans of each range: the parts that are only in the store, and the rest."""
@@ -152,6 +162,8 @@ class TieredLog(SharedLog):
         return stored.end_offset >= wanted.end or read_s >= after_s
 
     def _load(self, wanted: Mapping[TopicPartition, str]) -> Iterable[StoredPartition]:
+        if self._stored is None:  # It may have objects now.
+            self._stored = stored_topics(self._given, self._first_needed)
         if isinstance(self._stored, OwnTopics):
             return self._stored.read_all(
                 RemotePartition(topic, UUID(hex=topic_id), number)
@@ -182,4 +194,5 @@ class TieredLog(SharedLog):
 
     def end_read(self) -> None:
         """Delete the pins of the read."""
-        self._stored.remove_pins()
+        if self._stored is not None:
+            self._stored.remove_pins()
