@@ -1,12 +1,13 @@
 """The bytes of requests in flight: bounded, fair, and never stuck."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.broker.network.budget import GROWTH_MAX, PATIENCE_S, Budget
+from stablelog.broker.network.budget import GROWTH_MAX, PATIENCE_S, Budget, Claim, Completions
 from tests.scale import examples
 
 KB = 1 << 10
@@ -37,9 +38,9 @@ class Clock:
 class Sender:
     """A connection that sends one large request, as fast as it is let."""
 
-    def __init__(self, budget, size):
+    def __init__(self, budget, size, first=FIRST):
         self.budget = budget
-        self.arrived = FIRST
+        self.arrived = first
         self.waits = self.is_closed = False
         self.claim = budget.claim(self, size)
         self.why = None
@@ -119,6 +120,7 @@ def test_requests_that_together_are_too_much_are_finished_one_after_the_other(cl
             sender.finish()
             senders.remove(sender)
             finished += 1
+        clock.advance(0)
     assert finished == 8
     assert budget.left == 4 << 20
 
@@ -132,9 +134,11 @@ def test_a_newcomer_waits_behind_who_waits(clock):
     assert second.waits
     assert third.waits
     first.finish()
+    clock.advance(0)
     assert not second.waits
     second.send_all()
     second.finish()
+    clock.advance(0)
     assert not third.waits
 
 
@@ -151,6 +155,7 @@ def test_a_slow_sender_is_closed_when_others_wait_and_only_then(clock):
     assert slow.is_closed
     assert "while others wait for memory" in slow.why
     slow.finish()
+    clock.advance(0)
     other.send_all()
     assert other.claim.is_whole
 
@@ -188,9 +193,107 @@ def test_one_that_is_given_up_while_it_waits_is_forgotten(clock):
     second.finish()
     second.finish()
     first.finish()
+    clock.advance(0)
     assert not third.waits
     third.finish()
     assert budget.left == 1 << 20
+
+
+def crowd(clock, count):
+    """A budget that `count` requests fill with their first parts and wait for more, and as many that wait behind them.
+
+    There are free bytes, which none of them gets: no request could be completed afterwards.
+    """
+    budget = budget_of((count * 16 + 60) * KB, clock)
+    arriving = [Sender(budget, 64 * KB, 8 * KB).start() for _ in range(count)]
+    for sender in arriving:
+        sender.send(64 * KB)
+    waiting = [Sender(budget, 64 * KB, 8 * KB).start() for _ in range(count)]
+    assert all(sender.waits for sender in arriving[1:] + waiting)
+    assert budget.left > 16 * KB
+    return budget, arriving, waiting
+
+
+def test_many_connections_that_end_in_one_turn_are_one_occasion_to_serve_those_that_wait(clock):
+    _budget, arriving, waiting = crowd(clock, 100)
+    before = len(clock.due)
+    for sender in arriving:
+        sender.finish()
+    assert len(clock.due) == before + 1
+    clock.advance(0)
+    assert not any(sender.waits for sender in waiting)
+
+
+def test_many_waiting_claims_are_served_in_several_turns():
+    class Running(Clock):
+        """A clock that moves forward with each look at it."""
+
+        def time(self):
+            self.now_s += 0.001
+            return self.now_s
+
+    clock = Running()
+    _budget, arriving, waiting = crowd(clock, 40)
+    for sender in arriving:
+        sender.finish()
+    turns = 0
+    while any(sender.waits for sender in waiting):
+        served = sum(not sender.waits for sender in waiting)
+        at, serve = min(clock.due, key=lambda entry: entry[0])
+        clock.due.remove((at, serve))
+        serve()
+        turns += 1
+        assert sum(not sender.waits for sender in waiting) - served <= 5
+    assert turns >= 8
+
+
+def test_the_price_of_connections_that_end_while_others_wait_does_not_grow_with_each_pair_of_them(clock):
+    """If each claim that waits is compared with all that arrive whenever a connection ends, this takes 16 s, and a minute
+    with 600 of each.
+    """
+    _budget, arriving, waiting = crowd(clock, 400)
+    before_s = time.process_time()
+    for sender in waiting + arriving:
+        sender.finish()
+        clock.advance(0)
+    assert time.process_time() - before_s < 1.5
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), max_size=8),
+    st.integers(0, 30),
+    st.integers(0, 8),
+    st.integers(1, 12),
+)
+def test_a_claim_gets_bytes_if_all_requests_can_be_completed_one_after_the_other(requests, free, which, more):
+    """Compared with a trial of the order. The requests before can be completed, as always in a budget."""
+
+    def is_possible(requests, free):
+        for rest, held in sorted(requests):
+            if rest > free:
+                return False
+            free += held
+        return True
+
+    budget = budget_of(free + sum(held for _, held in requests) or 1, Clock())
+    if not is_possible(requests, free):
+        return
+    claims = [budget_claim(budget, rest, held) for rest, held in requests]
+    order = Completions(claims, free + sum(held for _, held in requests))
+    if which < len(requests):
+        rest, held = requests.pop(which)
+        claim = claims[which]
+    else:
+        rest, held = more + which, 0
+        claim = budget_claim(budget, rest, held)
+    more = min(more, rest)
+    wanted = more <= free and is_possible([*requests, (rest - more, held + more)], free - more)
+    assert (more <= free and order.allow(claim, more)) == wanted
+
+
+def budget_claim(budget, rest, held):
+    return Claim(budget, None, rest + held, 0.0, held)
 
 
 @settings(deadline=None, max_examples=examples(40))
@@ -221,6 +324,7 @@ def test_the_bound_holds_and_everybody_is_served_whatever_happens(data):
         for closed in [sender for sender in senders if sender.is_closed]:
             closed.finish()
             senders.remove(closed)
+        clock.advance(0)
         assert 0 <= budget.left <= size_max
         assert budget.left == size_max - sum(sender.claim.held for sender in senders)
     for _ in range(len(senders)):
@@ -231,5 +335,6 @@ def test_the_bound_holds_and_everybody_is_served_whatever_happens(data):
         for sender in done:
             sender.finish()
             senders.remove(sender)
+        clock.advance(0)
     assert not senders
     assert budget.left == size_max

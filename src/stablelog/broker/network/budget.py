@@ -5,7 +5,8 @@ its connection has many requests in flight already. A large request *claims* roo
 arrive, never more than twice the bytes that have arrived, so that a client cannot reserve memory by announcing a size.
 The bytes that have arrived stay in memory until the request is complete. A claim therefore grows only if all requests
 that are arriving could still be completed one after the other (the banker's rule). Claims are served in the order in
-which they began to wait.
+which they began to wait, in turns of the event loop: clients decide how many requests are arriving, and how many of
+their connections end at a time.
 
 The requests before a login have a budget and small inboxes of their own. A client that has not logged in therefore takes no
 memory from other clients.
@@ -15,10 +16,14 @@ the time it has, and one that blocks for long after it arrived (a long poll with
 """
 
 import math
-from collections.abc import Callable
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from stablelog.broker.loop.turns import TURN_S
 from stablelog.broker.network.frames import Frames
 from stablelog.broker.network.inbox import INBOX_SIZE, Inboxes
 
@@ -76,6 +81,37 @@ class Claim:
         return self.size - self.held
 
 
+class Completions:
+    """The order in which the arriving requests can be completed: the one that lacks the fewest bytes first.
+
+    Complete requests return their bytes to the budget without needing more. The order is therefore possible if each
+    request finds the bytes that it lacks, after those before it have returned theirs.
+
+    Args:
+        arriving: the claims that have taken a part of the bytes of their requests.
+        size_max: bytes of the memory budget.
+    """
+
+    __slots__ = ("_free", "_rests", "_spare")
+
+    def __init__(self, arriving: Iterable[Claim], size_max: int) -> None:
+        needs = sorted((claim.rest, claim.held) for claim in arriving)
+        free = size_max - sum(held for _, held in needs)
+        self._rests = [rest for rest, _ in needs]
+        # At index i: the free bytes once i requests are complete, and the least number of bytes that one of them left.
+        self._free = list(accumulate((held for _, held in needs), initial=free))
+        self._spare = list(accumulate(map(operator.sub, self._free, self._rests), min, initial=size_max))
+
+    def allow(self, claim: Claim, more: int) -> bool:
+        """Whether an order is possible after the claim has taken `more` bytes.
+
+        The claim then lacks fewer bytes and comes earlier. The requests before it find fewer bytes by `more`, the claim
+        itself lacks as many fewer as it finds, and the requests after it find at least as many as now.
+        """
+        before = bisect_left(self._rests, claim.rest - more)
+        return more <= self._spare[before] and claim.rest <= self._free[before]
+
+
 class Budget:
     """The memory budget of a broker: the bytes that the requests of all connections may take.
 
@@ -107,6 +143,8 @@ class Budget:
         self._clock = clock
         self._later = later
         self._looks = False
+        self._serves = False  # Whether the next turn that serves waiting claims is scheduled.
+        self._completions: Completions | None = None  # None after a change of the arriving requests.
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
         self._rest = 0  # Bytes that the arriving requests still have to take from the budget.
@@ -158,6 +196,7 @@ class Budget:
         more = claim.target - claim.held
         assert 0 < more <= self.left
         claim.held = claim.target
+        self._completions = None
         self._held += more
         self.left -= more
         self._rest -= more
@@ -169,20 +208,10 @@ class Budget:
             return False
         if self.left >= self._rest or self.size_max - self._held - more >= self._largest:
             return True
-        # Complete requests return their bytes to the budget without needing more. Assume that the arriving requests are
-        # completed one after the other, the one that lacks the fewest bytes first.
-        arriving = [each for each in self._claims if each.rest and each.held]
-        if not claim.held:
-            arriving.append(claim)
-        free = self.size_max - sum(each.held for each in arriving) - more
-        needs = sorted(
-            (each.rest - more * (each is claim), each.held + more * (each is claim)) for each in arriving
-        )
-        for rest, held in needs:
-            if rest > free:
-                return False
-            free += held
-        return True
+        if self._completions is None:
+            arriving = (each for each in self._claims if each.rest and each.held)
+            self._completions = Completions(arriving, self.size_max)
+        return self._completions.allow(claim, more)
 
     def whole(self, claim: Claim, *, is_quick: bool) -> None:
         """Note that the request is complete and that work on it begins."""
@@ -198,12 +227,21 @@ class Budget:
             return
         del self._claims[claim]
         self._waiting.pop(claim, None)
+        self._completions = None
         self.left += claim.held
         self._held -= 0 if claim.is_whole else claim.held
         self._rest -= claim.rest
-        self._serve_waiting()
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        """Serve the waiting claims in the next turn of the event loop, once for all bytes that are returned until then."""
+        if self._waiting and not self._serves:
+            self._serves = True
+            self._later(0, self._serve_waiting)
 
     def _serve_waiting(self) -> None:
+        self._serves = False
+        end_s = self._clock() + TURN_S
         newcomers_wait = False
         for claim in list(self._waiting):
             if claim not in self._waiting or (newcomers_wait and not claim.held):
@@ -211,13 +249,17 @@ class Budget:
             if not self._has_room(claim):
                 newcomers_wait = True
                 continue
+            now_s = self._clock()
             del self._waiting[claim]
             assert claim.waits_since is not None
-            claim.since += self._clock() - claim.waits_since
+            claim.since += now_s - claim.waits_since
             claim.waits_since = None
             claim.mark = (0, -math.inf)
             self._take(claim)
             claim.holder.admitted()
+            if now_s > end_s:
+                self._serve_soon()
+                return
 
     def _close_overdue(self) -> None:
         """While a claim waits for memory, close the connections whose requests arrive or complete too slowly."""
