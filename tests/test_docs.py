@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shlex
 import signal
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
@@ -18,12 +19,16 @@ from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TO
 from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
+from stablelog.cli.output import FINDINGS
 from stablelog.errors import UsageError
 from stablelog.log.indexes.summary import SUMMARY
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
 from stablelog.wire.messages import message_class
+from tests.stated_values import DOCUMENTS as WITH_VALUES
+from tests.stated_values import TABLE as VALUES
+from tests.stated_values import rows_of, without_row
 
 MESSAGES = [
     message_class(key, 0, kind)
@@ -344,45 +349,89 @@ def test_each_limit_is_enforced_where_the_architecture_says():
 
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1, "ms": 0.001}
+FRACTIONS = {"four times": 4, "one eighth": 8}
 
 
 def quantities(text):
-    """The numbers of a text, in bytes, in seconds, or as counts. A number of milliseconds counts in both units."""
+    """The numbers of a text, each as the values that it may stand for: as a count, in bytes, or in seconds."""
     for number, power, unit in re.findall(r"(\d[\d,]*(?:\.\d+)?)(\^31-1)?(?: (KiB|MiB|GiB|s|ms)\b)?", text):
         value = 2**31 - 1 if power else float(number.replace(",", ""))
-        yield value
-        yield value * UNITS.get(unit, 1)
+        yield {value, value * UNITS.get(unit, 1)}
+    yield from ({value} for words, value in FRACTIONS.items() if words in text)
 
 
-def test_each_constant_has_the_value_that_the_architecture_states():
+def test_each_constant_has_the_value_that_the_architecture_states_and_each_value_has_a_constant():
     table = ARCHITECTURE.split("## Where limits are enforced")[1].split("\n## ")[0]
     compared = 0
-    for what, limits, modules in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", table, re.M)[2:]:
-        stated = set(quantities(what))
+    rows = [line.strip("|").split("|") for line in re.findall(r"^\|.*\|$", table, re.M)[2:]]
+    for what, limits, modules in rows:
+        numbers = list(quantities(re.sub(r"`[^`]*`", "", what)))
+        stated = {value for values in numbers for value in values}
+        constants = set()
         for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", limits):
             found = [
-                value
+                set(value if isinstance(value, tuple) else (value,))
                 for module in re.findall(r"`([^`]+)`", modules)
                 if (value := getattr(import_module(f"stablelog.{module}"), name, None)) is not None
             ]
             assert found, name
-            assert any(set(one if isinstance(one, tuple) else (one,)) <= stated for one in found), (
-                f"{name} is {found}, and the row says: {what}"
-            )
+            assert any(one <= stated for one in found), f"{name} is {found}, and the row says: {what}"
+            constants |= set.union(*found)
             compared += 1
+        assert all(values & constants for values in numbers), f"a number without a constant: {what}"
     assert compared > 50
 
 
+VALUE_ROWS = list(rows_of(VALUES.read_text()))
+KINDS_OF_ROWS = {"value", "figure", "example", "foreign", "name", "figures", "examples", "foreigns", "held"}
+
+
+@pytest.mark.parametrize("document", WITH_VALUES)
+def test_each_number_of_a_document_has_a_row(document):
+    missing, _ = without_row(document, (ROOT / document).read_text(), VALUE_ROWS)
+    assert missing == [], f"add a row to tests/{VALUES.name}; stated_values.py describes the rows"
+
+
+def test_each_row_is_of_a_number_that_a_document_states():
+    assert {row.kind for row in VALUE_ROWS} <= KINDS_OF_ROWS
+    unused = {row for row in VALUE_ROWS if row.documents != "*"}
+    for document in WITH_VALUES:
+        mine = [row for row in unused if fnmatch(document, row.documents)]
+        _, rest = without_row(document, (ROOT / document).read_text(), mine)
+        unused -= {row for row in mine if row not in rest}
+    assert unused == set(), "the document says another number, or nothing of the kind"
+
+
+# The number of columns that make the key of a row, in tables with more than one, by the beginning of their header.
+KEY_COLUMNS = {
+    "| outcome | cause |": 2,
+    "| error | cause |": 2,
+    "| command | option |": 2,
+    "| old version | producers |": 2,
+    "| type | name | resource |": 2,
+    "| field | type | kinds |": 3,
+    "| broker | segments with aborts |": 2,
+    "| remote segments | segments with an aborted transaction |": 2,
+    "| API | operation | resource | without the right |": 3,
+    "| message | field |": 2,
+    "| limit | setting or constant | module |": 2,
+}
+
+
+def _keys(table):
+    """The keys of the rows of a table. A row whose first cell is empty continues the row before it."""
+    header, _, *rows = table.splitlines()
+    count = next((count for begin, count in KEY_COLUMNS.items() if header.startswith(begin)), 1)
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return [tuple(row[:count]) for row in cells if row[0]]
+
+
 def test_no_table_has_a_row_for_one_thing_twice():
-    """Rows that begin with a name in code, or with the number and name of an API. A row may stand in two tables, and not twice in one."""
     for page in DOCUMENTS:
         for table in re.findall(r"(?:^\|.*\|\n)+", page.read_text(), re.M):
-            names = re.findall(r"^\| (`[^|]+`(?: \| `[^|]+`)?|\d+ \| [A-Z]\w+) \|", table, re.M)
-            names = [
-                name for name in names if not name.endswith("Error`")
-            ]  # a class has a row for each failure
-            twice = sorted({name for name in names if names.count(name) > 1})
-            assert not twice, f"{page.name}: {', '.join(twice)}"
+            keys = _keys(table)
+            twice = sorted({key for key in keys if keys.count(key) > 1})
+            assert not twice, f"{page.name}: {twice}"
 
 
 def test_each_file_that_adding_an_api_needs_is_there():
@@ -433,7 +482,7 @@ def test_the_help_of_every_command_has_examples_with_its_options(words):
 def test_every_exit_code_of_the_code_has_its_row():
     table = (ROOT / "docs" / "commands.md").read_text().partition("## Exit codes")[2]
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)]
-    assert codes == [0, 1, FAILED, NO_BROKER, 128 + signal.SIGINT, READER_GONE]
+    assert codes == [0, FINDINGS, FAILED, NO_BROKER, 128 + signal.SIGINT, READER_GONE]
 
 
 def test_no_row_is_of_a_command_that_is_gone():

@@ -177,6 +177,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 # The broker has this number of seconds to return its metrics: less than the 10 s that Prometheus waits by default.
 SAMPLE_TIMEOUT_S = 5.0
+TIMEOUT_STATUS = "503 Service Unavailable"
 # The number of partitions whose metrics are read in one turn of the event loop.
 PARTITIONS_AT_ONCE_COUNT = 100
 
@@ -304,7 +305,7 @@ def _or_unavailable(app: Any) -> Any:
         try:
             return app(environ, start_response)
         except UnavailableError as unavailable:
-            start_response("503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
+            start_response(TIMEOUT_STATUS, [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{unavailable}\n".encode()]
 
     return answer

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 from stablelog.errors import UnavailableError
 
 PIPED_WIDTH = 10_000
+FINDINGS = 1  # The exit code of a command that has found damage.
 Result = TypeVar("Result")
 
 

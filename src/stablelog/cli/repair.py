@@ -18,7 +18,7 @@ from stablelog.broker.directory.checkpoints import (
 from stablelog.broker.directory.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
-from stablelog.cli.output import fail, print_json
+from stablelog.cli.output import FINDINGS, fail, print_json
 from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
@@ -66,7 +66,7 @@ def repair(
     if as_json:
         print_json(report)
     if not report["is_repaired"]:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app, examples
-from stablelog.cli.output import counted, done, fail, print_json, print_table
+from stablelog.cli.output import FINDINGS, counted, done, fail, print_json, print_table
 from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
@@ -75,7 +75,7 @@ def check(
             as_json=False,
         )
     if faults:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 @app.command("ls", epilog=examples("stablelog storage ls s3://bucket/prefix --topic flights"))
@@ -105,7 +105,7 @@ def list_partitions(
         print_table(f"partitions in {prefix.store.url}", COLUMNS, [_cells(one) for one in found])
     _tell(prefix.store, faults)
     if faults:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 def _cells(one: StoredPartition) -> Sequence[object]:
@@ -152,7 +152,7 @@ def verify(
         faults=[asdict(one) for one in faults],
     )
     if faults:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 @app.command(epilog=examples("stablelog storage clean s3://bucket/prefix --older-than-days 30 --delete"))
@@ -218,7 +218,7 @@ def clean(
         faults=[asdict(one) for one in faults],
     )
     if faults:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 def _garbage_cells(one: Garbage) -> Sequence[object]:

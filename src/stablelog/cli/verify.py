@@ -8,7 +8,7 @@ import typer
 
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
-from stablelog.cli.output import counted, done, print_json
+from stablelog.cli.output import FINDINGS, counted, done, print_json
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
@@ -54,7 +54,7 @@ def verify(
             sys.stdout.write(f"{finding.path}: {finding.message}\n")
         done(f"{counted(len(partitions), 'partition')}, {counted(len(findings), 'finding')}", as_json=False)
     if findings:
-        sys.exit(1)
+        sys.exit(FINDINGS)
 
 
 def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:

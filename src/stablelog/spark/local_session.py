@@ -37,6 +37,7 @@ CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 # These settings make a Python data source faster; docs/spark.md has the measurements.
+SHUFFLE_PARTITIONS_MAX = 8
 SETTINGS = {
     "spark.buffer.size": "1048576",
     "spark.driver.extraJavaOptions": ARROW_FLAGS,
@@ -52,7 +53,7 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     # Each micro-batch opens a state store for each shuffle partition. With Spark's default of 200 partitions, this
     # takes seconds on a small machine.
-    "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
+    "spark.sql.shuffle.partitions": str(min(SHUFFLE_PARTITIONS_MAX, os.cpu_count() or 1)),
 }
 
 

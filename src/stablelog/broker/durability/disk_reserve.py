@@ -41,6 +41,7 @@ STEP_COUNT: Final = 16  # The number of steps in which the broker truncates the 
 FLOOR_COUNT: Final = 4
 MARGIN_SIZE_MIN: Final = 64 << 10
 CALL_SIZE_MAX: Final = 16 << 20  # Every single call that uses the disk reserve writes fewer bytes than this.
+MARGIN_SIZE_MAX: Final = 4 << 20  # The margin without the size of the write that has failed.
 # The number of bytes of the reserve file, or of the margin, that are written in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 20
 
@@ -115,7 +116,7 @@ class DiskReserve:
         """The number of bytes that must be free beside the whole reserve file before the broker accepts clients'
         writes.
         """
-        return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, 4 << 20)) + self._failed_size
+        return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, MARGIN_SIZE_MAX)) + self._failed_size
 
     @property
     def _lacking(self) -> int:

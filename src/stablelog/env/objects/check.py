@@ -20,6 +20,9 @@ DIRECTORY = "check"
 FAST, SLOW, LEAST = 8 * MIB, 0.5 * MIB, 64 << 10  # Rates in bytes a second.
 LISTINGS = 5
 UPLOADS_MAX = 12
+UPLOAD_COUNT = 20  # Pieces of 1 MiB of the upload in parts.
+# Pieces of 1 MiB by which the rates are measured: first, and again if the store is fast.
+FEW_COUNT, MANY_COUNT = 4, 32
 LIST_S_MAX = 1.0
 # Names in the order of their bytes: "-" comes before "0", and capitals come before small letters.
 IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
@@ -74,11 +77,11 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
         return size / max(now_s() - begun_s, 1e-6)
 
     key, piece = f"{directory}/x", bytes(range(256)) * 4096
-    count = 4
+    count = FEW_COUNT
     written = rate(len(piece) * count, lambda: _send(store, key, piece, count))
     if written > FAST:
         # The time of the requests themselves counts less.
-        count = 32
+        count = MANY_COUNT
         written = rate(len(piece) * count, lambda: _send(store, key, piece, count))
     per_day = written * 86_400 / 1e9
     yield Finding(
@@ -212,7 +215,7 @@ def _listing(store: ObjectStore, directory: str) -> str:
 
 
 def _upload(store: ObjectStore, directory: str) -> str:
-    piece, count, key = bytes(range(256)) * 4096, 20, f"{directory}/x"
+    piece, count, key = bytes(range(256)) * 4096, UPLOAD_COUNT, f"{directory}/x"
     _send(store, key, piece, count)
     if [one.size for one in store.list_after(directory)] != [len(piece) * count]:
         return "an upload in several parts has another size than its parts"
@@ -244,6 +247,6 @@ TRIALS: dict[str, Callable[[ObjectStore, str], str]] = {
     f"of {RACER_COUNT} writers that create a key at the same time one succeeds": _race,
     "ranges of an object": _ranges,
     "a listing is complete, at once, in the order of keys": _listing,
-    "an upload of 20 MiB in parts is whole": _upload,
+    f"an upload of {UPLOAD_COUNT} MiB in parts is whole": _upload,
     "a deleted object is gone, and its key is free": _deletion,
 }

@@ -22,7 +22,7 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.records import enc
 HASH_SIZE: Final = 8
 # The maximum cost of a plan that is computed at once. One unit of cost takes about 6 µs.
 UNDIVIDED_MAX: Final = 1_000
-_PAIRS_PER_UNIT: Final = 8
+PAIRS_PER_UNIT: Final = 8
 
 
 class PlannedMember(NamedTuple):
@@ -71,7 +71,7 @@ class Plan:
         partition_count = sum(topic.partition_count for topic in known)
         partition_count += sum(len(member.former) for member in self.members.values())
         pair_count = partition_count * len(self.members) if len(distinct) > 1 else 0
-        return count + len(self.members) + partition_count + pair_count // _PAIRS_PER_UNIT > UNDIVIDED_MAX
+        return count + len(self.members) + partition_count + pair_count // PAIRS_PER_UNIT > UNDIVIDED_MAX
 
 
 @dataclass(frozen=True, slots=True)
