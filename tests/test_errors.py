@@ -21,14 +21,24 @@ PUBLIC = {
     "FencedError",
     "NewerFormatError",
     "OffsetOutOfRangeError",
+    "OutcomeUnknownError",
     "ProducerFencedError",
     "RefusedError",
     "StablelogError",
+    "TransactionAbortedError",
     "UnavailableError",
     "UsageError",
 }
 # Each of these tells a program to do something else, so no class may be another one's base.
-KINDS = ("DamageError", "DataLossError", "FencedError", "RefusedError", "UnavailableError", "UsageError")
+KINDS = (
+    "DamageError",
+    "DataLossError",
+    "FencedError",
+    "OutcomeUnknownError",
+    "RefusedError",
+    "UnavailableError",
+    "UsageError",
+)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@
     │   ├── RecordsRefusedError  some records of a batch are not valid; the client is told which
     │   ├── OffsetOutOfRangeError the requested offset is not in the log; the reader must choose another one
     │   ├── AuthenticationError  client and broker do not accept each other: a password, a certificate, a protocol
-    │   └── ProducerFencedError  the transaction has ended, or another producer has taken it over; also a FencedError
+    │   ├── ProducerFencedError  the transaction has ended, or another producer has taken it over; also a FencedError
+    │   └── TransactionAbortedError the transaction is aborted: write it again; also an UnavailableError
     ├── UnavailableError         the disk or the broker failed; nothing was acknowledged: retry later
     │   ├── DiskError            one call to the disk failed; it has the operating system's error number
     │   └── StoreError           one call to an object store failed
+    ├── OutcomeUnknownError      it is unknown whether a transaction is committed: call its `commit` again
     ├── DataLossError            records that the caller asked for were removed
     ├── DamageError              bytes have changed since they were written: stop, and restore the named file
     │   └── DecompressedSizeError the records of a batch decompress to more bytes than the caller accepts
@@ -227,6 +229,29 @@ class ProducerFencedError(RefusedError, FencedError):
     """The transaction of this producer has ended without its last request: another producer has taken the transactional
     id over, or the transaction was open for longer than its timeout.
     """
+
+
+class TransactionAbortedError(RefusedError, UnavailableError):
+    """A transaction of the native client that is aborted for a reason that may pass: its timeout, a broker that did not
+    respond, a fence, or a call of `abort`. None of its records is committed, so the program can write it again.
+    """
+
+
+class OutcomeUnknownError(StablelogError):
+    """The client has requested the commit of a transaction and does not know its outcome. A program that writes the
+    transaction again may write it twice. Call `commit` of the transaction again: it returns the outcome.
+
+    This error is not an `UnavailableError`, so that a program that repeats its work after that error does not repeat a
+    committed transaction.
+
+    Attributes:
+        transaction: the transaction; None in a copy of the error that another process has received.
+    """
+
+    transaction: Any = None
+
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), self.args, {**self.__dict__, "transaction": None})
 
 
 class UnprovenError(StablelogError):

@@ -16,7 +16,7 @@ from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.steps import Pause
 from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RetriableError
-from stablelog.errors import RefusedError, UnavailableError
+from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import create
@@ -193,7 +193,7 @@ def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
     broker = ModelBroker()
     shell = ModelShell(broker, lambda _key: fates.get(next(numbers)), at_effect)
     txn = Transaction(shell, deadline_s=deadline_s)
-    written = []
+    written, aborted = [], []
     errors = {
         "leave": lambda: txn.writing.leave(None),
         "raise": lambda: txn.writing.leave(KeyError("mine")),
@@ -216,7 +216,9 @@ def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
                 txn.writing.expire()
             else:
                 shell.run(errors[end]())
-        except (RefusedError, UnavailableError):
+        except UnavailableError as repeatable:
+            aborted.append(repeatable)  # so the program writes the records again
+        except (RefusedError, OutcomeUnknownError):
             pass
         _check(txn, broker, written)
     if cancelled_at is not None and cancelled_at <= effects[0]:
@@ -235,6 +237,7 @@ def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
     shell.arrive()
     assert len(txn.outcomes) == 1
     _check(txn, broker, written)
+    assert not (aborted and broker.visible), "the program has written them twice"
 
 
 def _check(txn, broker, written):

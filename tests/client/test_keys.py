@@ -11,7 +11,7 @@ from stablelog.batch.records import decode_records
 from stablelog.client import keys
 from stablelog.client.keys import WriterKeys
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
-from stablelog.errors import RefusedError, UnavailableError
+from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
@@ -119,7 +119,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             assert version == 2
             flush(txn)
             txn.writing.cluster.deadline_s = 0
-            with pytest.raises(UnavailableError):
+            with pytest.raises(OutcomeUnknownError):
                 txn.commit()
             others = [write_everywhere(client, topic) for _ in range(2)]
             assert all(other.writing.key is not key for other, _ in others)

@@ -13,10 +13,10 @@ import pytest
 
 import stablelog
 from stablelog.client.cluster import Cluster
-from stablelog.client.core.writing import Committed
+from stablelog.client.core.outcomes import Committed
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
-from stablelog.errors import RefusedError, UnavailableError
+from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
@@ -108,7 +108,7 @@ def end(txn, commit):
             if commit:
                 return txn.commit()
             txn.abort()
-        except UnavailableError:
+        except OutcomeUnknownError:
             continue
         except RefusedError:
             try:

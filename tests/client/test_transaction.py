@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.core import record_buffer
+from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.record_buffer import BATCH_SIZE_MAX
-from stablelog.client.core.writing import Committed
 from stablelog.client.producer import Producer
-from stablelog.errors import RefusedError, UnavailableError, UsageError
+from stablelog.errors import OutcomeUnknownError, RefusedError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
@@ -309,7 +309,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             txn, futures = write_everywhere(client, *topics)
             flush(txn)
             txn.writing.cluster.deadline_s = 0  # nobody asks again by itself
-            with pytest.raises(UnavailableError):
+            with pytest.raises(OutcomeUnknownError):
                 txn.commit()
             txn.writing.cluster.deadline_s = 60
             assert not any(future.done() for future in futures), "nothing is known yet"

@@ -8,9 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import Headers
-from stablelog.client.core.writing import Committed, Outcome, Writing
+from stablelog.client.core.steps import Result, Steps
+from stablelog.client.core.writing import Writing
+from stablelog.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,7 +54,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._turn:
-            self.run(self.writing.leave(error))
+            self._call(self.writing.leave(error))
 
     def write(
         self,
@@ -85,7 +88,7 @@ class Transaction:
         """
         with self._turn:
             if not self.writing.is_ready(topic, time.monotonic()):
-                self.run(self.writing.make_ready(topic))
+                self._call(self.writing.make_ready(topic))
             timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
             self.writing.put(topic, key, value, headers, partition, timestamp_ms)
             future: Future[Position] = Future()
@@ -93,7 +96,7 @@ class Transaction:
             future.set_running_or_notify_cancel()
             self._futures.append(future)
             if self.writing.records.is_due:
-                self.run(self.writing.send_due())
+                self._call(self.writing.send_due())
         return future
 
     def commit(self) -> Committed:
@@ -105,23 +108,31 @@ class Transaction:
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.
-            UnavailableError: it is unknown whether the transaction is committed, or at which positions. Repeat the
+            OutcomeUnknownError: it is unknown whether the transaction is committed, or at which positions. Repeat the
                 call, or call `abort`. Until then the futures are not done.
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
         with self._turn:
-            return self.run(self.writing.commit())
+            return self._call(self.writing.commit())
 
     def abort(self) -> None:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
 
         Raises:
             RefusedError: the transaction is committed.
-            UnavailableError: its commit was requested, and it is unknown whether it is committed.
+            OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
         with self._turn:
-            self.run(self.writing.abort())
+            self._call(self.writing.abort())
+
+    def _call(self, steps: Steps[Result]) -> Result:
+        """Run steps of `writing`. An error about an unknown outcome names this transaction."""
+        try:
+            return self.run(steps)
+        except OutcomeUnknownError as unknown:
+            unknown.transaction = self
+            raise
 
     @property
     def deadline(self) -> float:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, Generic
 
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
+from stablelog.client.core.outcomes import Outcome
 from stablelog.client.core.reading import Selection, check_group
-from stablelog.client.core.writing import Outcome, Writing
+from stablelog.client.core.writing import Writing
 from stablelog.client.keys import WriterKeys
 from stablelog.errors import UsageError
 

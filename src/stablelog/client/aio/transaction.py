@@ -13,12 +13,14 @@ from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import Headers
 from stablelog.client.core.steps import Result, Steps
-from stablelog.client.core.writing import Committed, Outcome, Writing
+from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import AGAIN_S
 from stablelog.client.transaction import settle
+from stablelog.errors import OutcomeUnknownError
 
 
 class AsyncTransaction:
@@ -118,7 +120,7 @@ class AsyncTransaction:
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.
-            UnavailableError: it is unknown whether the transaction is committed, or at which positions. Repeat the
+            OutcomeUnknownError: it is unknown whether the transaction is committed, or at which positions. Repeat the
                 call, or call `abort`. Until then the futures are not done.
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
@@ -130,7 +132,7 @@ class AsyncTransaction:
 
         Raises:
             RefusedError: the transaction is committed.
-            UnavailableError: its commit was requested, and it is unknown whether it is committed.
+            OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
         await self._end(self.writing.abort)
 
@@ -179,7 +181,11 @@ class AsyncTransaction:
             async with self._running:
                 return await self._cluster.run(steps())
 
-        return await to_the_end(in_turn(), self._cancel)
+        try:
+            return await to_the_end(in_turn(), self._cancel)
+        except OutcomeUnknownError as unknown:
+            unknown.transaction = self
+            raise
 
     def _cancel(self) -> None:
         self.writing.cancel()

@@ -22,6 +22,7 @@ def call_extension(
     request: Any,
     what: str,
     retriable: frozenset[ErrorCode],
+    on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[Any]:
     """Send a request until the broker responds without a retriable error. Return the response.
 
@@ -31,6 +32,7 @@ def call_extension(
         request: a message of one of stablelog's own APIs.
         what: names the work in messages, for example "asking for a cut".
         retriable: the error codes that a retry can resolve. The caller handles the others.
+        on_unanswered: called for each request that the broker may have carried out without a response that says so.
 
     Raises:
         RefusedError: the broker does not know the API.
@@ -44,8 +46,14 @@ def call_extension(
                 ErrorCode.unsupported_version,
                 f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
             )
-        response = yield from connection.ask_steps(request)
-        if response.error_code in retriable:
+        is_answered = False
+        try:
+            response = yield from connection.ask_steps(request)
+            is_answered = response.error_code not in retriable
+        finally:
+            if on_unanswered is not None and not is_answered:
+                on_unanswered()
+        if not is_answered:
             raise RetriableError(response.error_message or response.error_code.name)
         return response
 

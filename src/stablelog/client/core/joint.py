@@ -11,7 +11,7 @@ same response again.
 What the broker does: docs/protocol.md, "Joint commit".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -175,6 +175,7 @@ def commit(
     retention_ms: int = FOR_EVER,
     digest: str = "",
     group: str = "",
+    on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[Committed]:
     """Commit the children together with one commit sequence, or none of them.
 
@@ -194,6 +195,7 @@ def commit(
         digest: a hash of what this commit contains, at most 100 bytes. `begin` and `commit` return it, so that a writer
             that prepares the same version again can compare the contents.
         group: the transaction group.
+        on_unanswered: called for each request that the broker may have carried out without a response.
 
     Raises:
         RefusedError: nothing was decided; the message names the child that is unknown, aborted or fenced.
@@ -211,7 +213,7 @@ def commit(
             _offset(target, value) for target, value in sorted((group_offsets or {}).items())
         ),
     )
-    answer = yield from _ask(cluster, request, "committing")
+    answer = yield from _ask(cluster, request, "committing", on_unanswered)
     return Committed(answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or "")
 
 
@@ -271,12 +273,16 @@ def _offset(target: GroupTarget, value: int | tuple[int, str | None]) -> JointOf
     )
 
 
-def _ask(cluster: Cluster, request: Any, what: str) -> Steps[Any]:
+def _ask(
+    cluster: Cluster, request: Any, what: str, on_unanswered: Callable[[], None] | None = None
+) -> Steps[Any]:
     # The transaction group determines the coordinator, both of the joint commit and of its children's transactional
     # ids. So the coordinator is found by a made-up id of a child.
     child = child_id(request.key, request.version, "", "-", "-", group=request.group)
     what = f"{what} version {request.version} of {request.key!r}"
-    answer = yield from call_extension(cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE)
+    answer = yield from call_extension(
+        cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE, on_unanswered
+    )
     if answer.error_code is not ErrorCode.none:
         raise refusal(answer.error_code, f"{what}: {answer.error_message}")
     return answer

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import describe_commits
 from stablelog.client.core.steps import NOW, Steps
+from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
@@ -36,11 +37,17 @@ def offsets_after_commit(
         batches: the base offset of each batch, -1 if unknown, and how many records it has.
 
     Raises:
-        DataLossError: the transaction has been removed.
+        DataLossError: the transaction has been removed, or its topic was deleted.
+        RefusedError: the broker refuses to list the transaction.
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     try:
         start = yield from _start_in_commit_order(cluster, target, commit_sequence)
+    except UnknownTopicOrPartitionError as missing:
+        raise DataLossError(
+            f"commit {commit_sequence} in {target[0]}-{target[1]}: it is committed, and the topic was deleted before the "
+            f"positions of its records were read: {missing}"
+        ) from missing
     except RefusedError as refused:
         if refused.code is ErrorCode.topic_authorization_failed:
             # DescribeCommits needs the right to read. The transaction is committed: this is no failure of the commit.

@@ -14,7 +14,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
 
@@ -24,32 +23,32 @@ from stablelog.batch.records import encode_batch
 from stablelog.client.core import joint
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.keys import ENDING_WAIT_S, LOST, WriterKey
+from stablelog.client.core.outcomes import (
+    Committed,
+    Outcome,
+    aborted,
+    decides,
+    failure_of,
+    is_silence,
+    unknown,
+    unknown_for_ever,
+)
 from stablelog.client.core.positions import Position, offsets_after_commit
 from stablelog.client.core.producer import Producer
 from stablelog.client.core.record_buffer import Headers, RecordBuffer
 from stablelog.client.core.steps import NOW, Result, Steps
-from stablelog.errors import DataLossError, RefusedError, UnavailableError
+from stablelog.errors import (
+    DataLossError,
+    OutcomeUnknownError,
+    RefusedError,
+    UnavailableError,
+)
 from stablelog.types import TopicPartition
 
+UNDECIDED: Final = "whether the transaction is committed"
 RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The result of a commit.
-
-    Attributes:
-        commit_sequence: the number of the commit in its transaction group; -1 if nothing was written.
-        first: the position of the record that was written first; None if nothing was written.
-        last: the position of the record that was written last.
-    """
-
-    commit_sequence: int
-    first: Position | None
-    last: Position | None
-
-
-Outcome = list[Position] | RefusedError | DataLossError
 FailureT = TypeVar("FailureT", RefusedError, DataLossError)
 
 
@@ -114,6 +113,7 @@ class Writing:
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
+        self._is_unanswered = False  # whether a request for the commit was sent and not answered
         self._is_to_abort = False  # whether a caller has requested the abort
         self._is_cancelled = False
 
@@ -245,7 +245,7 @@ class Writing:
 
         Raises:
             RefusedError: the transaction is aborted.
-            UnavailableError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
+            OutcomeUnknownError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
         if self._committed is not None:
@@ -269,6 +269,9 @@ class Writing:
         except DataLossError as removed:
             self._fail(removed, _State.COMMITTED)
             raise
+        except (RefusedError, UnavailableError) as failure:
+            what = f"at which positions the records of commit {self._commit_sequence} are"
+            raise unknown(what, failure) from failure
         return self._settle(self._commit_sequence, offsets)
 
     def _offsets(self, target: TopicPartition) -> Steps[Sequence[int]]:
@@ -281,16 +284,20 @@ class Writing:
 
         Raises:
             RefusedError: the transaction is committed.
-            UnavailableError: its commit was requested, and it is unknown whether it is committed.
+            OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
         self._is_to_abort = self._state is not _State.COMMITTED
         if self._state is _State.OPEN:
             yield from self._abandon(None)
         elif self._state is _State.IN_DOUBT:
-            if self._commit_sequence is not None or not (yield from self._ask_to_abort()):
+            try:
+                is_aborted = self._commit_sequence is None and (yield from self._ask_to_abort())
+            except (RefusedError, UnavailableError) as failure:
+                raise unknown(UNDECIDED, failure) from failure
+            if not is_aborted:
                 yield from self.commit()
             else:
-                self._fail(_aborted("it was cancelled"))
+                self._fail(aborted("it was cancelled"))
         if self._state is _State.COMMITTED:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
@@ -299,7 +306,7 @@ class Writing:
 
         Raises:
             RefusedError: the transaction is aborted, and `error` is None.
-            UnavailableError: it is unknown whether the transaction is committed.
+            OutcomeUnknownError: it is unknown whether the transaction is committed.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
         if error is None:
@@ -309,7 +316,7 @@ class Writing:
             yield from self._abandon(error)
         elif self._state is _State.IN_DOUBT and self._is_cancelled:
             self.cancel()
-            with suppress(RefusedError, UnavailableError):
+            with suppress(RefusedError, OutcomeUnknownError):
                 yield from self.abort()  # try only once; without a response, the transaction stays in doubt
             if not self._has_ended:
                 self.cluster.allow_retries()
@@ -350,7 +357,7 @@ class Writing:
 
         Raises:
             RefusedError: the transaction is aborted.
-            UnavailableError: it is unknown whether it is committed.
+            OutcomeUnknownError: it is unknown whether it is committed.
         """
         try:
             found = yield from joint.commit(
@@ -361,28 +368,33 @@ class Writing:
                 retention_ms=RETENTION_S * 1000,
                 digest=self._token,
                 group=self.key.group,
+                on_unanswered=self._note_unanswered,
             )
+        except UnavailableError as failure:
+            raise unknown(UNDECIDED, failure) from failure
         except RefusedError as refused:
             if (yield NOW) - self._asked_at > RETENTION_S / 2:
-                raise UnavailableError(
-                    f"it is unknown whether the transaction is committed: the broker no longer remembers it: {refused}"
-                ) from refused
-            yield from self._abandon(refused)
-            raise
+                raise unknown_for_ever(f"the broker no longer remembers it: {refused}") from refused
+            if self._is_unanswered and not decides(refused):
+                raise unknown(UNDECIDED, refused) from refused
+            ended = yield from self._abandon(refused)
+            raise ended from ended.__cause__
         if found.already and found.digest != self._token:
             raise self._key_shared(found)
         self.key.version += 1
         self._free_key(may_be_ending=False)
         return found.commit_sequence
 
+    def _note_unanswered(self) -> None:
+        """Note that the broker may have carried out a request for the commit that it did not answer."""
+        self._is_unanswered = True
+
     def _key_shared(self, found: joint.Committed) -> Exception:
         """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
         sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
-            return UnavailableError(
-                f"it is not known whether the transaction is committed: {sharing} a later version"
-            )
-        return self._fail(_aborted(f"{sharing} version {self.key.version}"))
+            return unknown_for_ever(f"{sharing} a later version")
+        return self._fail(aborted(f"{sharing} version {self.key.version}"))
 
     def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
@@ -417,22 +429,19 @@ class Writing:
             raise (yield from self._abandon(None))
 
     def _overdue(self) -> RefusedError:
-        return _aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
+        return aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
     def _or_abort(self, steps: Steps[Result]) -> Steps[Result]:
-        """Run steps, and abort the transaction on any error. Convert UnavailableError to RefusedError: a retry cannot
-        help.
-        """
+        """Run steps, and abort the transaction on any error. The error is then that of the transaction."""
         try:
             return (yield from steps)
-        except UnavailableError as failure:
-            raise (yield from self._abandon(failure)) from failure
-        except RefusedError as refused:
-            if refused.code is not ErrorCode.topic_authorization_failed:
-                yield from self._abandon(refused)
-                raise
-            message = f"the transaction was begun with group={self.key.group!r}: {refused}"
-            raise (yield from self._abandon(RefusedError(refused.code, message))) from refused
+        except (UnavailableError, RefusedError) as failure:
+            cause: BaseException = failure
+            if isinstance(failure, RefusedError) and failure.code is ErrorCode.topic_authorization_failed:
+                message = f"the transaction was begun with group={self.key.group!r}: {failure}"
+                cause = RefusedError(failure.code, message)
+            ended = yield from self._abandon(cause)
+            raise ended from ended.__cause__
         except GeneratorExit:
             raise  # the shell has dropped the steps, so no request can be sent
         except BaseException as failure:
@@ -451,16 +460,12 @@ class Writing:
         """
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()
-            if not isinstance(cause, UnavailableError):
+            if not is_silence(cause):
                 with suppress(RefusedError, UnavailableError):
                     yield from self._ask_to_abort()
-        if not isinstance(cause, RefusedError):
-            failure = _aborted("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
-            failure.__cause__ = cause
-            return self._fail(failure)
-        if cause.code in LOST:
+        if isinstance(cause, RefusedError) and cause.code in LOST:
             self.is_key_free = False
-        return self._fail(cause)
+        return self._fail(failure_of(cause))
 
     def _fail(self, failure: FailureT, state: _State = _State.ABORTED) -> FailureT:
         self._state, self.failure = state, failure
@@ -485,7 +490,3 @@ class Writing:
         self.records = RecordBuffer()
         self._batches.clear()
         self._on_end(outcome)
-
-
-def _aborted(why: str) -> RefusedError:
-    return RefusedError(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")
