@@ -119,14 +119,13 @@ class Broker:
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, clock.wall_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.damage_log = DamageLog()
         self.tiering = self._make_tiering(directory)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
-        # The `reads` threads read log data that is not in the page cache, so that the event loop does not wait for the
-        # disk. The `messages` threads decode and encode long requests and responses.
+        # Beside the event loop: reads of log data that is not in the page cache, and the codec of long messages.
         self.read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
         self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
-        self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
@@ -236,6 +235,7 @@ class Broker:
             disk=self.disk,
             directory=directory,
             on_loaded=self.waiters.wake,
+            damage_log=self.damage_log,
             flush=self.flush,
             reserve=self.reserve,
             clock=self.clock,

@@ -1,4 +1,6 @@
-"""Log of damage and unreadable files that requests find: each error is logged once, however often clients retry."""
+"""Log of damage and unreadable files that requests find, or loads of remote segments for them: each error is logged once,
+however often clients retry.
+"""
 
 import logging
 from typing import Final
@@ -20,15 +22,20 @@ class DamageLog:
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first
 
-    def note(self, error: Exception) -> None:
-        """Log the error of a request if it reports damaged data or a disk error, and its message was not logged yet.
+    def note(self, error: Exception, failed: str = "a request cannot be served") -> None:
+        """Log an error if it reports damaged data or a disk error, and its message was not logged yet.
 
         Args:
             error: the error that the request is refused with. Its message names the file.
+            failed: what failed. The line of the log begins with it.
         """
         if not isinstance(error, DamageError | DiskError) or (message := str(error)) in self._logged:
             return
         if len(self._logged) == MESSAGES_MAX:
             del self._logged[next(iter(self._logged))]
         self._logged[message] = None
-        log.error("a request cannot be served: %s", message)
+        log.error("%s: %s", failed, message)
+
+    def forget(self, message: str) -> None:
+        """Log this message again if the error recurs: what it names was read without the error."""
+        self._logged.pop(message, None)

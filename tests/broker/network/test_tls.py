@@ -16,7 +16,10 @@ import trustme
 
 from stablelog.broker.apis import api_versions
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.network.connection import Connection
+from stablelog.broker.network.members import Limits
+from stablelog.broker.network.tls_listener import TlsListener
 from stablelog.broker.server import Server
 from stablelog.errors import UsageError
 from tests.broker.desk import frame, read_answer
@@ -299,6 +302,46 @@ def test_what_is_no_handshake_closes_its_connection_and_harms_no_other(
         run(conversation, new_loop)
     assert caplog.text.count("the TLS handshake failed") == 5
     assert "Traceback" not in caplog.text
+
+
+class Certificate:
+    """The certificates of a listener, as far as a handshake that fails needs them."""
+
+    def __init__(self, authority):
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(self.context)
+
+
+@pytest.mark.parametrize("count_max", [0, 10])
+def test_the_limits_are_read_once_for_a_connection_and_its_handshake(authority, new_loop, count_max, caplog):
+    read = []
+
+    def present_limits():
+        read.append(1)
+        return Limits(1 << 20, count_max, count_max, 10, 60_000, 60_000)
+
+    async def conversation():
+        failures, members = [], set()
+        listener = TlsListener(
+            Certificate(authority),
+            present_limits,
+            members,
+            Tasks(failures.append),
+            lambda _: asyncio.Protocol(),
+        )
+        await listener.open("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # until the listener closes
+        writer.close()
+        await until(lambda: not members)
+        listener.close()
+        assert not failures
+
+    run(conversation, new_loop)
+    assert len(read) == 1
+    assert "closing 127.0.0.1" in caplog.text
 
 
 def test_handshakes_count_as_connections(tmp_path, authority, new_loop):

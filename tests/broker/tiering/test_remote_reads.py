@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import THREADS, RemoteReads
@@ -50,7 +51,9 @@ class Life:
         self.requests, self.woken, self.failures = requests or Requests(), [], []
         self.cache = RangeCache(SimDisk(), Path("/cache"), 1 << 20, 0)
         tasks = Tasks(self.failures.append)
-        self.reads = RemoteReads(ObjectStore(self.requests), self.cache, tasks, self.woken.append)
+        self.reads = RemoteReads(
+            ObjectStore(self.requests), self.cache, tasks, self.woken.append, DamageLog()
+        )
 
     def run(self, conversation):
         async def life():
@@ -131,6 +134,29 @@ def test_a_failed_load_gives_its_error_for_a_moment_and_is_then_retried(error, r
     assert "test://store/a.log" in line
 
 
+def test_damage_that_comes_back_after_the_range_was_read_is_logged_again(monkeypatch, caplog):
+    monkeypatch.setattr("stablelog.broker.tiering.remote_reads.ERROR_S", 0)
+
+    async def conversation(life):
+        life.requests.gate.set()
+        for line_count in (1, 2):
+            life.requests.error = MissingError()
+            for _ in range(2):
+                with pytest.raises(DamageError, match=r"a\.log is missing"):
+                    await life.reads.load("p", NotLoadedError([ONE], 0))
+            life.requests.error = None
+            await life.reads.load("p", NotLoadedError([TWO], 0))
+            with pytest.raises(DamageError):
+                life.requests.error = MissingError()
+                await life.reads.load("p", NotLoadedError([ONE], 0))
+            assert len(lines(caplog)) == line_count, "another range of the object says nothing"
+            life.requests.error = None
+            await life.reads.load("p", NotLoadedError([ONE], 0))
+            life.cache.drop(ONE)
+
+    Life().run(conversation)
+
+
 def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.remote_reads.SLOW_S", 0.01)
 
@@ -146,7 +172,7 @@ def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
 
 def test_without_a_store_remote_reads_are_refused_by_the_name_of_the_setting():
     async def conversation(life):
-        reads = RemoteReads(None, life.cache, Tasks(life.failures.append), life.woken.append)
+        reads = RemoteReads(None, life.cache, Tasks(life.failures.append), life.woken.append, DamageLog())
         with pytest.raises(UnavailableError, match=r"stablelog\.remote\.url"):
             reads.request("p", NotLoadedError([ONE], 0))
         reads.read_ahead([ONE])

@@ -87,10 +87,6 @@ class TlsListener:
         self._accepting: list[asyncio.Task[None]] = []
         self.sockets: Sequence[socket.socket] = ()
 
-    @property
-    def _limits(self) -> Limits:
-        return self._present_limits()
-
     async def open(self, host: str, port: int) -> None:
         """Listen, and begin to accept connections.
 
@@ -134,9 +130,10 @@ class TlsListener:
             await asyncio.sleep(0)
 
     def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
-        reached = limit_reached(self._members, self._limits, host)
+        limits = self._present_limits()  # The limits of this connection until its handshake has ended.
+        reached = limit_reached(self._members, limits, host)
         if reached is not None:
-            self._limits.log_close(peer, reached)
+            limits.log_close(peer, reached)
             accepted.close()
             return
         accepted.setblocking(False)
@@ -145,17 +142,17 @@ class TlsListener:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:  # macOS refuses it if the client has closed the connection
-            self._limits.log_close(peer, _reason(error))
+            limits.log_close(peer, _reason(error))
             accepted.close()
             return
-        arrival = self._limits.arrive(host)
-        handshake = _Handshake(self._limits.listener, host, peer, accepted, self._limits.log_close)
+        arrival = limits.arrive(host)
+        handshake = _Handshake(limits.listener, host, peer, accepted, limits.log_close)
         self._members.add(handshake)
         handshake.task = self._tasks.start(
-            "handshake", lambda: self._shake(handshake, arrival), scope=handshake.scope
+            "handshake", lambda: self._shake(handshake, arrival, limits), scope=handshake.scope
         )
 
-    async def _shake(self, handshake: _Handshake, arrival: Arrival) -> None:
+    async def _shake(self, handshake: _Handshake, arrival: Arrival, limits: Limits) -> None:
         if arrival.delay_ms:
             try:
                 await asyncio.sleep(arrival.delay_ms / 1000)
@@ -165,7 +162,7 @@ class TlsListener:
         if arrival.why_closed is not None:
             self._members.discard(handshake)
             handshake.accepted.close()
-            self._limits.log_close(handshake.peer, arrival.why_closed)
+            limits.log_close(handshake.peer, arrival.why_closed)
             return
         handshake.is_begun = True  # from now on, the transport closes the socket
 
@@ -178,10 +175,10 @@ class TlsListener:
                 lambda: self._connect(on_made),
                 handshake.accepted,
                 ssl=self._tls.context,
-                ssl_handshake_timeout=self._limits.handshake_ms_max / 1000,
+                ssl_handshake_timeout=limits.handshake_ms_max / 1000,
             )
         except OSError as error:  # ssl.SSLError and the errors of a lost connection are OSErrors
-            self._limits.log_close(handshake.peer, f"the TLS handshake failed: {_reason(error)}")
+            limits.log_close(handshake.peer, f"the TLS handshake failed: {_reason(error)}")
         finally:
             self._members.discard(handshake)
 

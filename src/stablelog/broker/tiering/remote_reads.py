@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from stablelog.broker.damage_log import MESSAGES_MAX, DamageLog
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.store_failures import StoreFailures
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+FAILED = "a remote segment cannot be read"
 THREADS = 16  # The number of ranges that are loaded at a time. With chunks of 4 MiB, 64 MiB are in flight.
 ERROR_S = 1.0  # For this time after a failed load, reads of the range get its error.
 SLOW_S = 2.0  # After this time without an answer of the store, a fetch gets a retriable error.
@@ -54,6 +56,7 @@ class RemoteReads:
         store: the object store; None if the broker has none.
         cache: gets the loaded ranges.
         on_loaded: called with each partition that waits for a range when the load has ended.
+        damage_log: logs damaged objects. Requests that get the error of a load log it there, too.
 
     Attributes:
         loaded_size: bytes that the store has returned.
@@ -65,11 +68,15 @@ class RemoteReads:
         cache: RangeCache,
         tasks: Tasks,
         on_loaded: Callable[[Partition], None],
+        damage_log: DamageLog,
     ) -> None:
         self._store = store
         self._cache = cache
         self._tasks = tasks
         self._on_loaded = on_loaded
+        self._damage_log = damage_log
+        # The messages about ranges that were damaged at their last load, oldest first.
+        self._damaged: dict[ObjectRange, str] = {}
         self._loads: dict[ObjectRange, _Load] = {}
         self._failed: dict[ObjectRange, tuple[float, StablelogError]] = {}
         self._logged: set[str] = set()  # The keys whose failure was logged since their last success.
@@ -166,6 +173,7 @@ class RemoteReads:
         try:
             content = await in_thread(self._threads, self._cache.load, wanted, lambda: self._fetch(wanted))
             self._logged.discard(wanted.key)
+            self._damage_log.forget(self._damaged.pop(wanted, ""))
             return self._cache.put(wanted, content)
         except StablelogError as error:
             self._fail(wanted, error)
@@ -183,11 +191,16 @@ class RemoteReads:
         now_s = asyncio.get_running_loop().time()
         self._failed = {one: failed for one, failed in self._failed.items() if failed[0] > now_s}
         self._failed[wanted] = now_s + ERROR_S, error
-        if wanted.key not in self._logged and (
+        if isinstance(error, DamageError):
+            if wanted not in self._damaged and len(self._damaged) == MESSAGES_MAX:
+                del self._damaged[next(iter(self._damaged))]
+            self._damaged[wanted] = str(error)
+            self._damage_log.note(error, FAILED)
+        elif wanted.key not in self._logged and (
             not isinstance(error, StoreError) or self._failures.is_new(error)
         ):
             self._logged.add(wanted.key)
-            log.error("a remote segment cannot be read: %s", error)
+            log.error("%s: %s", FAILED, error)
 
     def _fetch(self, wanted: ObjectRange) -> Buffer:
         """Request a range from the store, and prove its bytes. Runs in a thread."""

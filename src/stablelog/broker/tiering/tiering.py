@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
@@ -41,6 +42,7 @@ class Tiering:
         directory: the data directory.
         flush: makes events of remote segments durable.
         reserve: tells whether the disk is full, and frees space for what the tiers record on the disk.
+        damage_log: logs damaged objects, once together with the requests that meet them.
         on_loaded: called with a partition when a load that a reader of it waits for has ended.
 
     Attributes:
@@ -62,6 +64,7 @@ class Tiering:
         flush: GroupFlush,
         reserve: DiskReserve,
         on_loaded: Callable[[Partition], None],
+        damage_log: DamageLog,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -83,7 +86,7 @@ class Tiering:
             config["stablelog.remote.cache.bytes"] if self._store is not None else 0,
             is_disk_full=lambda: reserve.is_full,
         )
-        self.reads = RemoteReads(self._store, self.cache, tasks, on_loaded)
+        self.reads = RemoteReads(self._store, self.cache, tasks, on_loaded, damage_log)
 
     def start(self, node_id: int) -> None:
         """Start a task that copies segments, if the broker has an object store."""
