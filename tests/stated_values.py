@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".txt")
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*.md")
+    for pattern in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*.md")
     for path in ROOT.glob(pattern)
 )
 WORDS = [
@@ -210,12 +210,30 @@ def tagged(field: str) -> int:
     return next(tag for tag, (name, _) in TAGS.items() if name == field)
 
 
+def api_count(*, is_own: bool) -> int:
+    """The number of APIs of Kafka's that the broker serves, or of its own."""
+    return sum((api.extension is not None) == is_own for api in APIS.values())
+
+
 def versions(name: str) -> range:
     """The versions of an API that the broker serves."""
     return next(APIS[key].served_versions for key in ApiKey if key.message_name == name)
 
 
-OWN = (default, valid, text, option, flag, parameter, octal, version, python_version, tagged, versions)
+OWN = (
+    default,
+    valid,
+    text,
+    option,
+    flag,
+    parameter,
+    octal,
+    version,
+    python_version,
+    tagged,
+    versions,
+    api_count,
+)
 BUILT_IN = (len, max, min, round, set, sorted, range, int, str)
 HELPERS = {
     **{one.__name__: one for one in (*OWN, *BUILT_IN)},
