@@ -12,15 +12,8 @@ from typing import Final
 
 from bench.contestants import OURS
 from bench.report import Section, Wanted
-from stablelog.security.acls import (
-    AclBinding,
-    Operation,
-    Pattern,
-    PatternType,
-    Permission,
-    ResourceType,
-)
 from stablelog.security.authorizer import Authorizer
+from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 
 RULE_COUNT: Final = 10_000
 FIRST_CHECKS: Final = 2_000

@@ -6,8 +6,8 @@ import pytest
 
 from bench import acls
 from bench.contestants import OURS
-from stablelog.security.acls import Operation, ResourceType
 from stablelog.security.authorizer import Authorizer
+from stablelog.wire.acls import Operation, ResourceType
 
 
 def test_first_and_cached_checks_are_measured():

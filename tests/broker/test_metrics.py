@@ -20,7 +20,7 @@ from stablelog.broker import metrics
 from stablelog.broker.loop.tasks import Scope
 from stablelog.client.connection import Connection
 from stablelog.errors import UnavailableError
-from stablelog.security.acls import AclBinding, Operation, Pattern, Permission, ResourceType
+from stablelog.wire.acls import AclBinding, Operation, Pattern, Permission, ResourceType
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.broker.security.test_logging_in import Client, on_desk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments

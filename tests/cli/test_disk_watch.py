@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import admin, consume, disk_watch, produce, record_reader, record_writer
+from stablelog.cli import consume, disk_watch, librdkafka, produce, record_reader, record_writer
 from stablelog.errors import DiskError, UnavailableError
 from tests.full_disk import served
 from tests.waiting import until
@@ -65,7 +65,7 @@ def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypat
     monkeypatch.setattr(record_writer, "FLUSH_MARGIN_S", 1)
     monkeypatch.setattr(record_writer, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(produce, "TIMEOUT_S", 1.0)
-    monkeypatch.setattr(admin, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(librdkafka, "TIMEOUT_S", 1.0)
     broker.fill()
     for transactional_id in (None, "me"):
         with pytest.raises(UnavailableError, match=f"the disk of {broker.bootstrap} is full"):
@@ -153,7 +153,7 @@ def test_a_command_that_fails_does_not_wait_for_what_the_broker_says_of_its_disk
 
 
 def test_an_interrupt_inside_a_call_of_the_client_library_is_an_interrupt():
-    with pytest.raises(KeyboardInterrupt), admin.interrupts():
+    with pytest.raises(KeyboardInterrupt), librdkafka.interrupts():
         raise SystemError("poll returned a result with an exception set") from KeyboardInterrupt()
-    with pytest.raises(SystemError), admin.interrupts():
+    with pytest.raises(SystemError), librdkafka.interrupts():
         raise SystemError("another fault")

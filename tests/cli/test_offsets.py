@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import stablelog
 from stablelog.cli.offsets import OFFSET_MAX, OffsetSpec, find_offsets, parse_offset
 from stablelog.errors import UnavailableError
 from tests.cli.test_cli import opened
@@ -70,9 +71,11 @@ def topic(stablelog_broker):
 
 
 def test_offsets_are_found_between_the_beginning_and_the_end(stablelog_broker, topic):
+    admin = stablelog.connect(stablelog_broker.bootstrap).admin
+
     def found(text, isolation="read_committed"):
         spec = parse_offset(text, "--offset")
-        return find_offsets(stablelog_broker.bootstrap, spec, [(topic, 0)], isolation)[topic, 0]
+        return find_offsets(admin, spec, [(topic, 0)], isolation)[topic, 0]
 
     assert found("earliest") == (3, 3, 10)
     assert found("latest") == (10, 3, 10)
@@ -80,5 +83,5 @@ def test_offsets_are_found_between_the_beginning_and_the_end(stablelog_broker, t
     assert [found(text).offset for text in ("0", "5", "99", "-2", "-99")] == [3, 5, 10, 8, 3]
     assert [found(text).offset for text in ("@0", "@1049", "@1050", "@99999999999999")] == [3, 5, 5, 10]
     spec = parse_offset("-1", "--offset")
-    both = find_offsets(stablelog_broker.bootstrap, spec, [(topic, 0), (topic, 1)], "read_committed")
+    both = find_offsets(admin, spec, [(topic, 0), (topic, 1)], "read_committed")
     assert both == {(topic, 0): (9, 3, 10), (topic, 1): (0, 0, 0)}

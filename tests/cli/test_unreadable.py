@@ -92,7 +92,7 @@ def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, grou
 def test_only_an_offline_or_damaged_partition_is_given_up(monkeypatch, why, is_lasting):
     """A recovery, and the proof of large segments, may take longer than a reader waits."""
     watch = PartitionWatch("nowhere:1", "t", [0], {0: 0}, "read_committed")
-    monkeypatch.setattr(partition_watch, "without_leader", lambda _cluster, _topics: {("t", 0): why})
+    monkeypatch.setattr(partition_watch, "leaderless", lambda _cluster, _topic: {("t", 0): why})
     assert watch.state() == f"t-0 is {why}"
     assert (watch.given_up(0) is not None) == is_lasting
 
@@ -143,10 +143,10 @@ def test_consume_that_follows_says_what_it_waits_for_and_goes_on_waiting(broker)
 def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
     faults = [{("t", 1): OFFLINE}, {("t", 1): OFFLINE}, {}]
 
-    def without_leader(_cluster, _topics):
+    def leaderless(_cluster, _topic):
         return faults.pop(0) if len(faults) > 1 else {}
 
-    monkeypatch.setattr(partition_watch, "without_leader", without_leader)
+    monkeypatch.setattr(partition_watch, "leaderless", leaderless)
     with PartitionWatch("here:1", "t", [0, 1], {}, "read_committed") as watch:
         until(lambda: len(told) == 2, "it is told")
         assert watch.given_up(0.0) is None

@@ -13,6 +13,7 @@ import stablelog
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, Frames
 from stablelog.client.core.keys import WriterKey
+from stablelog.client.core.partitions import fetch
 from stablelog.client.core.steps import Pause
 from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RetriableError
@@ -126,7 +127,7 @@ def test_a_client_above_a_quota_waits_before_its_next_request_to_the_broker():
     shell = ModelShell(broker, note)
     broker.write_outside(0, [b"x"])
     broker.throttle_ms = 12_000  # longer than a client waits for a response
-    fetched = shell.run(Cluster(ADDRESS, deadline_s=30).fetch(TOPIC, 0, 0))
+    fetched = shell.run(fetch(Cluster(ADDRESS, deadline_s=30), TOPIC, 0, 0))
     assert fetched.records
     times = [time for key, time in sent if key is not None]
     assert all(later - earlier >= 12 for earlier, later in itertools.pairwise(times))

@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.client.transaction_state import describe_transaction
+from stablelog.client.connection import run
+from stablelog.client.core.admin.transactions import describe_at
 from stablelog.errors import RefusedError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import JointChild
@@ -64,7 +65,7 @@ class Child:
         """Its id, producer id and epoch. confluent-kafka does not tell, the coordinator does."""
         with Cluster(self.address, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.coordinator(self.id)
-            found = describe_transaction(connection, self.id)
+            found = run(describe_at(connection, self.id))
         return self.id, found.producer_id, found.producer_epoch
 
 

@@ -13,7 +13,6 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.client.core import cluster as core
 from stablelog.client.core import reading
 from stablelog.client.core.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
@@ -144,14 +143,14 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
     client, topics, monkeypatch, cut
 ):
     write(client, topics, "whole")
-    fetch = core.Cluster.fetch
+    fetch = reading.fetch
 
-    def fetch_nothing(self, *arguments, **named):
-        fetched = yield from fetch(self, *arguments, **named)
+    def fetch_nothing(*arguments, **named):
+        fetched = yield from fetch(*arguments, **named)
         return dataclasses.replace(fetched, records=memoryview(b""))
 
     with monkeypatch.context() as patched:
-        patched.setattr(core.Cluster, "fetch", fetch_nothing)
+        patched.setattr(reading, "fetch", fetch_nothing)
         with pytest.raises(UnavailableError, match=r"returns no records at offset 3, .* that ends at 5"):
             list(client.read(topics, cut=cut, wait=0))
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8

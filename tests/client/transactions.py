@@ -10,11 +10,12 @@ from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.connection import run
+from stablelog.client.core.admin.transactions import describe_at
 from stablelog.client.core.positions import Position
 from stablelog.client.native import Client
 from stablelog.client.responses import RetriableError
 from stablelog.client.transaction import Transaction
-from stablelog.client.transaction_state import describe_transaction
 from stablelog.errors import RefusedError
 from tests.clients.drivers import unique
 
@@ -84,7 +85,7 @@ def state_of(bootstrap, transactional_id):
     with Cluster(bootstrap, timeout_s=SILENCE_S) as cluster:
         connection = cluster.coordinator(transactional_id)
         try:
-            return describe_transaction(connection, transactional_id).transaction_state
+            return run(describe_at(connection, transactional_id)).state
         except RefusedError:
             return "Gone"
 

@@ -6,7 +6,6 @@ Answers are plain lists and dicts, as they stand in JSON.
 import functools
 import hashlib
 import json
-from datetime import timedelta
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (
@@ -26,9 +25,9 @@ from stablelog.batch.records import decode_records
 from stablelog.client import joint
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.commits import describe_commits
-from stablelog.client.connection import Connection
+from stablelog.client.connection import Connection, run
+from stablelog.client.core.admin.transactions import describe_at
 from stablelog.client.cuts import describe_cut
-from stablelog.client.transaction_state import describe_transaction
 from tests.clients.drivers import EVERY_ACL
 from tests.clients.reading import read_to_end
 from tests.java.load import TIMEOUT_S, settings
@@ -316,14 +315,12 @@ def transaction_states(connection):
 
 def described(connection, transactional_id):
     """The state of one id."""
-    found = describe_transaction(connection, transactional_id)
+    found = run(describe_at(connection, transactional_id))
     return {
-        "state": found.transaction_state,
+        "state": found.state,
         "producer": [found.producer_id, found.producer_epoch],
-        "timeout_ms": found.transaction_timeout // timedelta(milliseconds=1),
-        "partitions": sorted(
-            f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions
-        ),
+        "timeout_ms": found.timeout_ms,
+        "partitions": sorted(f"{topic}-{index}" for topic, index in found.partitions),
     }
 
 

@@ -16,7 +16,7 @@ from kio.serial import entity_reader, entity_writer
 
 from peers import apache_kafka
 from stablelog.broker.security.access import every_operation
-from stablelog.security.acls import ResourceType
+from stablelog.wire.acls import ResourceType
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import PREFIX, message_class
 from tests.broker.apis.rights_cases import CASES, SUBSCRIBED, Names

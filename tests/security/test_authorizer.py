@@ -5,8 +5,9 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.security.acls import (
-    SUPPORTED_OPERATIONS,
+from stablelog.security.acls import SUPPORTED_OPERATIONS, bits
+from stablelog.security.authorizer import CACHED_COUNT_MAX, EVERYTHING, Authorizer
+from stablelog.wire.acls import (
     AclBinding,
     AclFilter,
     Operation,
@@ -14,9 +15,7 @@ from stablelog.security.acls import (
     PatternType,
     Permission,
     ResourceType,
-    bits,
 )
-from stablelog.security.authorizer import CACHED_COUNT_MAX, EVERYTHING, Authorizer
 
 OPERATIONS = [operation for operation in Operation if operation >= Operation.ALL]
 ASKED = [operation for operation in OPERATIONS if operation is not Operation.ALL]

@@ -13,7 +13,6 @@ from stablelog.security.quotas.entities import (
     Component,
     Entity,
     Part,
-    QuotaKey,
     altered,
     check_filter,
     entity_of,
@@ -21,6 +20,7 @@ from stablelog.security.quotas.entities import (
 )
 from stablelog.security.quotas.rates import THROTTLE_MS_MAX, Rate, Sensors, TokenBucket, Windows
 from stablelog.security.quotas.table import LEVELS, QuotaTable
+from stablelog.wire.quotas import QuotaKey
 from tests.scale import examples
 
 DEFAULT, ABSENT = Part.DEFAULT, Part.ABSENT

@@ -3,22 +3,18 @@
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import product
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import typer
-from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
-from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
-from kio.schema.describe_acls.v3.request import DescribeAclsRequest
-from kio.schema.errors import ErrorCode
-from kio.static.primitive import i8
 
-from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import AsJson, Execute, command_app, examples
-from stablelog.cli.output import counted, done, fail, show, show_plan
-from stablelog.client.connection import Connection
-from stablelog.client.responses import in_text
+from stablelog.cli.output import counted, done, show, show_plan
+from stablelog.client.admin import Admin
 from stablelog.errors import UsageError
-from stablelog.security.acls import (
+from stablelog.security.acls import check_binding
+from stablelog.security.principal import parse_principal
+from stablelog.wire.acls import (
     CLUSTER_NAME,
     WILDCARD,
     AclBinding,
@@ -28,9 +24,7 @@ from stablelog.security.acls import (
     PatternType,
     Permission,
     ResourceType,
-    check_binding,
 )
-from stablelog.security.principal import parse_principal
 
 app = command_app("List, add and remove ACLs.")
 
@@ -152,47 +146,9 @@ def _filters(
     ]
 
 
-def _numbers(asked: AclFilter) -> dict[str, Any]:
-    """The fields of a filter, as requests name them."""
-    return {
-        "resource_type_filter": i8(asked.resource_type),
-        "resource_name_filter": asked.name,
-        "pattern_type_filter": i8(asked.pattern_type),
-        "principal_filter": asked.principal,
-        "host_filter": asked.host,
-        "operation": i8(asked.operation),
-        "permission_type": i8(asked.permission),
-    }
-
-
-def _check(code: ErrorCode, what: str, message: str | None) -> None:
-    """End the command if the error code of a response is not `none`."""
-    if code is not ErrorCode.none:
-        fail(f"{what}: {message or in_text(code)}")
-
-
-def _found(client: Connection, filters: Iterable[AclFilter]) -> list[AclBinding]:
+def _found(admin: Admin, filters: Iterable[AclFilter]) -> list[AclBinding]:
     """Return the ACLs that a filter selects, sorted, each once."""
-    found: set[AclBinding] = set()
-    for asked in filters:
-        response = client.ask(DescribeAclsRequest(**_numbers(asked)))
-        _check(response.error_code, "listing ACLs", response.error_message)
-        found.update(
-            AclBinding(
-                Pattern(
-                    ResourceType(resource.resource_type),
-                    resource.resource_name,
-                    PatternType(resource.pattern_type),
-                ),
-                acl.principal,
-                acl.host,
-                Operation(acl.operation),
-                Permission(acl.permission_type),
-            )
-            for resource in response.resources
-            for acl in resource.acls
-        )
-    return sorted(found)
+    return sorted({binding for asked in filters for binding in admin.acls.list(asked)})
 
 
 def _rows(bindings: Iterable[AclBinding]) -> list[tuple[str, ...]]:
@@ -233,8 +189,7 @@ def list_acls(
     """List the ACLs, or those that the options name."""
     resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
     filters = _filters(resources, pattern, principals, hosts, operations, allow=allow, deny=deny)
-    with connect(broker.reach()) as client:
-        show("ACLs", COLUMNS, _rows(_found(client, filters)), as_json=as_json)
+    show("ACLs", COLUMNS, _rows(_found(broker.admin(), filters)), as_json=as_json)
 
 
 def _wanted(
@@ -337,30 +292,11 @@ def add(
             check_binding(binding)
         except ValueError as invalid:
             raise UsageError(str(invalid)) from invalid
-    _create(broker, bindings)
+    broker.admin().acls.add(bindings)
     if as_json:
         show("ACLs", COLUMNS, _rows(bindings), as_json=True)
     else:
         done(f"added {counted(len(bindings), 'ACL')}", as_json=False)
-
-
-def _create(broker: Broker, bindings: Sequence[AclBinding]) -> None:
-    creations = tuple(
-        AclCreation(
-            resource_type=i8(pattern.resource_type),
-            resource_name=pattern.name,
-            resource_pattern_type=i8(pattern.pattern_type),
-            principal=principal,
-            host=host,
-            operation=i8(operation),
-            permission_type=i8(permission),
-        )
-        for pattern, principal, host, operation, permission in bindings
-    )
-    with connect(broker.reach()) as client:
-        response = client.ask(CreateAclsRequest(creations=creations))
-    for binding, result in zip(bindings, response.results, strict=True):
-        _check(result.error_code, f"adding the ACL {binding}", result.error_message)
 
 
 @app.command(
@@ -391,16 +327,8 @@ def remove(
     if not (resources.named() or pattern or principals or hosts or operations or allow or deny):
         raise UsageError("name the ACLs to remove, such as by --principal or --topic")
     filters = _filters(resources, pattern, principals, hosts, operations, allow=allow, deny=deny)
-    with connect(broker.reach()) as client:
-        found = _found(client, filters)
-        if execute:
-            _delete(client, filters)
+    admin = broker.admin()
+    found = _found(admin, filters)
+    if execute:
+        admin.acls.remove(filters)
     show_plan("ACLs to remove", COLUMNS, _rows(found), is_executed=execute, as_json=as_json, items="acls")
-
-
-def _delete(client: Connection, filters: Sequence[AclFilter]) -> None:
-    request = DeleteAclsRequest(filters=tuple(DeleteAclsFilter(**_numbers(asked)) for asked in filters))
-    for result in client.ask(request).filter_results:
-        _check(result.error_code, "removing ACLs", result.error_message)
-        for acl in result.matching_acls:
-            _check(acl.error_code, f"removing an ACL of {acl.principal}", acl.error_message)

@@ -21,12 +21,18 @@ from stablelog.cli.profiles import read_profile
 from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from stablelog.client.admin import Admin
+    from stablelog.client.cluster import Cluster
+    from stablelog.client.cluster_pool import ClusterPool
     from stablelog.client.connection import Connection
 
 BOOTSTRAP: Final = "127.0.0.1:9092"
 TIMEOUT_S: Final = 2.0  # from the start of the command
 # A broker may take this long to answer, however long the start of the command took on a loaded machine.
 WAIT_MIN_S: Final = 0.5
+DEADLINE_S: Final = (
+    10.0  # how long a broker that was reached may take to carry out a request, unless --timeout is greater
+)
 PAUSE_S: Final = 0.1  # between two attempts to reach one address
 
 Bootstrap = Annotated[
@@ -93,6 +99,7 @@ class Broker:
         self.timeout_s = timeout_s
         self.wait_s = max(timeout_s - spent_s, min(timeout_s, WAIT_MIN_S))
         self._is_reached = False
+        self._clusters: ClusterPool[Cluster] | None = None  # made by `admin`
 
     @classmethod
     def named(
@@ -138,6 +145,29 @@ class Broker:
             self.addresses.sort(key=lambda address: address != answering)
             self._is_reached = True
         return ",".join(self.addresses)
+
+    def admin(self) -> "Admin":
+        """Wait until one address answers, and return what administers the cluster. `close` closes its connections.
+
+        Raises:
+            NoBrokerError, AuthenticationError, UsageError: as `reach`.
+        """
+        bootstrap = self.reach()
+        # Imported here to keep the help of commands fast.
+        from stablelog.client.admin import Admin
+        from stablelog.client.cluster import Cluster
+        from stablelog.client.cluster_pool import ClusterPool
+
+        if self._clusters is None:
+            deadline_s = max(DEADLINE_S, self.timeout_s)
+            security = login.security()
+            self._clusters = ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline_s, security=security))
+        return Admin(self._clusters)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._clusters is not None:
+            self._clusters.close()
 
     def _answering(self) -> str:
         """Return the first address that answers. Each address has its own thread, because an address may be silent, and
@@ -238,7 +268,11 @@ def with_broker(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         given = [options.pop(name, None) for name in _OPTIONS]
-        command(*arguments, broker=Broker.named(*given), **options)
+        broker = Broker.named(*given)
+        try:
+            command(*arguments, broker=broker, **options)
+        finally:
+            broker.close()
 
     signature = inspect.signature(command)
     parameters = [one for one in signature.parameters.values() if one.name != "broker"]

@@ -3,20 +3,20 @@
 from typing import Annotated, Final
 
 import typer
-from confluent_kafka.admin import ResourceType
 
-from stablelog.cli.admin import cluster, configs_of, known_topic
+from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, print_json, print_table
+from stablelog.client.core.admin.configs import Source
 
-# The sources of a setting in DescribeConfigs.
+# The sources of a setting, in words.
 SOURCES: Final = {
-    1: "topic",
-    2: "dynamic broker",
-    3: "dynamic default",
-    4: "static broker",
-    5: "default",
+    Source.TOPIC: "topic",
+    Source.DYNAMIC_BROKER: "dynamic broker",
+    Source.DYNAMIC_DEFAULT_BROKER: "dynamic default",
+    Source.STATIC_BROKER: "static broker",
+    Source.DEFAULT: "default",
 }
 
 app = command_app("Show the settings of the broker and of topics.")
@@ -42,18 +42,19 @@ def show(
     broker: Broker,
 ) -> None:
     """Show the settings of the broker or of a topic, each with its source."""
-    bootstrap = broker.reach()
+    admin = broker.admin()
     if topic is None:
-        name, kind = str(min(cluster(bootstrap).brokers)), ResourceType.BROKER
+        name = str(min(admin.brokers.list()))
         what = f"broker {name}"
+        found = admin.configs.describe("broker", name)
     else:
-        known_topic(bootstrap, topic)
-        name, kind, what = topic, ResourceType.TOPIC, f"topic {topic}"
-    entries = configs_of(bootstrap, kind, name, f"settings of {what}")
+        known_topic(admin, topic)
+        what = f"topic {topic}"
+        found = admin.configs.describe("topic", topic)
     rows = sorted(
-        (entry.name, entry.value, SOURCES.get(entry.source, "unknown"))
-        for entry in entries.values()
-        if not changed or SOURCES.get(entry.source) != "default"
+        (config.name, config.value, SOURCES.get(config.source, "unknown"))
+        for config in found.values()
+        if not changed or config.source is not Source.DEFAULT
     )
     columns = ("setting", "value", "source")
     if as_json:

@@ -9,15 +9,17 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
-from stablelog.cli.admin import chosen_partitions, interrupts, quiet
+from stablelog.cli.admin import chosen_partitions
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch
+from stablelog.cli.librdkafka import interrupts, quiet
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Partitions, command_app, examples
 from stablelog.cli.output import fail
-from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
+from stablelog.cli.partition_watch import PartitionWatch, without_leader
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
 from stablelog.cli.record_reader import Reader
+from stablelog.client.admin import Admin
 
 # The offsets that librdkafka finds itself, so that a partition without a leader can have them, too.
 OF_LIBRDKAFKA = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
@@ -64,9 +66,9 @@ def consume(
     """Print the records of a topic up to its end. With --follow, wait for new records at the end."""
     spec = _check(isolation, start, partitions, group)
     render = _render(form, as_json=as_json)
-    bootstrap = broker.reach()
-    chosen = chosen_partitions(bootstrap, topic, partitions)
-    places = _places(bootstrap, topic, chosen, spec, isolation) if group is None else []
+    admin, bootstrap = broker.admin(), broker.reach()
+    chosen = chosen_partitions(admin, topic, partitions)
+    places = _places(admin, topic, chosen, spec, isolation) if group is None else []
     settings = {
         "group.id": group or "stablelog-cli",
         "isolation.level": isolation,
@@ -179,14 +181,14 @@ def _joined(
 
 
 def _places(
-    bootstrap: str, topic: str, partitions: list[int], spec: OffsetSpec, isolation: str
+    admin: Admin, topic: str, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> list[TopicPartition]:
     """Return the start offset of each partition: the offset that `spec` names, but at most the partition's end
     offset.
     """
     if spec.kind in OF_LIBRDKAFKA:
         return [TopicPartition(topic, index, OF_LIBRDKAFKA[spec.kind]) for index in partitions]
-    unavailable = unavailable_partitions(bootstrap, [topic])
+    unavailable = without_leader(admin.topics.list(internal=True), [topic])
     served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
     missing = [index for index in partitions if (topic, index) in unavailable]
     if missing and spec.kind != "offset":
@@ -194,7 +196,7 @@ def _places(
         fail(
             f"--offset cannot be found in {topic}-{missing[0]}, which is {why}. Name other partitions with --partition"
         )
-    found = find_offsets(bootstrap, spec, served, isolation)
+    found = find_offsets(admin, spec, served, isolation)
     end_max = max((at.end for at in found.values()), default=0)
     if spec.kind == "offset" and spec.value > end_max and not missing:
         fail(f"--offset {spec.value} is not valid: {topic} ends at offset {end_max}")

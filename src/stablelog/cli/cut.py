@@ -33,11 +33,12 @@ def cut(
     """Show a cut: a commit sequence R, and one offset for each partition. A reader up to these offsets gets exactly the
     transactions with a commit sequence up to R. The command also shows the commit markers that are not written yet.
     """
+    admin = broker.admin()
     bootstrap = broker.reach()
     for topic in topics:
         # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until
         # its deadline.
-        known_topic(bootstrap, topic)
+        known_topic(admin, topic)
     with Cluster(bootstrap, security=security()) as cluster:
         found = describe_cut(cluster, topics, at)
     offsets = [(topic, partition, offset) for (topic, partition), offset in found.offsets.items()]

@@ -1,25 +1,27 @@
 """`stablelog groups`: list, describe, reset and delete consumer groups."""
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
-from confluent_kafka import TopicPartition as KafkaPartition
+from kio.schema.errors import ErrorCode
 
-from stablelog.cli.admin import administer, chosen_partitions, cluster, end_offsets
-from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.admin import chosen_partitions, start_and_end
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.lag import visible_end
 from stablelog.cli.login import security
 from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
-from stablelog.cli.partition_watch import unavailable_partitions
-from stablelog.cli.transactions import held_by, open_in_topic
+from stablelog.cli.partition_watch import without_leader
+from stablelog.cli.transactions import held_by, open_transactions
+from stablelog.client.admin import Admin
 from stablelog.client.cluster import Cluster
-from stablelog.errors import StablelogError
+from stablelog.client.core.admin.groups import DEAD
+from stablelog.errors import RefusedError, StablelogError
 from stablelog.types import TopicPartition
 
 HAS_MEMBERS: Final = "group {group!r} has members: stop them first"
@@ -36,30 +38,18 @@ app = command_app("List, describe, reset and delete consumer groups.")
 @with_broker
 def list_groups(as_json: AsJson = False, *, broker: Broker) -> None:
     """List the groups, with their kind and state."""
-    bootstrap = broker.reach()
-    listed = administer(bootstrap, lambda admin: admin.list_consumer_groups(), "listing groups")
-    rows = sorted((group.group_id, _word(group.type), _word(group.state)) for group in listed.valid)
+    rows = [(group.group_id, group.group_type, _word(group.state)) for group in broker.admin().groups.list()]
     show("groups", ("group", "kind", "state"), rows, as_json=as_json)
 
 
-def _word(value: Any) -> str:
-    """Return the name of a kind or a state in lower case; empty if there is none."""
-    return value.name.lower() if value is not None else ""
+def _word(state: str) -> str:
+    """Return Kafka's name of a state in lower case, with _ between words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state).lower()
 
 
-def _describe(bootstrap: str, group: str) -> Any:
-    return administer(
-        bootstrap, lambda admin: admin.describe_consumer_groups([group])[group], f"group {group}"
-    )
-
-
-def _committed(bootstrap: str, group: str) -> dict[TopicPartition, int]:
+def _committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
     """Return the offsets that a group has committed."""
-    wanted = [ConsumerGroupTopicPartitions(group)]
-    found = administer(
-        bootstrap, lambda admin: admin.list_consumer_group_offsets(wanted)[group], f"offsets of {group}"
-    )
-    return {(at.topic, at.partition): at.offset for at in found.topic_partitions if at.offset >= 0}
+    return {target: at.offset for target, at in admin.groups.offsets(group).items()}
 
 
 class Lag(NamedTuple):
@@ -83,17 +73,20 @@ class Lag(NamedTuple):
 
 
 def _lags(
-    bootstrap: str, targets: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+    admin: Admin,
+    bootstrap: str,
+    targets: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    unavailable: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, Lag]:
     """Return the lag of each partition. A partition without a committed offset is read from its start."""
-    unavailable = unavailable_partitions(bootstrap, {topic for topic, _ in targets})
     served = [target for target in targets if target not in unavailable]
-    marks = end_offsets(bootstrap, served, "read_uncommitted")
-    stable = end_offsets(bootstrap, served, "read_committed")
-    held = sorted({topic for topic, index in served if marks[topic, index][1] > stable[topic, index][1]})
-    holders = _holders(
-        bootstrap, {topic: [index for name, index in served if name == topic] for topic in held}
-    )
+    marks = start_and_end(admin, served, "read_uncommitted")
+    stable = start_and_end(admin, served, "read_committed")
+    holders: dict[TopicPartition, str] = {}
+    held = [target for target in served if marks[target][1] > stable[target][1]]
+    with contextlib.suppress(RefusedError):  # the user may not see the transactions
+        holders = {target: held_by(found) for target, found in open_transactions(admin, held).items()}
     found = {target: Lag(unavailable=why) for target, why in unavailable.items() if target in targets}
     with Cluster(bootstrap, deadline_s=LOOK_S, security=security()) as client:
         for target in served:
@@ -108,41 +101,28 @@ def _lags(
     return found
 
 
-def _holders(bootstrap: str, topics: Mapping[str, list[int]]) -> dict[TopicPartition, str]:
-    """Return the transaction that holds back the readers of each of these partitions, if the user may see it."""
-    found: dict[TopicPartition, str] = {}
-    with connect(bootstrap) as client:
-        for topic, partitions in topics.items():
-            with contextlib.suppress(StablelogError):
-                for index, transactions in open_in_topic(client, topic, partitions).items():
-                    found[topic, index] = held_by(transactions)
-    return found
-
-
 @app.command(epilog=examples("stablelog groups describe billing"))
 @with_broker
 def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the members, offsets and lag of a group, and what holds back its consumers. The lag ends at the last record
     that a read-committed consumer can read.
     """
-    bootstrap = broker.reach()
-    described = _describe(bootstrap, group)
-    committed = _committed(bootstrap, group)
-    if described.state.name == "DEAD" and not committed:
+    admin = broker.admin()
+    described = admin.groups.describe(group)
+    committed = _committed(admin, group)
+    if described.state == DEAD and not committed:
         fail(f"there is no group {group!r}")
-    owners = {
-        (at.topic, at.partition): member
-        for member in described.members
-        for at in member.assignment.topic_partitions
-    }
+    owners = {target: member for member in described.members for target in member.partitions}
     topics = {topic for topic, _ in committed.keys() | owners.keys()}
-    known = cluster(bootstrap).topics
+    known = admin.topics.list(internal=True)
     targets = sorted(
         committed.keys()
         | owners.keys()
         | {(name, index) for name in topics & known.keys() for index in known[name].partitions}
     )
-    lags = _lags(bootstrap, targets, committed)
+    # A topic that the user may not describe is not in the list, and may be there.
+    unavailable = without_leader(known, topics)
+    lags = _lags(admin, broker.reach(), targets, committed, unavailable)
     rows = []
     for target in targets:
         lag, member = lags[target], owners.get(target)
@@ -160,7 +140,7 @@ def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
         "host",
         "unavailable",
     )
-    state, kind, count = _word(described.state), _word(described.type), len(described.members)
+    state, kind, count = _word(described.state), described.group_type, len(described.members)
     if as_json:
         print_json(
             {
@@ -208,12 +188,12 @@ def reset(
     if partitions and len(topics or ()) != 1:
         fail("--partition needs one --topic")
     spec = parse_offset(to, "--to") if to is not None else None
-    bootstrap = broker.reach()
-    if _describe(bootstrap, group).members:
+    admin = broker.admin()
+    if admin.groups.describe(group).members:
         fail(HAS_MEMBERS.format(group=group))
-    committed = _committed(bootstrap, group)
+    committed = _committed(admin, group)
     targets = sorted(
-        [(topic, index) for topic in topics for index in chosen_partitions(bootstrap, topic, partitions)]
+        [(topic, index) for topic in topics for index in chosen_partitions(admin, topic, partitions)]
         if topics
         else committed
     )
@@ -221,9 +201,9 @@ def reset(
         targets = [target for target in targets if target in committed]
     if not targets:
         fail(f"group {group!r} has no committed offsets there: name its topics with --topic, and use --to")
-    unavailable = unavailable_partitions(bootstrap, {topic for topic, _ in targets})
+    unavailable = without_leader(admin.topics.list(internal=True), {topic for topic, _ in targets})
     served = [target for target in targets if target not in unavailable]
-    found = find_offsets(bootstrap, spec or OffsetSpec("earliest"), served, "read_committed")
+    found = find_offsets(admin, spec or OffsetSpec("earliest"), served, "read_committed")
     new = {
         target: _shifted(at, committed[target] + shift) if shift is not None else at.offset
         for target, at in found.items()
@@ -232,7 +212,7 @@ def reset(
         if spec is not None and spec.kind == "offset" and at.offset != spec.value:
             say(f"{topic}-{index} has no offset {spec.value}: its offsets are {at.start} to {at.end}")
     if execute and new:
-        _commit(bootstrap, group, new)
+        _commit(admin, group, new)
     rows = [(*target, committed.get(target), new.get(target), unavailable.get(target)) for target in targets]
     columns = ("topic", "partition", "offset", "new offset", "unavailable")
     title = f"new offsets of group {group}"
@@ -244,39 +224,30 @@ def _shifted(found: Found, offset: int) -> int:
     return max(min(offset, found.end), found.start)
 
 
-def _commit(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def _commit(admin: Admin, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets for a group without members.
 
     Raises:
         UnavailableError: an offset was not committed.
     """
-    wanted = [
-        ConsumerGroupTopicPartitions(
-            group, [KafkaPartition(*target, offset) for target, offset in offsets.items()]
-        )
-    ]
-    committed = administer(
-        bootstrap, lambda admin: admin.alter_consumer_group_offsets(wanted)[group], f"offsets of {group}"
-    )
-    for at in committed.topic_partitions:
-        if at.error is not None and at.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+    try:
+        admin.groups.commit_offsets(group, offsets)
+    except RefusedError as refused:
+        if refused.code == ErrorCode.unknown_member_id:
             fail(HAS_MEMBERS.format(group=group))  # a member has joined since the group was described
-        if at.error is not None:
-            fail(f"the offset of {at.topic}-{at.partition} was not committed: {at.error.str()}")
+        raise
 
 
 @app.command(epilog=examples("stablelog groups delete billing"))
 @with_broker
 def delete(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a group that has no members."""
-    bootstrap = broker.reach()
-    administer(
-        bootstrap,
-        lambda admin: admin.delete_consumer_groups([group])[group],
-        f"deleting {group}",
-        {
-            KafkaError.GROUP_ID_NOT_FOUND: f"there is no group {group!r}",
-            KafkaError.NON_EMPTY_GROUP: IN_USE.format(group=group),
-        },
-    )
+    try:
+        broker.admin().groups.delete(group)
+    except RefusedError as refused:
+        if refused.code == ErrorCode.group_id_not_found:
+            fail(f"there is no group {group!r}")
+        if refused.code == ErrorCode.non_empty_group:
+            fail(IN_USE.format(group=group))
+        raise
     done(f"deleted {group}", as_json=as_json, group=group)

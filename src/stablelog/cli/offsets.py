@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
-from stablelog.cli.login import security
 from stablelog.cli.output import fail
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.admin import Admin
+from stablelog.client.cluster import EARLIEST, LATEST
 from stablelog.types import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -84,13 +84,13 @@ def parse_time_ms(text: str, option: str) -> int:
 
 
 def find_offsets(
-    bootstrap: str, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
+    admin: Admin, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
 ) -> dict[TopicPartition, Found]:
     """Find the offset that a spec names in each partition. A time names the first record at or after it; if there is
     none, the end.
 
     Args:
-        bootstrap: the broker's addresses.
+        admin: administers the cluster.
         spec: the offset.
         targets: partitions that have a leader.
         isolation: read_committed, for which a partition ends at the last stable offset, or read_uncommitted.
@@ -100,12 +100,9 @@ def find_offsets(
         UnavailableError: no response within the deadline.
     """
     targets = list(targets)
-    with Cluster(bootstrap, security=security()) as cluster:
-        starts = cluster.list_offsets(dict.fromkeys(targets, EARLIEST), isolation)
-        ends = cluster.list_offsets(dict.fromkeys(targets, LATEST), isolation)
-        timed = (
-            cluster.list_offsets(dict.fromkeys(targets, spec.value), isolation) if spec.kind == "time" else {}
-        )
+    starts = admin.topics.offsets(dict.fromkeys(targets, EARLIEST), isolation)
+    ends = admin.topics.offsets(dict.fromkeys(targets, LATEST), isolation)
+    timed = admin.topics.offsets(dict.fromkeys(targets, spec.value), isolation) if spec.kind == "time" else {}
     found = {}
     for target in targets:
         start, end = starts[target].offset, ends[target].offset

@@ -14,6 +14,7 @@ from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
 from stablelog.cli.login import security
 from stablelog.client.cluster import EARLIEST, Cluster
+from stablelog.client.topics import Topic
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
 
@@ -24,19 +25,19 @@ FETCHES_MAX: Final = 20  # maximum of fetches in one check of a partition for da
 FETCH_SIZE: Final = 1 << 20
 
 
-def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, str]:
+def without_leader(known: Mapping[str, Topic], topics: Iterable[str]) -> dict[TopicPartition, str]:
     """Return the partitions of these topics that have no leader, with the reason. Missing topics are left out.
 
-    Raises:
-        UnavailableError: the broker does not respond.
+    Args:
+        known: the topics of the brokers' metadata.
+        topics: the names of topics.
     """
-    found = {}
-    known = cluster.metadata()
-    for name in topics:
-        for index, partition in known[name].partitions.items() if name in known else ():
-            if partition.leader_id < 0:
-                found[name, index] = OFFLINE if partition.is_offline else OPENING
-    return found
+    return {
+        (name, index): OFFLINE if partition.is_offline else OPENING
+        for name in topics
+        for index, partition in (known[name].partitions.items() if name in known else ())
+        if partition.leader_id < 0
+    }
 
 
 def state_of(unavailable: str | None) -> str:
@@ -50,14 +51,13 @@ def state_of(unavailable: str | None) -> str:
     return "offline" if unavailable == OFFLINE else "opening"
 
 
-def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicPartition, str]:
-    """Return the partitions of these topics that have no leader, with the reason. Commands leave these partitions out.
+def leaderless(cluster: Cluster, topic: str) -> dict[TopicPartition, str]:
+    """Ask which partitions of a topic have no leader. Return them with the reason.
 
     Raises:
         UnavailableError: the broker does not respond.
     """
-    with Cluster(bootstrap, deadline_s=0, security=security()) as cluster:
-        return without_leader(cluster, topics)
+    return without_leader(cluster.metadata(), [topic])
 
 
 def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolation: str) -> str | None:
@@ -172,9 +172,9 @@ class PartitionWatch(disk_watch.Watch):
         faults: dict[int, str] = {}
         try:
             with Cluster(self.bootstrap, deadline_s=0, security=security()) as cluster:
-                leaderless = without_leader(cluster, [self.topic])
+                offline = leaderless(cluster, self.topic)
                 for index in sorted(self.partitions):
-                    fault = leaderless.get((self.topic, index))
+                    fault = offline.get((self.topic, index))
                     if fault is None and self._is_due(index):
                         target = (self.topic, index)
                         fault = read_fault(cluster, target, self._positions[index], self._isolation)

@@ -13,9 +13,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from confluent_kafka import KafkaException, Producer
 
-from stablelog.cli.admin import TIMEOUT_S, ask, check_right, cluster, group_of_topic, interrupts, quiet
+from stablelog.cli.admin import group_of_topic, topic_to_write
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import disk_watch, fail_if_full
+from stablelog.cli.librdkafka import TIMEOUT_S, ask, interrupts, quiet
 from stablelog.cli.offsets import parse_time_ms
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import counted, done, fail
@@ -30,6 +31,7 @@ from stablelog.cli.record_input import (
     read_lines,
 )
 from stablelog.cli.record_writer import DELIVERY_TIMEOUT_MS, Writer
+from stablelog.client.admin import Admin
 from stablelog.errors import UnavailableError
 
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
@@ -148,10 +150,10 @@ def produce(
         [_header(one) for one in headers] if headers else None,
     )
     records = _completed(_records(file, form, key_separator, empty_is_null=empty_is_null), given)
-    bootstrap = broker.reach()
-    partition_count = _partition_count(bootstrap, topic)
+    admin, bootstrap = broker.admin(), broker.reach()
+    partition_count = len(topic_to_write(admin, topic).partitions)
     if transactional_id is None and (transaction or batch is not None):
-        transactional_id = _new_id(group_of_topic(bootstrap, topic) or "")
+        transactional_id = _new_id(group_of_topic(admin, topic) or "")
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -166,7 +168,7 @@ def produce(
         settings["message.timeout.ms"] = min(timeout_ms, DELIVERY_TIMEOUT_MS)
     producer = Producer(quiet(bootstrap, **settings))
     with interrupts(), _progress(as_json=as_json) as advance:
-        target = Target(producer, bootstrap, topic, partition_count, transactional_id, advance)
+        target = Target(producer, admin, bootstrap, topic, partition_count, transactional_id, advance)
         count, transaction_count = _write(target, records, batch)
     said = f" in {counted(transaction_count, 'transaction')}" if batch is not None else ""
     done(
@@ -183,19 +185,6 @@ def _header(text: str) -> Header:
     if not equals:
         fail(f"--header {text!r} is not valid: write {PAIR}")
     return name, value.encode()
-
-
-def _partition_count(bootstrap: str, topic: str) -> int:
-    """Return the number of partitions of a topic. Fail if it does not exist, because the broker would create it with
-    the default settings, and a topic's order cannot be changed.
-    """
-    found = cluster(bootstrap).topics.get(topic)
-    if found is None or found.error is not None:
-        from stablelog.client.topics import missing_topic  # imported here to keep the help of commands fast
-
-        check_right(bootstrap, topic)
-        fail(missing_topic(topic, bootstrap))
-    return len(found.partitions)
 
 
 def _new_id(group: str) -> str:
@@ -243,6 +232,7 @@ class Target(NamedTuple):
     """
 
     producer: Producer
+    admin: Admin
     bootstrap: str
     topic: str
     partition_count: int
@@ -276,6 +266,7 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
 
         writer = Writer(
             producer,
+            target.admin,
             bootstrap,
             topic,
             target.partition_count,

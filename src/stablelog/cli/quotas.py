@@ -1,17 +1,14 @@
 """`stablelog quotas`: list, set and remove the quotas of clients."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
-from kio.schema.alter_client_quotas.v1 import request as alter
-from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
-from kio.schema.errors import ErrorCode
 
-from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import as_objects, done, fail, show
-from stablelog.client.responses import check
-from stablelog.security.quotas.entities import CLIENT_ID, IP, USER, MatchType, QuotaKey
+from stablelog.wire.quotas import CLIENT_ID, IP, USER, QuotaKey
 
 COLUMNS: Final = ("user", "client id", "ip", "quota", "value")
 DEFAULT: Final = "<default>"
@@ -91,27 +88,11 @@ def list_quotas(
         default_client_id=default_client_id,
         default_ip=default_ip,
     )
-    components = tuple(
-        ComponentData(
-            entity_type=kind,
-            match_type=MatchType.DEFAULT if name is None else MatchType.EXACT,
-            match=name,
-        )
-        for kind, name in entity.items()
-    )
-    with connect(broker.reach()) as client:
-        answer = client.ask(DescribeClientQuotasRequest(components=components, strict=False))
-    if answer.error_message:
-        fail(f"listing quotas: {answer.error_message}")
-    check(answer.error_code, "listing quotas")
     rows = []
-    for entry in answer.entries or ():
-        names = {
-            part.entity_type: DEFAULT if part.entity_name is None else part.entity_name
-            for part in entry.entity
-        }
+    for found in broker.admin().quotas.list(entity):
+        names = {kind: DEFAULT if name is None else name for kind, name in found.entity.items()}
         of_entity = tuple(names.get(kind) for kind in (USER, CLIENT_ID, IP))
-        rows += [(*of_entity, value.key, value.value) for value in entry.values]
+        rows += [(*of_entity, key, value) for key, value in found.values.items()]
     show("quotas", COLUMNS, sorted(rows, key=lambda row: [str(cell or "") for cell in row]), as_json=as_json)
 
 
@@ -149,8 +130,7 @@ def set_quotas(
         default_ip=default_ip,
     )
     values = dict(map(_parse_quota, quotas))
-    ops = tuple(alter.OpData(key=key, value=value, remove=False) for key, value in values.items())
-    _alter(broker, entity, ops)
+    _alter(broker, entity, values)
     done(
         f"set {', '.join(values)} of {_shown(entity)}",
         as_json=as_json,
@@ -205,7 +185,7 @@ def remove(
         if name not in known:
             fail(f"there is no quota {name!r}: the quotas are {', '.join(known)}")
     removed = list(dict.fromkeys(quotas or known))
-    _alter(broker, entity, tuple(alter.OpData(key=key, value=0.0, remove=True) for key in removed))
+    _alter(broker, entity, dict.fromkeys(removed))
     done(
         f"removed {', '.join(quotas or ['all quotas'])} of {_shown(entity)}",
         as_json=as_json,
@@ -214,14 +194,7 @@ def remove(
     )
 
 
-def _alter(broker: Broker, entity: dict[str, str | None], ops: tuple[alter.OpData, ...]) -> None:
+def _alter(broker: Broker, entity: Mapping[str, str | None], changes: Mapping[str, float | None]) -> None:
     if not entity:
         fail("the options name no entity: give --user, --client-id, --ip or a --default option")
-    named = tuple(alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items())
-    request = alter.AlterClientQuotasRequest(
-        entries=(alter.EntryData(entity=named, ops=ops),), validate_only=False
-    )
-    with connect(broker.reach()) as client:
-        [entry] = client.ask(request).entries
-    if entry.error_code is not ErrorCode.none:
-        fail(f"the quotas of {_shown(entity)} were not changed: {entry.error_message}")
+    broker.admin().quotas.alter(entity, changes)

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from stablelog.cli.admin import TIMEOUT_S, ask
 from stablelog.cli.disk_watch import fail_if_full
+from stablelog.cli.librdkafka import TIMEOUT_S, ask
 from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import Render

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stablelog.cli.admin import TIMEOUT_S, group_of_topic
+from stablelog.cli.admin import group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
+from stablelog.cli.librdkafka import TIMEOUT_S
 from stablelog.cli.output import fail
 from stablelog.cli.record_input import BadRecordError, Record
+from stablelog.client.admin import Admin
 from stablelog.wire.extension.transaction_groups import group_in_words, group_of
 
 POLL_S = 0.5
@@ -23,6 +25,7 @@ class Writer:
 
     Args:
         producer: the producer of librdkafka.
+        admin: administers the cluster.
         bootstrap: the addresses of the broker.
         topic: the topic to write to.
         partition_count: the number of its partitions.
@@ -34,6 +37,7 @@ class Writer:
     def __init__(
         self,
         producer: Producer,
+        admin: Admin,
         bootstrap: str,
         topic: str,
         partition_count: int,
@@ -42,6 +46,7 @@ class Writer:
         advance: Callable[[int], None],
     ) -> None:
         self._producer = producer
+        self._admin = admin
         self._bootstrap = bootstrap
         self._topic = topic
         self._partition_count = partition_count
@@ -146,7 +151,7 @@ class Writer:
                 failure = error.args[0]
         if failure.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._transactional_id is not None:
             own = group_of(self._transactional_id)
-            group = group_of_topic(self._bootstrap, self._topic)
+            group = group_of_topic(self._admin, self._topic)
             if group is None:
                 return (
                     f"{failure.str()}. The topic may also belong to another transaction group than the transactional id "

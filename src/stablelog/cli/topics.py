@@ -4,36 +4,18 @@ from collections import Counter
 from typing import Annotated
 
 import typer
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
 
-from stablelog.cli.admin import (
-    TIMEOUT_S,
-    administer,
-    chosen_partitions,
-    cluster,
-    configs_of,
-    end_offsets,
-    known_topic,
-)
-from stablelog.cli.broker import Broker, connect, with_broker
+from stablelog.cli.admin import chosen_partitions, known_topic, start_and_end
+from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
 from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
-from stablelog.cli.partition_watch import state_of, unavailable_partitions
+from stablelog.cli.partition_watch import state_of, without_leader
 from stablelog.cli.serve import pair
-from stablelog.cli.transactions import held_by, open_in_topic
+from stablelog.cli.transactions import held_by, open_transactions
+from stablelog.client.core.admin.configs import Source
 
-PARTITIONS_MAX = 100_000  # the maximum of partitions per topic in librdkafka
-SET_FOR_THE_TOPIC = 1  # the value of `source` in DescribeConfigs for a setting of the topic itself
+PARTITIONS_MAX = 100_000
 
 app = command_app("Create, list, describe, alter, trim and delete topics.")
 
@@ -62,11 +44,9 @@ def create(
     broker: Broker,
 ) -> None:
     """Create a topic."""
-    bootstrap = broker.reach()
-    replica_count = 1 if partitions > 0 else -1
-    topic = NewTopic(name, partitions, replica_count, config=dict(map(pair, configs or ())))
-    administer(bootstrap, lambda admin: admin.create_topics([topic])[name], f"creating {name}")
-    count = len(known_topic(bootstrap, name).partitions)
+    admin = broker.admin()
+    admin.topics.create(name, partitions=partitions, configs=dict(map(pair, configs or ())))
+    count = len(known_topic(admin, name).partitions)
     done(f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count)
 
 
@@ -79,12 +59,9 @@ def list_topics(
     broker: Broker,
 ) -> None:
     """List the topics, and how many of their partitions are offline or not open yet."""
-    bootstrap = broker.reach()
-    topics = cluster(bootstrap).topics.values()
-    listed = {t.topic: len(t.partitions) for t in topics if internal or not t.topic.startswith("__")}
-    states = Counter(
-        (name, state_of(why)) for (name, _), why in unavailable_partitions(bootstrap, listed).items()
-    )
+    topics = broker.admin().topics.list(internal=internal)
+    listed = {name: len(topic.partitions) for name, topic in topics.items()}
+    states = Counter((name, state_of(why)) for (name, _), why in without_leader(topics, listed).items())
     rows = [
         (name, count, states[name, "offline"], states[name, "opening"])
         for name, count in sorted(listed.items())
@@ -98,14 +75,14 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
     stable offset.
     """
-    bootstrap = broker.reach()
-    partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
-    unavailable = unavailable_partitions(bootstrap, [name])
+    admin = broker.admin()
+    topic = known_topic(admin, name)
+    partitions = [(name, index) for index in sorted(topic.partitions)]
+    unavailable = without_leader({name: topic}, [name])
     served = [target for target in partitions if target not in unavailable]
-    marks = end_offsets(bootstrap, served, "read_uncommitted")
-    stable = end_offsets(bootstrap, served, "read_committed")
-    with connect(bootstrap) as client:
-        open_txns = open_in_topic(client, name, [index for _, index in served])
+    marks = start_and_end(admin, served, "read_uncommitted")
+    stable = start_and_end(admin, served, "read_committed")
+    open_txns = open_transactions(admin, served)
     rows: list[tuple[object, ...]] = []
     for target in partitions:
         if target in unavailable:
@@ -115,10 +92,10 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
         start, high_watermark = marks[target]
         last_stable = stable[target][1]
         held_back = high_watermark - last_stable
-        holder = held_by(open_txns.get(target[1], ()))
+        holder = held_by(open_txns.get(target, ()))
         rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
-    entries = configs_of(bootstrap, ResourceType.TOPIC, name, f"settings of {name}")
-    configs = {entry.name: entry.value for entry in entries.values() if entry.source == SET_FOR_THE_TOPIC}
+    found = admin.configs.describe("topic", name)
+    configs = {config.name: config.value for config in found.values() if config.source is Source.TOPIC}
     columns = (
         "partition",
         "state",
@@ -162,21 +139,13 @@ def alter(
     """Change the settings of a topic, or add partitions."""
     if not configs and partitions is None:
         fail(f"nothing to change of {name}: give --config name=value or --partitions")
-    bootstrap = broker.reach()
-    known_topic(bootstrap, name)
+    admin = broker.admin()
+    known_topic(admin, name)
     if configs:
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        for key, value in map(pair, configs):
-            operation = AlterConfigOpType.SET if value else AlterConfigOpType.DELETE
-            resource.add_incremental_config(ConfigEntry(key, value or None, incremental_operation=operation))
-        administer(
-            bootstrap,
-            lambda admin: admin.incremental_alter_configs([resource])[resource],
-            f"settings of {name}",
-        )
+        changes = {key: value or None for key, value in map(pair, configs)}
+        admin.configs.alter("topic", name, changes)
     if partitions is not None:
-        new = NewPartitions(name, partitions)
-        administer(bootstrap, lambda admin: admin.create_partitions([new])[name], f"partitions of {name}")
+        admin.topics.add_partitions(name, partitions)
     done(f"altered {name}", as_json=as_json, topic=name)
 
 
@@ -198,19 +167,14 @@ def trim(
 ) -> None:
     """Delete the records of a topic before an offset or a time. Without --execute, only show what would be deleted."""
     spec = parse_offset(before, "--before")
-    bootstrap = broker.reach()
-    targets = [(name, index) for index in chosen_partitions(bootstrap, name, partitions)]
-    unavailable = unavailable_partitions(bootstrap, [name])
+    admin = broker.admin()
+    targets = [(name, index) for index in chosen_partitions(admin, name, partitions)]
+    unavailable = without_leader(admin.topics.list(internal=True), [name])
     served = [target for target in targets if target not in unavailable]
-    found = find_offsets(bootstrap, spec, served, "read_committed")
-    wanted = [TopicPartition(*target, at.offset) for target, at in found.items() if at.offset > at.start]
+    found = find_offsets(admin, spec, served, "read_committed")
+    wanted = {target: at.offset for target, at in found.items() if at.offset > at.start}
     if execute and wanted:
-
-        def delete_records(admin: AdminClient) -> None:
-            for future in admin.delete_records(wanted).values():
-                future.result(TIMEOUT_S)
-
-        administer(bootstrap, delete_records, f"trimming {name}")
+        admin.topics.delete_records(wanted)
     rows: list[tuple[object, ...]] = []
     for target in targets:
         if target in unavailable:
@@ -227,7 +191,7 @@ def trim(
 @with_broker
 def delete(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Delete a topic and all its records."""
-    bootstrap = broker.reach()
-    known_topic(bootstrap, name)
-    administer(bootstrap, lambda admin: admin.delete_topics([name])[name], f"deleting {name}")
+    admin = broker.admin()
+    known_topic(admin, name)
+    admin.topics.delete(name)
     done(f"deleted {name}", as_json=as_json, topic=name)

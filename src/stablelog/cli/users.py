@@ -4,16 +4,15 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from confluent_kafka import KafkaError
 from kio.schema.errors import ErrorCode
 
-from stablelog.cli.admin import administer
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
+from stablelog.client.admin import Admin
 from stablelog.errors import UsageError
 from stablelog.security.credentials import ITERATIONS_DEFAULT, SALT_SIZE, Deletion, Upsertion
 from stablelog.wire.sasl.scram import BY_SASL_NAME, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, salted_password
@@ -103,23 +102,9 @@ class _Stopped:
         self._directory.release()
 
 
-def _listed(bootstrap: str) -> list[tuple[str, str, int]]:
+def _listed(admin: Admin) -> list[tuple[str, str, int]]:
     """Return (user, mechanism, iterations) of each credential of a running broker."""
-    described = administer(bootstrap, lambda admin: admin.describe_user_scram_credentials(), "listing users")
-    return [
-        (user, Mechanism(info.mechanism.value).sasl_name, info.iterations)
-        for user, found in described.items()
-        for info in found.scram_credential_infos
-    ]
-
-
-def _alter(bootstrap: str, user: str, alteration: Any) -> None:
-    administer(
-        bootstrap,
-        lambda admin: admin.alter_user_scram_credentials([alteration])[user],
-        f"user {user}",
-        {KafkaError.RESOURCE_NOT_FOUND: f"user {user!r} has no such credential"},
-    )
+    return [(one.user, one.mechanism.sasl_name, one.iterations) for one in admin.users.list()]
 
 
 @app.command("list", epilog=examples("stablelog users list", "stablelog users list --data data"))
@@ -127,7 +112,7 @@ def _alter(bootstrap: str, user: str, alteration: Any) -> None:
 def list_users(data: Data = None, as_json: AsJson = False, *, broker: Broker) -> None:
     """List the users with their mechanisms. Passwords and keys are not shown."""
     if data is None:
-        rows = _listed(broker.reach())
+        rows = _listed(broker.admin())
     else:
         if not data.is_dir():
             fail(f"{data} is not a data directory: it does not exist")
@@ -183,18 +168,15 @@ def add(
     if node_id is not None and data is None:
         raise UsageError("--node-id needs --data")
     password = _password(password_file, password_env)
-    salts = {mechanism: secrets.token_bytes(SALT_SIZE) for mechanism in chosen}
     if data is None:
-        from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-
-        bootstrap = broker.reach()
-        for mechanism, salt in salts.items():
-            info = ScramCredentialInfo(ScramMechanism(mechanism.value), iterations)
-            _alter(bootstrap, user, UserScramCredentialUpsertion(user, info, password.encode(), salt))
+        admin = broker.admin()
+        for mechanism in chosen:
+            admin.users.set_password(user, password, mechanism=mechanism, iterations=iterations)
     else:
         stopped = _Stopped(data, node_id)
         try:
-            for mechanism, salt in salts.items():
+            for mechanism in chosen:
+                salt = secrets.token_bytes(SALT_SIZE)
                 salted = salted_password(mechanism, password, salt, iterations)
                 stopped.alter(Upsertion(user, mechanism.value, iterations, salt, salted))
         finally:
@@ -259,12 +241,10 @@ def remove(
     """Remove a user, or a user's credentials for one mechanism. Clients that are logged in stay logged in."""
     chosen = _mechanisms(mechanisms, tuple(Mechanism))
     if data is None:
-        from confluent_kafka.admin import ScramMechanism, UserScramCredentialDeletion
-
-        bootstrap = broker.reach()
-        found = _of_user(user, _listed(bootstrap), chosen)
+        admin = broker.admin()
+        found = _of_user(user, _listed(admin), chosen)
         for mechanism in found:
-            _alter(bootstrap, user, UserScramCredentialDeletion(user, ScramMechanism(mechanism.value)))
+            admin.users.remove_password(user, mechanism)
     else:
         if not data.is_dir():
             fail(f"{data} is not a data directory: it does not exist")

@@ -11,6 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_arg
 
 from stablelog.client.connection import TIMEOUT_S, Blocking, Connection
 from stablelog.client.core import cluster as core
+from stablelog.client.core import partitions
+from stablelog.client.core.admin.brokers import log_directories
 from stablelog.client.core.cluster import DEADLINE_S, EARLIEST, LATEST, MAX_TIMESTAMP
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.connection import Connection as CoreConnection
@@ -188,16 +190,16 @@ class Cluster(Blocking):
         return self.core.address_of(node_id)
 
     metadata = blocking(core.Cluster.metadata)
-    log_directories = blocking(core.Cluster.log_directories)
+    log_directories = blocking(log_directories)
     partition_counts = blocking(core.Cluster.partition_counts)
     topic = blocking(core.Cluster.topic)
     leader = blocking(core.Cluster.leader)
 
     # --- reading ---
 
-    list_offsets = blocking(core.Cluster.list_offsets)
-    epoch_end = blocking(core.Cluster.epoch_end)
-    fetch = blocking(core.Cluster.fetch)
+    list_offsets = blocking(partitions.list_offsets)
+    epoch_end = blocking(partitions.epoch_end)
+    fetch = blocking(partitions.fetch)
 
 
 def _own(connection: CoreConnection) -> Connection:

@@ -7,8 +7,9 @@ reader has its own connections, so threads can use different ones at the same ti
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stablelog.client.cluster import DEADLINE_S, Cluster
 from stablelog.client.cluster_pool import ClusterPool
@@ -18,6 +19,9 @@ from stablelog.client.core.security import security_of
 from stablelog.client.deadlines import Deadlines
 from stablelog.client.transaction import Transaction
 from stablelog.client.writers import TIMEOUT_S, Writers, select
+
+if TYPE_CHECKING:
+    from stablelog.client.admin import Admin
 
 
 class Client:
@@ -52,6 +56,13 @@ class Client:
         """
         self.clusters.close()
         self.deadlines.wake()
+
+    @cached_property
+    def admin(self) -> "Admin":
+        """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
+        from stablelog.client.admin import Admin
+
+        return Admin(self.clusters)
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> Transaction:
         """Begin a transaction.

@@ -54,16 +54,18 @@ class ClosedError(UnavailableError):
 
 
 class UnknownTopicOrPartitionError(RefusedError):
-    """The topic or partition does not exist."""
+    """The topic or partition does not exist: metadata says so. The error code alone, in the response of a leader, may only
+    mean that the leader does not know the partition yet, and is retried.
+    """
 
     def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.invalid_topic_exception, message)
+        super().__init__(ErrorCode.unknown_topic_or_partition, message)
 
 
 def is_retriable(error: Exception) -> bool:
     """Whether a retry can resolve the error."""
     if isinstance(error, RefusedError):
-        return error.code in RETRIABLE_CODES
+        return error.code in RETRIABLE_CODES and not isinstance(error, UnknownTopicOrPartitionError)
     return isinstance(error, RetriableError | UnavailableError)
 
 
@@ -77,11 +79,16 @@ def in_text(code: ErrorCode) -> str:
     return code.name.replace("_", " ")
 
 
-def check(code: ErrorCode, what: str) -> None:
+def check(code: ErrorCode, what: str, message: str | None = None) -> None:
     """Raise an error if the error code of a response is not `none`.
 
+    Args:
+        code: the error code.
+        what: names the work in the message of the error.
+        message: what the broker says of the error; None or empty if it says nothing.
+
     Raises:
-        RefusedError: the message has the error's name.
+        RefusedError: its message has what the broker says, else the error's name.
     """
     if code is not ErrorCode.none:
-        raise refusal(code, f"{what}: {in_text(code)}")
+        raise refusal(code, f"{what}: {message or in_text(code)}")

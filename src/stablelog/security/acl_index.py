@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from stablelog.security.acls import (
-    ANY_PRINCIPAL,
+from stablelog.security.acls import ANY_PRINCIPAL
+from stablelog.wire.acls import (
     WILDCARD,
     AclBinding,
     AclFilter,

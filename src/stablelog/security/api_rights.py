@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from stablelog.security.acls import Operation, ResourceType
+from stablelog.wire.acls import Operation, ResourceType
 from stablelog.wire.api import ApiKey
 
 

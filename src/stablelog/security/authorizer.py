@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from stablelog.security.acl_index import AclIndex
-from stablelog.security.acls import WILDCARD, AclBinding, Operation, ResourceType, bits
+from stablelog.security.acls import bits
+from stablelog.wire.acls import WILDCARD, AclBinding, Operation, ResourceType
 
 EVERYTHING: Final = bits(Operation)
 CACHED_COUNT_MAX: Final = 20_000

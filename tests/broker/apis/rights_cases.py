@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from stablelog.security.acls import Operation, ResourceType
+from stablelog.wire.acls import Operation, ResourceType
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch
 

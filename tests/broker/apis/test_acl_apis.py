@@ -11,9 +11,9 @@ from stablelog.broker.limited_log import LINES_MAX, PERIOD_MS
 from stablelog.broker.security.access import DenialLog
 from stablelog.errors import DamageError, UsageError
 from stablelog.ops.verify import verify_data_directory
-from stablelog.security.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 from stablelog.security.principal import Principal
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 from tests.broker.desk import DATA, batch, opened
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -24,8 +24,8 @@ from stablelog.broker.security.access import Access, DenialLog
 from stablelog.coordinators.consumer_groups.consumer_protocol import target
 from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.patterns import name_matcher
-from stablelog.security.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 from stablelog.security.authorizer import Authorizer
+from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 from tests.broker.apis.test_group_apis import GroupsOnPaper, ask, client, run, versions
 from tests.broker.desk import NO_RESERVE
 from tests.broker.holding import HOLD_S_MAX, Hold, longest

@@ -17,7 +17,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Context, describe_transactions
 from stablelog.broker.security.access import Access
 from stablelog.errors import StablelogError
-from stablelog.security.acls import (
+from stablelog.security.api_rights import RIGHTS
+from stablelog.security.principal import Principal
+from stablelog.wire.acls import (
     CLUSTER_NAME,
     AclBinding,
     Operation,
@@ -26,8 +28,6 @@ from stablelog.security.acls import (
     Permission,
     ResourceType,
 )
-from stablelog.security.api_rights import RIGHTS
-from stablelog.security.principal import Principal
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import message_class
 from tests.broker.apis.rights_cases import (

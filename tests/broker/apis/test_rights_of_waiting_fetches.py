@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.security.acls import Operation, PatternType, Permission, ResourceType
 from stablelog.security.principal import Principal
+from stablelog.wire.acls import Operation, PatternType, Permission, ResourceType
 from tests.broker.desk import Desk, batch, opened
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

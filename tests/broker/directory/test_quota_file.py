@@ -7,8 +7,9 @@ import pytest
 
 from stablelog.broker.directory.quota_file import decode_quotas, encode_quotas, quota_file
 from stablelog.errors import DamageError, NewerFormatError
-from stablelog.security.quotas.entities import Entity, Part, QuotaKey
+from stablelog.security.quotas.entities import Entity, Part
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.wire.quotas import QuotaKey
 from tests.broker.directory.test_dynamic_settings import META, META_CONTENT, with_crc
 
 DATA = Path("/data")

@@ -19,8 +19,8 @@ from stablelog.broker.security.access import Access, every_operation
 from stablelog.broker.security.throttle import Throttle
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
-from stablelog.security.acls import CLUSTER_NAME, Operation, ResourceType
 from stablelog.types import TopicPartition
+from stablelog.wire.acls import CLUSTER_NAME, Operation, ResourceType
 
 __all__ = [
     "NOT_ASKED",

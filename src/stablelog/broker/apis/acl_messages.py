@@ -8,7 +8,7 @@ from stablelog.broker.apis import Context
 from stablelog.broker.security.acls import Author
 from stablelog.errors import RefusedError
 from stablelog.security import acls
-from stablelog.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from stablelog.wire.acls import AclFilter, Operation, PatternType, Permission, ResourceType, known
 
 NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every client may do everything; set authorizer.class.name"
 
@@ -32,13 +32,13 @@ def filter_of(asked: AskedFilter) -> AclFilter:
         RefusedError: a field has an unknown value.
     """
     found = AclFilter(
-        ResourceType(acls.known(ResourceType, asked.resource_type_filter)),
+        ResourceType(known(ResourceType, asked.resource_type_filter)),
         asked.resource_name_filter,
-        PatternType(acls.known(PatternType, asked.pattern_type_filter)),
+        PatternType(known(PatternType, asked.pattern_type_filter)),
         asked.principal_filter,
         None if asked.host_filter is None else acls.normal_host(asked.host_filter),
-        Operation(acls.known(Operation, asked.operation)),
-        Permission(acls.known(Permission, asked.permission_type)),
+        Operation(known(Operation, asked.operation)),
+        Permission(known(Permission, asked.permission_type)),
     )
     try:
         acls.check_filter(found)

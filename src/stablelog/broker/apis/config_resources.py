@@ -22,7 +22,7 @@ from stablelog.broker.settings import (
 )
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
-from stablelog.security import acls
+from stablelog.wire import acls
 
 
 class ResourceType(IntEnum):

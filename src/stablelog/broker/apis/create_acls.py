@@ -14,7 +14,7 @@ from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security import acls
-from stablelog.security.acls import AclBinding, Pattern, PatternType, Permission
+from stablelog.wire.acls import AclBinding, Pattern, PatternType, Permission, known
 
 
 def _binding(asked: AclCreation) -> AclBinding:
@@ -25,14 +25,14 @@ def _binding(asked: AclCreation) -> AclBinding:
     """
     binding = AclBinding(
         Pattern(
-            ResourceType(acls.known(ResourceType, asked.resource_type)),
+            ResourceType(known(ResourceType, asked.resource_type)),
             asked.resource_name,
-            PatternType(acls.known(PatternType, asked.resource_pattern_type)),
+            PatternType(known(PatternType, asked.resource_pattern_type)),
         ),
         asked.principal,
         acls.normal_host(asked.host),
-        Operation(acls.known(Operation, asked.operation)),
-        Permission(acls.known(Permission, asked.permission_type)),
+        Operation(known(Operation, asked.operation)),
+        Permission(known(Permission, asked.permission_type)),
     )
     try:
         acls.check_binding(binding)

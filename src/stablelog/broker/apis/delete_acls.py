@@ -18,7 +18,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, Resou
 from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of, filter_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
-from stablelog.security.acls import AclBinding, AclFilter
+from stablelog.wire.acls import AclBinding, AclFilter
 
 
 def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:

@@ -13,7 +13,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, Resou
 from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, filter_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
-from stablelog.security.acls import Pattern
+from stablelog.wire.acls import Pattern
 
 
 async def _found(

@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import ENTITY_TYPES, Component, Entity, Values, check_filter, selects
+from stablelog.security.quotas.entities import Component, Entity, Values, check_filter, selects
+from stablelog.wire.quotas import ENTITY_TYPES
 
 
 def _entry(entity: Entity, values: Values) -> EntryData:

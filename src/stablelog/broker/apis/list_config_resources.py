@@ -13,7 +13,7 @@ from kio.schema.list_config_resources.v1.response import ConfigResource, ListCon
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation
 from stablelog.broker.apis.config_resources import ResourceType
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.security import acls
+from stablelog.wire import acls
 
 VERSION_WITH_TYPES = 1
 

@@ -12,15 +12,8 @@ from typing import Any, Final
 from stablelog.broker.directory.noted_file import ACLS, NotedFile, decode_json, with_crc
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
-from stablelog.security.acls import (
-    AclBinding,
-    Operation,
-    Pattern,
-    PatternType,
-    Permission,
-    ResourceType,
-    check_binding,
-)
+from stablelog.security.acls import check_binding
+from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 
 ROWS_AT_ONCE: Final = 500
 

@@ -11,7 +11,8 @@ from stablelog.broker.directory.noted_file import QUOTAS, NotedFile, decode_json
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import Entity, QuotaKey, Values, check_value, entity_of
+from stablelog.security.quotas.entities import Entity, Values, check_value, entity_of
+from stablelog.wire.quotas import QuotaKey
 
 Quotas = dict[Entity, dict[QuotaKey, float]]
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stablelog.broker.limited_log import LimitedLog, shown
-from stablelog.security.acls import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
+from stablelog.security.acls import SUPPORTED_OPERATIONS, bits
+from stablelog.wire.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from stablelog.security.authorizer import Authorizer

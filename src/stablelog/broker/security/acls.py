@@ -22,8 +22,8 @@ from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
-from stablelog.security.acls import AclBinding, AclFilter, Permission
 from stablelog.security.authorizer import Authorizer
+from stablelog.wire.acls import AclBinding, AclFilter, Permission
 
 log = logging.getLogger("stablelog.authorizer")
 

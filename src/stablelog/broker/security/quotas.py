@@ -23,10 +23,11 @@ from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.broker.security.throttle import StepTimer, Throttle
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import Alteration, QuotaKey, altered
+from stablelog.security.quotas.entities import Alteration, altered
 from stablelog.security.quotas.rates import MS_PER_S, Rate, Sensors, TokenBucket, Windows
 from stablelog.security.quotas.table import QuotaTable
 from stablelog.settings import INT_MAX
+from stablelog.wire.quotas import QuotaKey
 
 ENTITY_COUNT_MAX: Final = 10_000
 # No limit for the whole broker: the default of max.connection.creation.rate.

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import INT_MAX, QuotaKey
+from stablelog.security.quotas.entities import INT_MAX
 from stablelog.security.quotas.rates import MS_PER_S
+from stablelog.wire.quotas import QuotaKey
 
 if TYPE_CHECKING:
     from stablelog.broker.security.quotas import Quotas

@@ -3,8 +3,9 @@
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import closing
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
@@ -15,6 +16,9 @@ from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.reading import CommittedTransaction, Selection
 from stablelog.client.core.security import security_of
 from stablelog.client.writers import TIMEOUT_S, Writers, select
+
+if TYPE_CHECKING:
+    from stablelog.client.aio.admin import Admin
 
 
 class AsyncClient:
@@ -46,6 +50,13 @@ class AsyncClient:
         transaction or reader ends.
         """
         self.clusters.close()
+
+    @cached_property
+    def admin(self) -> "Admin":
+        """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
+        from stablelog.client.aio.admin import Admin
+
+        return Admin(self.clusters)
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
         """Begin a transaction. Call this in the event loop in which the program awaits the futures.

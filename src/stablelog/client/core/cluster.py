@@ -1,18 +1,14 @@
-"""The brokers of a cluster: connections, retries, leaders, coordinators, offsets and fetches."""
+"""The brokers of a cluster: connections, retries, leaders and coordinators."""
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from kio.schema.describe_log_dirs.v4.request import DescribableLogDirTopic, DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
-from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
 from stablelog.client.core.connection import Connection
-from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR, find_coordinators
 from stablelog.client.core.login import explain
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Open, Pause, Steps
@@ -24,19 +20,12 @@ from stablelog.client.responses import (
     is_retriable,
 )
 from stablelog.client.topics import (
-    Listed,
     Topic,
-    by_topic,
-    epoch_request,
     metadata_request,
-    offsets_request,
-    read_offsets,
     read_topics,
 )
-from stablelog.errors import OffsetOutOfRangeError, UnavailableError, UsageError
+from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
-from stablelog.wire.api import ApiKey
-from stablelog.wire.fetch import Fetched
 
 Result = TypeVar("Result")
 
@@ -44,9 +33,6 @@ EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffset
 DEADLINE_S: Final = 30.0
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
-# The first version of FindCoordinator that names several coordinators in one response.
-SEVERAL_COORDINATORS: Final = 4
-TRANSACTION_COORDINATOR: Final = 1
 
 
 class Cluster:
@@ -89,6 +75,7 @@ class Cluster:
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}  # (kind, key) -> node id
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.are_retries_cancelled = False
         self.waiting_on: list[Connection] = []
@@ -237,6 +224,7 @@ class Cluster:
     def forget_metadata(self) -> None:
         """Drop the cached leaders and coordinators; the next call requests them again."""
         self._topics.clear()
+        self._coordinators.clear()
         self._sole_node_id = None
 
     def metadata(self, topics: Iterable[str] | re.Pattern[str] | None = None) -> Steps[dict[str, Topic]]:
@@ -272,29 +260,6 @@ class Cluster:
                     f"the metadata of {connection.address} does not contain the requested topic {name!r}"
                 )
         self._topics.update(found)
-        return found
-
-    def log_directories(self, targets: Iterable[TopicPartition] = ()) -> Steps[dict[int, list[str]]]:
-        """Return the data directories of each broker that metadata has named, by node id. The list of a broker may be
-        empty.
-
-        Args:
-            targets: the partitions to ask for. Kafka leaves out a directory that holds none of them.
-        """
-        topics = tuple(
-            DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in by_topic(targets).items()
-        )
-        found = {}
-        if not self._nodes:
-            yield from self.metadata(())
-        for node_id in tuple(self._nodes):
-            with suppress(UnavailableError, RetriableError):
-                connection = yield from self.connection_to(node_id)
-                response = yield from connection.ask_steps(DescribeLogDirsRequest(topics=topics or None))
-                found[node_id] = [
-                    result.log_dir for result in response.results if result.error_code is ErrorCode.none
-                ]
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> Steps[dict[str, int]]:
@@ -349,139 +314,89 @@ class Cluster:
         leader_id = yield from self.leader(topic, partition)
         return (yield from self.connection_to(leader_id))
 
-    def coordinator(self, transactional_id: str) -> Steps[Connection]:
-        """Return a connection to the coordinator of a transactional id. Call this inside an attempt of `retrying`.
+    def coordinator(self, key: str, kind: int = TRANSACTION_COORDINATOR) -> Steps[Connection]:
+        """Return a connection to the coordinator of a transactional id or of a group. Call this inside an attempt of
+        `retrying`.
+
+        Args:
+            key: the transactional id, or the id of the group.
+            kind: TRANSACTION_COORDINATOR or GROUP_COORDINATOR.
 
         Raises:
             RetriableError: no coordinator is available yet.
             RefusedError: the broker refuses to name a coordinator.
             UnavailableError: no broker responds.
         """
-        if self._sole_node_id is not None:
+        if self._sole_node_id is not None and kind == TRANSACTION_COORDINATOR:
             return (yield from self.connection_to(self._sole_node_id))
-        connection = yield from self.any_connection()
-        kind = TRANSACTION_COORDINATOR
-        if connection.speaks(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
-            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(transactional_id,))
-            found = (yield from connection.ask_steps(request)).coordinators
-            if not found:
-                raise RetriableError(
-                    f"{connection.address} did not name a coordinator for {transactional_id!r}"
-                )
-            coordinator = found[0]
-        else:
-            one = FindOneCoordinatorRequest(key=transactional_id, key_type=kind)
-            coordinator = yield from connection.ask_steps(one)
-        check(coordinator.error_code, f"the coordinator of {transactional_id!r}")
-        self._nodes[coordinator.node_id] = f"{coordinator.host}:{coordinator.port}"
-        return (yield from self.connection_to(coordinator.node_id))
+        node_ids = yield from self.coordinator_ids((key,), kind)
+        return (yield from self.connection_to(node_ids[key]))
 
-    # --- reading ---
-
-    def list_offsets(
-        self, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
-    ) -> Steps[dict[TopicPartition, Listed]]:
-        """Find the offsets of timestamps, or the ends of logs.
-
-        Args:
-            specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), another special value, or a
-                timestamp in ms, which finds the first record at or after it.
-            isolation: read_committed or read_uncommitted.
-
-        Returns:
-            A result for each partition; offset -1 if all records are older than the timestamp.
+    def coordinator_ids(self, keys: Iterable[str], kind: int) -> Steps[dict[str, int]]:
+        """Return the node id of the coordinator of each key. Coordinators are cached; those that are not known are asked
+        for together. `retrying` drops the cache before each retry.
 
         Raises:
-            RefusedError: a partition does not exist, or the broker does not support a special timestamp.
-            UnavailableError: no response within the deadline.
+            RetriableError: a coordinator is not available yet.
+            RefusedError: the broker refuses to name a coordinator.
+            UnavailableError: no broker responds.
         """
-        found: dict[TopicPartition, Listed] = {}
+        wanted = tuple(dict.fromkeys(keys))
+        missing = tuple(key for key in wanted if (kind, key) not in self._coordinators)
+        if missing:
+            connection = yield from self.any_connection()
+            for key, found in (yield from find_coordinators(connection, kind, missing)).items():
+                self._nodes[found.node_id] = f"{found.host}:{found.port}"
+                self._coordinators[kind, key] = found.node_id
+        return {key: self._coordinators[kind, key] for key in wanted}
 
-        def attempt() -> Steps[dict[TopicPartition, Listed]]:
-            by_leader: dict[int, dict[TopicPartition, int]] = {}
-            for target, spec in specs.items():
-                if target not in found:
-                    leader_id = yield from self.leader(*target)
-                    by_leader.setdefault(leader_id, {})[target] = spec
-            for leader_id, wanted in by_leader.items():
-                connection = yield from self.connection_to(leader_id)
-                response = yield from connection.ask_steps(offsets_request(wanted, isolation))
-                listed, refused = read_offsets(response)
-                found.update(listed)  # keep these offsets, even if the leader refuses another partition
-                for (name, index), code in refused.items():
-                    check(code, f"the offsets of {name}-{index}")
-                for name, index in wanted.keys() - found.keys():
-                    raise RetriableError(
-                        f"the response of {connection.address} does not contain the offset of {name}-{index}"
-                    )
-            return found
-
-        return (yield from self.retrying("listing offsets", attempt))
-
-    def epoch_end(self, topic: str, partition: int, leader_epoch: int) -> Steps[tuple[int, int] | None]:
-        """Return the greatest leader epoch of a partition that is not above an epoch, and the offset at which it ends; None
-        if the partition has no epoch as great. If each of its epochs is above, return the given epoch and the offset at
-        which the first one begins.
+    def by_leader(self, targets: Iterable[TopicPartition]) -> Steps[dict[int, list[TopicPartition]]]:
+        """Group partitions by the node id of their leader. Call this inside an attempt of `retrying`.
 
         Raises:
-            RefusedError: the partition does not exist.
-            UnavailableError: no response within the deadline.
+            RefusedError: a topic or partition does not exist.
+            RetriableError: a partition has no leader now.
         """
+        found: dict[int, list[TopicPartition]] = {}
+        for target in targets:
+            found.setdefault((yield from self.leader(*target)), []).append(target)
+        return found
 
-        def attempt() -> Steps[tuple[int, int] | None]:
-            connection = yield from self.leader_connection(topic, partition)
-            response = yield from connection.ask_steps(epoch_request(topic, partition, leader_epoch))
-            found = response.topics[0].partitions[0]
-            check(found.error_code, f"the leader epochs of {topic}-{partition}")
-            return (int(found.leader_epoch), int(found.end_offset)) if found.end_offset >= 0 else None
-
-        return (yield from self.retrying(f"asking for the leader epochs of {topic}-{partition}", attempt))
-
-    def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        size_max: int = 8 << 20,
-        isolation: str = "read_committed",
-        *,
-        wait_ms: int = 500,
-    ) -> Steps[Fetched]:
-        """Fetch whole record batches as they stand in the log, from the batch that contains `offset`.
-
-        Args:
-            topic: the topic's name.
-            partition: the partition's index.
-            offset: the first offset to read. Records before it in the same batch are returned, too.
-            size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
-            isolation: read_committed ends at the last stable offset and lists the aborted transactions.
-            wait_ms: how long the broker may wait for a record if there is none.
+    def node_ids(self) -> Steps[list[int]]:
+        """Return the ids of the brokers, from cached metadata or a request.
 
         Raises:
-            OffsetOutOfRangeError: the offset is not in the log.
-            RefusedError: the partition does not exist.
-            UnavailableError: no response within the deadline.
+            UnavailableError: no broker responds.
         """
-        target = (topic, partition)
+        if not self._nodes:
+            yield from self.metadata(())
+        return sorted(self._nodes)
 
-        def attempt() -> Steps[Fetched]:
-            connection = yield from self.leader_connection(topic, partition)
-            yield from send_fetch(connection, {target: offset}, size_max, isolation, wait_ms)
-            response = yield from receive_fetch(connection)
-            check(response.error, f"fetching from {topic}-{partition}")
-            fetched = response.partitions.get(target)
-            if fetched is None and response.throttle_ms:
-                raise RetriableError(
-                    f"{connection.address} returns no records before {response.throttle_ms} ms have passed: the client is "
-                    "above its quota"
-                )
-            if fetched is None:
-                raise RetriableError(
-                    f"the response of {connection.address} does not contain {topic}-{partition}"
-                )
-            if fetched.error is ErrorCode.offset_out_of_range:
-                raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
-            check(fetched.error, f"fetching {topic}-{partition} from {offset}")
-            return fetched
+    def every_connection(self) -> Steps[list[Connection]]:
+        """Return a connection to each broker of the cluster. Call this inside an attempt of `retrying`.
 
-        return (yield from self.retrying(f"fetching {topic}-{partition}", attempt))
+        Raises:
+            UnavailableError: a broker does not respond.
+        """
+        yield from self._metadata(())
+        found = []
+        for node_id in sorted(self._nodes):
+            connection = yield from self.connection_to(node_id)
+            found.append(connection)
+        return found
+
+    def node_connection(self, node_id: int) -> Steps[Connection]:
+        """Return a connection to the broker with this id. Call this inside an attempt of `retrying`.
+
+        Raises:
+            RefusedError: the cluster has no such broker.
+            UnavailableError: the broker does not respond.
+        """
+        if node_id not in self._nodes:
+            yield from self._metadata(())
+        if node_id not in self._nodes:
+            known = ", ".join(map(str, sorted(self._nodes)))
+            raise RefusedError(
+                ErrorCode.broker_id_not_registered, f"the cluster has no broker {node_id}, only {known}"
+            )
+        return (yield from self.connection_to(node_id))

@@ -24,6 +24,7 @@ from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit, describe_commits
 from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.long_poll import WAIT_MAX_S, wait_for_records
+from stablelog.client.core.partitions import fetch
 from stablelog.client.core.steps import NOW, Give, Pause, Steps
 from stablelog.errors import DataLossError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
@@ -195,7 +196,7 @@ class _Stream:
             UnavailableError: the broker returns no records although the transaction is listed as readable.
         """
         before = self._fetched_end
-        fetched = yield from self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
+        fetched = yield from fetch(self._cluster, *self._target, before, FETCH_SIZE_MAX)
         self._add(fetched.records)
         if self._fetched_end == before:
             raise UnavailableError(

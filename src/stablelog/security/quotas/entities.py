@@ -6,31 +6,18 @@ Names, combinations, checks and messages follow Kafka's `ClientQuotaControlManag
 import ipaddress
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
+from stablelog.wire.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, MatchType, QuotaKey
 
-USER: Final = "user"
-CLIENT_ID: Final = "client-id"
-IP: Final = "ip"
-ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 NAME_SIZE_MAX: Final = 1024  # of the name of a user or a client id, in characters
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 FRACTION_MAX: Final = 1e-6  # a whole number may differ from its float by this, as in Kafka
-
-
-class QuotaKey(Enum):
-    """The key of a quota: what it limits."""
-
-    PRODUCER_BYTE_RATE = "producer_byte_rate"
-    CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    REQUEST_PERCENTAGE = "request_percentage"
-    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-    CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 
 # The greatest value of the keys whose values are whole numbers.
@@ -166,14 +153,6 @@ def altered(present: Values, change: Alteration) -> dict[QuotaKey, float]:
         else:
             result[check_value(change.entity, key, value)] = value
     return result
-
-
-class MatchType(IntEnum):
-    """How one component of a filter selects names."""
-
-    EXACT = 0
-    DEFAULT = 1
-    SPECIFIED = 2  # every name, and the default
 
 
 class Component(NamedTuple):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from stablelog.security.quotas.entities import IP_KEYS, Entity, Name, Part, QuotaKey, Values, address_of
+from stablelog.security.quotas.entities import IP_KEYS, Entity, Name, Part, Values, address_of
+from stablelog.wire.quotas import QuotaKey
 
 # The names of the entities that fit a client, from the most specific one on. None stands for the client's own name.
 LEVELS: Final[tuple[tuple[Part | None, Part | None], ...]] = (

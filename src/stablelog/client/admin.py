@@ -1,0 +1,153 @@
+"""Administration with the blocking client: `client.admin.topics.create("orders")`.
+
+Each area has the functions of its module in `client.core.admin` as methods, without the argument `cluster`. A call uses a
+connection of its own while it runs, so several threads may administer with one client.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar, get_args
+
+from stablelog.client.cluster import Cluster
+from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core import cluster as core
+from stablelog.client.core import partitions
+from stablelog.client.core.admin import acls, brokers, configs, groups, quotas, topics, transactions, users
+from stablelog.client.core.steps import Steps
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
+class Area:
+    """One area of administration.
+
+    Args:
+        clusters: the pool of clusters, which hold the connections to the brokers.
+    """
+
+    def __init__(self, clusters: ClusterPool[Cluster]) -> None:
+        self._clusters = clusters
+
+    def run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
+        """Lend a cluster, and run steps on it."""
+        cluster = self._clusters.lend()
+        try:
+            return cluster.run(steps(cluster.core))
+        finally:
+            self._clusters.give_back(cluster)
+
+
+def _lending(
+    steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
+) -> Callable[Concatenate[Area, P], ResultT]:
+    """Make a method of an area of steps whose first argument is a cluster."""
+
+    @wraps(steps)
+    def call(area: Area, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return area.run(lambda cluster: steps(cluster, *args, **kwargs))
+
+    # `help` shows the result of the call, and not the steps.
+    signature = inspect.signature(steps)
+    (*_, result) = get_args(signature.return_annotation)
+    vars(call)["__signature__"] = signature.replace(return_annotation=result)
+    return call
+
+
+class Brokers(Area):
+    """The brokers of the cluster."""
+
+    list = _lending(brokers.list_brokers)
+    log_directories = _lending(brokers.log_directories)
+
+
+class Topics(Area):
+    """Topics, their partitions, offsets and records."""
+
+    list = _lending(topics.list_topics)
+    describe = _lending(topics.describe_topic)
+    create = _lending(topics.create_topic)
+    add_partitions = _lending(topics.add_partitions)
+    delete = _lending(topics.delete_topic)
+    delete_records = _lending(topics.delete_records)
+    offsets = _lending(partitions.list_offsets)
+
+
+class Configs(Area):
+    """Settings of topics, brokers and groups."""
+
+    describe = _lending(configs.describe_configs)
+    alter = _lending(configs.alter_configs)
+
+
+class Groups(Area):
+    """Consumer groups and their committed offsets."""
+
+    list = _lending(groups.list_groups)
+    describe = _lending(groups.describe_group)
+    offsets = _lending(groups.committed_offsets)
+    commit_offsets = _lending(groups.commit_offsets)
+    delete_offsets = _lending(groups.delete_offsets)
+    delete = _lending(groups.delete_group)
+
+
+class Transactions(Area):
+    """Transactions of all producers."""
+
+    list = _lending(transactions.list_transactions)
+    describe = _lending(transactions.describe_transaction)
+    producers = _lending(transactions.describe_producers)
+    abort = _lending(transactions.abort_transaction)
+    abort_hanging = _lending(transactions.abort_hanging)
+
+
+class Users(Area):
+    """The users that log in with a stored credential."""
+
+    list = _lending(users.list_users)
+    set_password = _lending(users.set_password)
+    remove_password = _lending(users.remove_password)
+
+
+class Acls(Area):
+    """ACLs."""
+
+    list = _lending(acls.list_acls)
+    add = _lending(acls.add_acls)
+    remove = _lending(acls.remove_acls)
+
+
+class Quotas(Area):
+    """Client quotas."""
+
+    list = _lending(quotas.list_quotas)
+    alter = _lending(quotas.alter_quotas)
+
+
+class Admin:
+    """The areas of administration of a cluster, by a client's connections.
+
+    Args:
+        clusters: the pool of clusters, which hold the connections to the brokers.
+
+    Attributes:
+        brokers: the brokers of the cluster.
+        topics: topics, their partitions, offsets and records.
+        configs: settings of topics, brokers and groups.
+        groups: consumer groups and their committed offsets.
+        transactions: transactions of all producers.
+        users: the users that log in with a stored credential.
+        acls: ACLs.
+        quotas: client quotas.
+    """
+
+    def __init__(self, clusters: ClusterPool[Cluster]) -> None:
+        self.brokers = Brokers(clusters)
+        self.topics = Topics(clusters)
+        self.configs = Configs(clusters)
+        self.groups = Groups(clusters)
+        self.transactions = Transactions(clusters)
+        self.users = Users(clusters)
+        self.acls = Acls(clusters)
+        self.quotas = Quotas(clusters)

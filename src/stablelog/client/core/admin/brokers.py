@@ -1,0 +1,48 @@
+"""The brokers of a cluster, and their data directories (KIP-113)."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import RetriableError
+from stablelog.client.topics import by_topic
+from stablelog.errors import UnavailableError
+from stablelog.types import TopicPartition
+
+
+def list_brokers(cluster: Cluster) -> Steps[dict[int, str]]:
+    """Return the address of each broker ("host:port"), by its id.
+
+    Raises:
+        UnavailableError: no broker responds.
+    """
+    yield from cluster.metadata(())
+    return {node_id: cluster.address_of(node_id) for node_id in (yield from cluster.node_ids())}
+
+
+def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) -> Steps[dict[int, list[str]]]:
+    """Return the data directories of each broker that metadata has named, by node id. The list of a broker may be empty.
+    A broker that does not respond is left out.
+
+    Args:
+        cluster: the brokers.
+        targets: the partitions to ask for. Kafka leaves out a directory that holds none of them.
+    """
+    from kio.schema.describe_log_dirs.v4.request import DescribableLogDirTopic, DescribeLogDirsRequest
+
+    topics = tuple(
+        DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
+        for topic, partitions in by_topic(targets).items()
+    )
+    found = {}
+    for node_id in (yield from cluster.node_ids()):
+        with suppress(UnavailableError, RetriableError):
+            connection = yield from cluster.connection_to(node_id)
+            response = yield from connection.ask_steps(DescribeLogDirsRequest(topics=topics or None))
+            found[node_id] = [
+                result.log_dir for result in response.results if result.error_code is ErrorCode.none
+            ]
+    return found

@@ -1,0 +1,142 @@
+"""Settings of topics, brokers and groups (KIP-133, KIP-339)."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final, Literal, NamedTuple
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import check
+from stablelog.errors import UsageError
+
+Kind = Literal["topic", "broker", "group"]
+# Kafka's numbers of the resources that have settings.
+RESOURCE_TYPES: Final[Mapping[str, int]] = {"topic": 2, "broker": 4, "group": 32}
+SET, DELETE = 0, 1  # operations of IncrementalAlterConfigs
+
+
+class Source(IntEnum):
+    """Where the value of a setting comes from, with Kafka's numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Source":
+        return cls.UNKNOWN
+
+
+class Config(NamedTuple):
+    """One setting. The value is None if the setting is secret, or has no value.
+
+    Attributes:
+        name: the name of the setting.
+        value: its value as text.
+        source: where the value comes from.
+        is_read_only: whether only a restart of the broker can change it.
+        is_sensitive: whether it is secret.
+    """
+
+    name: str
+    value: str | None
+    source: Source
+    is_read_only: bool
+    is_sensitive: bool
+
+
+def describe_configs(
+    cluster: Cluster, kind: Kind, name: str, *, names: Iterable[str] | None = None
+) -> Steps[dict[str, Config]]:
+    """Return the settings of a topic, a broker or a group, by name.
+
+    Args:
+        cluster: the brokers.
+        kind: topic, broker or group.
+        name: the name of the topic or group, or the id of the broker.
+        names: only these settings; None for all.
+
+    Raises:
+        RefusedError: the resource does not exist, or the user may not describe its settings.
+        UsageError: another kind.
+        UnavailableError: no broker responds.
+    """
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+
+    resource = DescribeConfigsResource(
+        resource_type=_resource_type(kind),
+        resource_name=name,
+        configuration_keys=None if names is None else tuple(names),
+    )
+    request = DescribeConfigsRequest(resources=(resource,))
+
+    def attempt() -> Steps[dict[str, Config]]:
+        connection = yield from _connection(cluster, kind, name)
+        (found,) = (yield from connection.ask_steps(request)).results
+        check(found.error_code, f"settings of {kind} {name!r}", found.error_message)
+        return {
+            one.name: Config(one.name, one.value, Source(one.config_source), one.read_only, one.is_sensitive)
+            for one in found.configs
+        }
+
+    return (yield from cluster.retrying(f"asking for the settings of {kind} {name!r}", attempt))
+
+
+def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str, str | None]) -> Steps[None]:
+    """Change settings of a topic, a broker or a group. All changes are made, or none.
+
+    Args:
+        cluster: the brokers.
+        kind: topic, broker or group.
+        name: the name of the topic or group, or the id of the broker; empty for the default of all brokers.
+        changes: setting -> its new value; None removes the setting, so that its default holds again.
+
+    Raises:
+        RefusedError: the resource does not exist, a setting is not valid, or the user may not change it.
+        UsageError: another kind.
+        UnavailableError: no broker responds.
+    """
+    from kio.schema.incremental_alter_configs.v1.request import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+
+    resource = AlterConfigsResource(
+        resource_type=_resource_type(kind),
+        resource_name=name,
+        configs=tuple(
+            AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+            for key, value in changes.items()
+        ),
+    )
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+
+    def attempt() -> Steps[None]:
+        connection = yield from _connection(cluster, kind, name)
+        (changed,) = (yield from connection.ask_steps(request)).responses
+        check(changed.error_code, f"settings of {kind} {name!r}", changed.error_message)
+
+    yield from cluster.retrying(f"changing the settings of {kind} {name!r}", attempt)
+
+
+def _resource_type(kind: str) -> int:
+    if kind not in RESOURCE_TYPES:
+        raise UsageError(f"{kind!r} has no settings: write {', '.join(RESOURCE_TYPES)}")
+    return RESOURCE_TYPES[kind]
+
+
+def _connection(cluster: Cluster, kind: str, name: str) -> Steps[Connection]:
+    """Return a connection to the broker that knows the settings: its own for a broker, any one for all others."""
+    if kind != "broker" or not name:
+        return (yield from cluster.any_connection())
+    if not name.isdecimal():
+        raise UsageError(f"{name!r} is not the id of a broker: write a number")
+    return (yield from cluster.node_connection(int(name)))

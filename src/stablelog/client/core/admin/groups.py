@@ -1,0 +1,325 @@
+"""Consumer groups: list, describe, committed offsets, delete (KIP-88, KIP-222, KIP-496, KIP-709, KIP-848)."""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import INVALID
+from stablelog.client.core.coordinators import GROUP_COORDINATOR
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import RetriableError, check
+from stablelog.client.topics import by_topic
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+CLASSIC, CONSUMER = "classic", "consumer"
+DEAD: Final = "Dead"  # the state of a group that does not exist
+# The first versions that name several groups in one request (KIP-709), and the type of a group (KIP-848).
+SEVERAL_GROUPS: Final = 8
+SCHEMA_VERSION = struct.Struct(">h")
+
+
+class ListedGroup(NamedTuple):
+    """A group in a list: its id, its type ("classic" or "consumer"; empty if the broker does not say) and its state."""
+
+    group_id: str
+    group_type: str
+    state: str
+
+
+class Member(NamedTuple):
+    """A member of a group, and the partitions that it has."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class Group(NamedTuple):
+    """A group. Its state is "Dead" if the group does not exist.
+
+    Attributes:
+        group_id: its id.
+        group_type: "classic" or "consumer" (KIP-848).
+        state: Kafka's name of its state, such as "Stable" or "Empty".
+        protocol: the assignor; empty if it has no members.
+        members: its members.
+    """
+
+    group_id: str
+    group_type: str
+    state: str
+    protocol: str
+    members: tuple[Member, ...]
+
+
+class CommittedOffset(NamedTuple):
+    """The offset that a group has committed for a partition. The epoch is -1 if the group did not commit one."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+def list_groups(cluster: Cluster) -> Steps[list[ListedGroup]]:
+    """Return the groups of all brokers that the user may see, in the order of their ids.
+
+    Raises:
+        UnavailableError: a broker does not respond.
+    """
+    from kio.schema.list_groups.v5.request import ListGroupsRequest
+
+    request = ListGroupsRequest(states_filter=(), types_filter=())
+
+    def attempt() -> Steps[list[ListedGroup]]:
+        found: dict[str, ListedGroup] = {}
+        for connection in (yield from cluster.every_connection()):
+            response = yield from connection.ask_steps(request)
+            check(response.error_code, "listing groups")
+            for group in response.groups:
+                found[group.group_id] = ListedGroup(
+                    group.group_id, group.group_type.lower(), group.group_state
+                )
+        return sorted(found.values())
+
+    return (yield from cluster.retrying("listing groups", attempt))
+
+
+def describe_group(cluster: Cluster, group_id: str) -> Steps[Group]:
+    """Return a group with its members and their partitions.
+
+    Raises:
+        RefusedError: the user may not describe the group.
+        UnavailableError: its coordinator does not respond.
+    """
+
+    def attempt() -> Steps[Group]:
+        connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
+        if connection.speaks(ApiKey.CONSUMER_GROUP_DESCRIBE):
+            from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+
+            request = ConsumerGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
+            (found,) = (yield from connection.ask_steps(request)).groups
+            # A classic group has no id here.
+            if found.error_code is not ErrorCode.group_id_not_found:
+                check(found.error_code, f"group {group_id!r}", found.error_message)
+                return _consumer_group(found)
+        from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+
+        classic = DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False)
+        (described,) = (yield from connection.ask_steps(classic)).groups
+        check(described.error_code, f"group {group_id!r}")
+        return _classic_group(described)
+
+    return (yield from cluster.retrying(f"asking for group {group_id!r}", attempt))
+
+
+def _consumer_group(found: Any) -> Group:
+    members = tuple(
+        Member(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple(
+                (topic.topic_name, index)
+                for topic in member.assignment.topic_partitions
+                for index in topic.partitions
+            ),
+        )
+        for member in found.members
+    )
+    return Group(found.group_id, CONSUMER, found.group_state, found.assignor_name, members)
+
+
+def _classic_group(found: Any) -> Group:
+    members = tuple(
+        Member(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _assigned(member.member_assignment) if found.protocol_type == CONSUMER else (),
+        )
+        for member in found.members
+    )
+    return Group(found.group_id, CLASSIC, found.group_state, found.protocol_data, members)
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """Decode the partitions that a consumer has in the classic protocol. The bytes are a consumer's: what they cannot be
+    decoded to is no assignment.
+    """
+    from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
+    from kio.serial import entity_reader
+
+    if len(data) < SCHEMA_VERSION.size:
+        return ()
+    try:
+        assignment, _ = entity_reader(ConsumerProtocolAssignment)(bytes(data), SCHEMA_VERSION.size)
+    except INVALID:
+        return ()
+    return tuple(
+        (topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions
+    )
+
+
+def committed_offsets(
+    cluster: Cluster, group_id: str, *, stable: bool = False
+) -> Steps[dict[TopicPartition, CommittedOffset]]:
+    """Return the offsets that a group has committed, of all its partitions.
+
+    Args:
+        cluster: the brokers.
+        group_id: the group.
+        stable: whether to wait for the end of transactions that have written offsets of the group (KIP-447).
+
+    Raises:
+        RefusedError: the user may not describe the group.
+        UnavailableError: its coordinator does not respond.
+    """
+
+    def attempt() -> Steps[dict[TopicPartition, CommittedOffset]]:
+        connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
+        if connection.speaks(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS):
+            from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
+
+            wanted = OffsetFetchRequestGroup(group_id=group_id, topics=None)
+            request = OffsetFetchRequest(groups=(wanted,), require_stable=stable)
+            (answer,) = (yield from connection.ask_steps(request)).groups
+        else:
+            from kio.schema.offset_fetch.v7.request import OffsetFetchRequest as OneGroupRequest
+
+            one = OneGroupRequest(group_id=group_id, topics=None, require_stable=stable)
+            answer = yield from connection.ask_steps(one)
+        _check_offsets(answer.error_code, group_id)
+        found = {}
+        for topic in answer.topics:
+            for at in topic.partitions:
+                _check_offsets(at.error_code, group_id)
+                if at.committed_offset >= 0:
+                    found[topic.name, at.partition_index] = CommittedOffset(
+                        at.committed_offset, at.committed_leader_epoch, at.metadata or ""
+                    )
+        return found
+
+    return (yield from cluster.retrying(f"asking for the offsets of group {group_id!r}", attempt))
+
+
+def _check_offsets(code: ErrorCode, group_id: str) -> None:
+    if code is ErrorCode.unstable_offset_commit:
+        raise RetriableError(f"a transaction with offsets of group {group_id!r} is open")
+    check(code, f"the offsets of group {group_id!r}")
+
+
+def commit_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+) -> Steps[None]:
+    """Commit offsets of a group that has no members.
+
+    Args:
+        cluster: the brokers.
+        group_id: the group.
+        offsets: (topic, partition) -> the offset of the next record to read.
+
+    Raises:
+        RefusedError: the group has members, or a partition does not exist. The offsets of other partitions may be
+            committed.
+        UnavailableError: its coordinator does not respond.
+    """
+    from kio.schema.offset_commit.v9.request import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+
+    def partition(target: TopicPartition) -> OffsetCommitRequestPartition:
+        given = offsets[target]
+        at = given if isinstance(given, CommittedOffset) else CommittedOffset(given)
+        return OffsetCommitRequestPartition(
+            partition_index=target[1],
+            committed_offset=at.offset,
+            committed_leader_epoch=at.leader_epoch,
+            committed_metadata=at.metadata,
+        )
+
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=tuple(
+            OffsetCommitRequestTopic(
+                name=topic, partitions=tuple(partition((topic, index)) for index in indexes)
+            )
+            for topic, indexes in by_topic(offsets).items()
+        ),
+    )
+
+    def attempt() -> Steps[None]:
+        connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
+        response = yield from connection.ask_steps(request)
+        for topic in response.topics:
+            for at in topic.partitions:
+                check(at.error_code, f"the offset of {topic.name}-{at.partition_index} of group {group_id!r}")
+
+    yield from cluster.retrying(f"committing offsets of group {group_id!r}", attempt)
+
+
+def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]) -> Steps[None]:
+    """Delete the committed offsets of partitions that no member of the group reads.
+
+    Raises:
+        RefusedError: the group does not exist, or a member has subscribed to a topic.
+        UnavailableError: its coordinator does not respond.
+    """
+    from kio.schema.offset_delete.v0.request import (
+        OffsetDeleteRequest,
+        OffsetDeleteRequestPartition,
+        OffsetDeleteRequestTopic,
+    )
+
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=tuple(
+            OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=tuple(OffsetDeleteRequestPartition(partition_index=index) for index in indexes),
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ),
+    )
+
+    def attempt() -> Steps[None]:
+        connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
+        response = yield from connection.ask_steps(request)
+        check(response.error_code, f"deleting offsets of group {group_id!r}")
+        for topic in response.topics:
+            for at in topic.partitions:
+                name = f"{topic.name}-{at.partition_index}"
+                check(at.error_code, f"deleting the offset of {name} of group {group_id!r}")
+
+    yield from cluster.retrying(f"deleting offsets of group {group_id!r}", attempt)
+
+
+def delete_group(cluster: Cluster, group_id: str) -> Steps[None]:
+    """Delete a group that has no members, with its offsets.
+
+    Raises:
+        RefusedError: the group does not exist; or it has members, or an open transaction that commits its offsets.
+        UnavailableError: its coordinator does not respond.
+    """
+    from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+
+    request = DeleteGroupsRequest(groups_names=(group_id,))
+
+    def attempt() -> Steps[None]:
+        connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
+        (deleted,) = (yield from connection.ask_steps(request)).results
+        check(deleted.error_code, f"deleting group {group_id!r}")
+
+    yield from cluster.retrying(f"deleting group {group_id!r}", attempt)

@@ -1,0 +1,101 @@
+"""The users that log in with SCRAM, or with PLAIN and a stored credential (KIP-554)."""
+
+import os
+from typing import Final, NamedTuple
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.steps import Call, Steps
+from stablelog.client.responses import check
+from stablelog.wire.sasl.scram import Mechanism, salted_password
+
+ITERATIONS: Final = 4096
+SALT_SIZE: Final = 16
+
+
+class Credential(NamedTuple):
+    """A stored credential of a user. Its keys are not shown."""
+
+    user: str
+    mechanism: Mechanism
+    iterations: int
+
+
+def list_users(cluster: Cluster) -> Steps[list[Credential]]:
+    """Return the stored credentials of all users, in the order of their names.
+
+    Raises:
+        RefusedError: the user may not see them.
+        UnavailableError: no broker responds.
+    """
+    from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+
+    request = DescribeUserScramCredentialsRequest(users=None)
+
+    def attempt() -> Steps[list[Credential]]:
+        connection = yield from cluster.any_connection()
+        response = yield from connection.ask_steps(request)
+        check(response.error_code, "listing users", response.error_message)
+        found = []
+        for result in response.results:
+            check(result.error_code, f"user {result.user!r}", result.error_message)
+            found += [
+                Credential(result.user, Mechanism(one.mechanism), one.iterations)
+                for one in result.credential_infos
+            ]
+        return sorted(found, key=lambda one: (one.user, one.mechanism.value))
+
+    return (yield from cluster.retrying("listing users", attempt))
+
+
+def set_password(
+    cluster: Cluster,
+    user: str,
+    password: str,
+    *,
+    mechanism: Mechanism = Mechanism.SHA_512,
+    iterations: int = ITERATIONS,
+) -> Steps[None]:
+    """Add a user, or set the password of a user for one mechanism. The password itself is not sent: the broker gets the
+    salted password of SCRAM.
+
+    Raises:
+        RefusedError: the name or the number of iterations is not valid, or this user may not change users.
+        UnavailableError: no broker responds.
+    """
+    from kio.schema.alter_user_scram_credentials.v0.request import ScramCredentialUpsertion
+
+    salt: bytes = yield Call(lambda: os.urandom(SALT_SIZE))
+    salted: bytes = yield Call(lambda: salted_password(mechanism, password, salt, iterations))
+    upsertion = ScramCredentialUpsertion(
+        name=user, mechanism=mechanism.value, iterations=iterations, salt=salt, salted_password=salted
+    )
+    yield from _alter(cluster, user, upsertions=(upsertion,))
+
+
+def remove_password(cluster: Cluster, user: str, mechanism: Mechanism) -> Steps[None]:
+    """Remove the credential of a user for one mechanism. Clients that are logged in stay logged in.
+
+    Raises:
+        RefusedError: the user has no such credential, or this user may not change users.
+        UnavailableError: no broker responds.
+    """
+    from kio.schema.alter_user_scram_credentials.v0.request import ScramCredentialDeletion
+
+    yield from _alter(
+        cluster, user, deletions=(ScramCredentialDeletion(name=user, mechanism=mechanism.value),)
+    )
+
+
+def _alter(
+    cluster: Cluster, user: str, *, deletions: tuple[object, ...] = (), upsertions: tuple[object, ...] = ()
+) -> Steps[None]:
+    from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
+
+    request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
+
+    def attempt() -> Steps[None]:
+        connection = yield from cluster.any_connection()
+        (result,) = (yield from connection.ask_steps(request)).results
+        check(result.error_code, f"user {user!r}", result.error_message)
+
+    yield from cluster.retrying(f"changing user {user!r}", attempt)

@@ -1,0 +1,56 @@
+"""FindCoordinator: the brokers that coordinate groups and transactional ids (KIP-699)."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
+from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
+
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import RetriableError, check
+from stablelog.wire.api import ApiKey
+
+# The first version of FindCoordinator that names several coordinators in one response.
+SEVERAL_COORDINATORS: Final = 4
+GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
+
+
+class Coordinator(NamedTuple):
+    """A broker that coordinates a group or a transactional id."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def find_coordinators(
+    connection: Connection, kind: int, keys: Sequence[str]
+) -> Steps[dict[str, Coordinator]]:
+    """Return the coordinator of each key.
+
+    Args:
+        connection: to any broker.
+        kind: TRANSACTION_COORDINATOR for transactional ids, GROUP_COORDINATOR for the ids of groups.
+        keys: the keys, in one request if the broker can answer it.
+
+    Raises:
+        RetriableError: a coordinator is not available yet.
+        RefusedError: the broker refuses to name a coordinator.
+        UnavailableError: the broker does not respond.
+    """
+    if connection.speaks(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=tuple(keys))
+        answers = {one.key: one for one in (yield from connection.ask_steps(request)).coordinators}
+    else:
+        answers = {}
+        for key in keys:
+            answers[key] = yield from connection.ask_steps(FindOneCoordinatorRequest(key=key, key_type=kind))
+    found = {}
+    for key in keys:
+        if key not in answers:
+            raise RetriableError(f"{connection.address} did not name a coordinator for {key!r}")
+        answer = answers[key]
+        check(answer.error_code, f"the coordinator of {key!r}", answer.error_message)
+        found[key] = Coordinator(answer.node_id, answer.host, answer.port)
+    return found

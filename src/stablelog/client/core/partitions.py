@@ -1,0 +1,124 @@
+"""Requests to the leaders of partitions: offsets, leader epochs and fetches."""
+
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import RetriableError, check
+from stablelog.client.topics import Listed, epoch_request, offsets_request, read_offsets
+from stablelog.errors import OffsetOutOfRangeError
+from stablelog.types import TopicPartition
+from stablelog.wire.fetch import Fetched
+
+
+def list_offsets(
+    cluster: Cluster, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
+) -> Steps[dict[TopicPartition, Listed]]:
+    """Find the offsets of timestamps, or the ends of logs.
+
+    Args:
+        cluster: the brokers.
+        specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), another special value, or a
+            timestamp in ms, which finds the first record at or after it.
+        isolation: read_committed or read_uncommitted.
+
+    Returns:
+        A result for each partition; offset -1 if all records are older than the timestamp.
+
+    Raises:
+        RefusedError: a partition does not exist, or the broker does not support a special timestamp.
+        UnavailableError: no response within the deadline.
+    """
+    found: dict[TopicPartition, Listed] = {}
+
+    def attempt() -> Steps[dict[TopicPartition, Listed]]:
+        left = [target for target in specs if target not in found]
+        for leader_id, targets in (yield from cluster.by_leader(left)).items():
+            wanted = {target: specs[target] for target in targets}
+            connection = yield from cluster.connection_to(leader_id)
+            response = yield from connection.ask_steps(offsets_request(wanted, isolation))
+            listed, refused = read_offsets(response)
+            found.update(listed)  # keep these offsets, even if the leader refuses another partition
+            for (name, index), code in refused.items():
+                check(code, f"the offsets of {name}-{index}")
+            for name, index in wanted.keys() - found.keys():
+                raise RetriableError(
+                    f"the response of {connection.address} does not contain the offset of {name}-{index}"
+                )
+        return found
+
+    return (yield from cluster.retrying("listing offsets", attempt))
+
+
+def epoch_end(
+    cluster: Cluster, topic: str, partition: int, leader_epoch: int
+) -> Steps[tuple[int, int] | None]:
+    """Return the greatest leader epoch of a partition that is not above an epoch, and the offset at which it ends; None
+    if the partition has no epoch as great. If each of its epochs is above, return the given epoch and the offset at
+    which the first one begins.
+
+    Raises:
+        RefusedError: the partition does not exist.
+        UnavailableError: no response within the deadline.
+    """
+
+    def attempt() -> Steps[tuple[int, int] | None]:
+        connection = yield from cluster.leader_connection(topic, partition)
+        response = yield from connection.ask_steps(epoch_request(topic, partition, leader_epoch))
+        found = response.topics[0].partitions[0]
+        check(found.error_code, f"the leader epochs of {topic}-{partition}")
+        return (int(found.leader_epoch), int(found.end_offset)) if found.end_offset >= 0 else None
+
+    return (yield from cluster.retrying(f"asking for the leader epochs of {topic}-{partition}", attempt))
+
+
+def fetch(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+    size_max: int = 8 << 20,
+    isolation: str = "read_committed",
+    *,
+    wait_ms: int = 500,
+) -> Steps[Fetched]:
+    """Fetch whole record batches as they stand in the log, from the batch that contains `offset`.
+
+    Args:
+        cluster: the brokers.
+        topic: the topic's name.
+        partition: the partition's index.
+        offset: the first offset to read. Records before it in the same batch are returned, too.
+        size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
+        isolation: read_committed ends at the last stable offset and lists the aborted transactions.
+        wait_ms: how long the broker may wait for a record if there is none.
+
+    Raises:
+        OffsetOutOfRangeError: the offset is not in the log.
+        RefusedError: the partition does not exist.
+        UnavailableError: no response within the deadline.
+    """
+    target = (topic, partition)
+
+    def attempt() -> Steps[Fetched]:
+        connection = yield from cluster.leader_connection(topic, partition)
+        yield from send_fetch(connection, {target: offset}, size_max, isolation, wait_ms)
+        response = yield from receive_fetch(connection)
+        check(response.error, f"fetching from {topic}-{partition}")
+        fetched = response.partitions.get(target)
+        if fetched is None and response.throttle_ms:
+            raise RetriableError(
+                f"{connection.address} returns no records before {response.throttle_ms} ms have passed: the client is "
+                "above its quota"
+            )
+        if fetched is None:
+            raise RetriableError(f"the response of {connection.address} does not contain {topic}-{partition}")
+        if fetched.error is ErrorCode.offset_out_of_range:
+            raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
+        check(fetched.error, f"fetching {topic}-{partition} from {offset}")
+        return fetched
+
+    return (yield from cluster.retrying(f"fetching {topic}-{partition}", attempt))

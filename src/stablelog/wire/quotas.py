@@ -1,0 +1,27 @@
+"""Client quotas in Kafka's messages: the types of entities, the keys of quotas, and how a filter selects (KIP-546)."""
+
+from enum import Enum, IntEnum
+from typing import Final
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+
+
+class QuotaKey(Enum):
+    """The key of a quota: what it limits."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+
+class MatchType(IntEnum):
+    """How one component of a filter selects names."""
+
+    EXACT = 0
+    DEFAULT = 1
+    SPECIFIED = 2  # every name, and the default
