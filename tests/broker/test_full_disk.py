@@ -987,12 +987,15 @@ def test_so_is_a_transaction_group(word):
     disk = NoRoom()
 
     async def conversation(desk):
+        desk.broker.topics.create("grouped", 1, {"stablelog.group": "group"})
+        who = await desk.init("group/me")
         disk.word = word
-        answer = await desk.ask(22, 4, **init_fields(4, "group/me"))
-        assert answer.error_code is ErrorCode.coordinator_load_in_progress
+        for _ in range(2):
+            codes = await desk.add("group/me", who, ("grouped", 0))
+            assert codes == [ErrorCode.coordinator_load_in_progress]
         disk.grow()
         await tend(desk)
-        await desk.init("group/me")
+        assert await desk.add("group/me", who, ("grouped", 0)) == [ErrorCode.none]
 
     assert run(disk, conversation) == []
 

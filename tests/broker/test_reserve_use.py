@@ -135,6 +135,8 @@ def test_no_transaction_group_is_made_on_a_full_disk(api):
     disk = NoRoom()
 
     async def conversation(desk):
+        for n in range(10):
+            desk.broker.topics.create(f"of-g{n}", 1, {"stablelog.group": f"g{n}"})
         await filled(desk, disk)
         topics = [topic.name for topic in desk.broker.topics]
         fields = {"key": "k", "version": 0, "run": "r1", "children": ()}

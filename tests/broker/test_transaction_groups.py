@@ -19,7 +19,7 @@ from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import group_of
-from tests.broker.desk import ABORT, COMMIT, batch, opened, part
+from tests.broker.desk import ABORT, COMMIT, batch, end_fields, opened, part
 from tests.scale import examples
 
 NONE = ErrorCode.none
@@ -450,12 +450,24 @@ def test_offsets_are_committed_in_transactions_of_any_group():
 # -- which groups there are ----------------------------------------------------------------------------------
 
 
+def names_of_groups(desk):
+    return sorted(group.name for group in desk.broker.transactions)
+
+
+async def begin(desk, name, *, version=3):
+    """Begin a transaction in a topic of the id's group. Return its producer."""
+    topic = topic_of(group_of(name))
+    if desk.broker.topics.get(topic) is None:
+        desk.broker.topics.create(topic, 1, {"stablelog.group": group_of(name)})
+    who = await desk.init(name)
+    assert await desk.add(name, who, (topic, 0), version=version) == [NONE]
+    return who
+
+
 def test_a_group_is_made_by_whoever_begins_something_in_it_and_not_by_others():
     async def conversation():
         async with opened(topics=()) as desk:
             create(desk)
-            transactions = desk.broker.transactions
-            assert [group.name for group in transactions] == [""]
             assert (
                 await desk.end("a/me", (0, 0), COMMIT)
             ).error_code is ErrorCode.invalid_producer_id_mapping
@@ -464,13 +476,238 @@ def test_a_group_is_made_by_whoever_begins_something_in_it_and_not_by_others():
             answer = await desk.produce(records, topic="ta", transactional_id="a/me")
             assert answer.error_code is ErrorCode.invalid_producer_id_mapping
             assert (await cut(desk, "a")).commit_sequence == 0
-            assert [group.name for group in transactions] == [""]
-            await desk.init("a/me")
+            who = await desk.init("a/me")
+            assert names_of_groups(desk) == [""]
+            assert await desk.add("a/me", who, ("ta", 0)) == [NONE]
             await desk.ask(ApiKey.BEGIN_JOINT, 0, group="b", key="k", version=0, run="r")
-            assert sorted(group.name for group in transactions) == ["", "a", "b"]
+            assert names_of_groups(desk) == ["", "a", "b"]
             assert desk.broker.topics.get("__transaction_state.a").is_internal
 
     run(conversation)
+
+
+@pytest.mark.parametrize("name", ["tyop/x", "a/me"])
+def test_a_producer_that_begins_no_transaction_leaves_no_group(name):
+    """Requests that begin none are answered as for a known id, and a refused topic begins none either."""
+
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            create(desk)
+            who = await desk.init(name)
+            assert await desk.add(name, who, ("t", 0)) == [REFUSED]
+            # librdkafka then ends a transaction that has not begun.
+            assert (await desk.end(name, who, ABORT)).error_code is NONE
+            assert (await desk.end(name, who, COMMIT, version=5)).error_code is ErrorCode.invalid_txn_state
+            records = batch(b"v", producer=who, sequence=0)
+            for version in (9, 12):
+                answer = await desk.produce(records, transactional_id=name, version=version)
+                assert answer.error_code is REFUSED
+            again = await desk.init(name)
+            assert again == (who[0], who[1] + 1)
+            stale = await desk.ask(26, 3, **end_fields(name, who, ABORT))
+            assert stale.error_code is not NONE
+            assert desk.broker.transactions.describe(name).client == again
+            answer = await desk.ask(ApiKey.BEGIN_JOINT, 0, group="tyop", key="k", version=0, run="r")
+            assert answer.error_code is ErrorCode.invalid_request
+            assert "no topic belongs to transaction group 'tyop'" in answer.error_message
+            assert names_of_groups(desk) == [""]
+
+    run(conversation)
+
+
+def test_a_stale_producer_does_not_begin_a_group():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            old = await desk.init("a/me")
+            new = await desk.init("a/me")
+            assert await desk.add("a/me", old, ("ta", 0)) == [ErrorCode.producer_fenced]
+            records = batch(b"v", producer=old, sequence=0)
+            answer = await desk.produce(records, topic="ta", transactional_id="a/me", version=12)
+            assert answer.error_code is ErrorCode.invalid_producer_epoch
+            assert names_of_groups(desk) == [""]
+            assert await desk.add("a/me", new, ("ta", 0)) == [NONE]
+            assert names_of_groups(desk) == ["", "a"]
+
+    run(conversation)
+
+
+async def begin_by_add(desk, who):
+    assert await desk.add("a/me", who, ("ta", 0)) == [NONE]
+
+
+async def begin_by_produce(desk, who):
+    records = batch(b"v", producer=who, sequence=0)
+    answer = await desk.produce(records, topic="ta", transactional_id="a/me", version=12)
+    assert answer.error_code is NONE
+
+
+async def begin_by_offsets(desk, who):
+    answer = await desk.ask(
+        25, 3, transactional_id="a/me", producer_id=who[0], producer_epoch=who[1], group_id="g"
+    )
+    assert answer.error_code is NONE
+
+
+@pytest.mark.parametrize("begin_so", [begin_by_add, begin_by_produce, begin_by_offsets])
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_producer_of_a_group_that_has_not_begun_outlives_a_restart_and_begins_it(begin_so, restart):
+    disk = SimDisk()
+    inits = []
+
+    async def before():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            inits.extend([await desk.init("a/me"), await desk.init("a/other")])
+            if not restart:
+                await begins(desk)
+
+    async def afterwards():
+        async with opened(disk, topics=()) as desk:
+            if restart:
+                await begins(desk)
+            # The other id follows when it is used, and keeps its producer.
+            assert (await desk.end("a/other", inits[1], COMMIT, version=5)).error_code is not (
+                ErrorCode.invalid_producer_id_mapping
+            )
+            table, held = (desk.broker.transactions.get(name).coordinator.table for name in ("a", ""))
+            assert table.get("a/other").client == inits[1]
+            await desk.durable()
+            assert "a/other" not in held
+            assert "a/me" not in held
+            assert len(held) == 0
+
+    async def begins(desk):
+        await begin_so(desk, inits[0])
+        assert names_of_groups(desk) == ["", "a"]
+        end = await desk.end("a/me", inits[0], COMMIT, version=5 if begin_so is begin_by_produce else 3)
+        assert end.error_code is NONE
+        listed = await desk.ask_with(66, 1, {"state_filters": (), "producer_id_filters": ()})
+        assert sorted(one.transactional_id for one in listed.transaction_states) == ["a/me", "a/other"]
+
+    run(before)
+    run(afterwards)
+
+
+@pytest.mark.parametrize("seed", range(examples(15)))
+def test_a_crash_while_a_group_begins_loses_no_producer(seed):
+    """Whatever the disk keeps, the producer continues with its id and epoch, and what was acknowledged is there."""
+    disk = SimDisk()
+    done = []
+
+    async def before():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            done.append(await desk.init("a/me"))
+            records = batch(b"one", producer=done[0], sequence=0)
+            asked = asyncio.ensure_future(
+                desk.produce(records, topic="ta", transactional_id="a/me", version=12)
+            )
+            for _ in range(seed % 12):
+                await asyncio.sleep(0)
+            done.append(asked.done())
+            after = disk.crash(random.Random(seed))
+            asked.cancel()
+            return after
+
+    async def afterwards(kept):
+        async with opened(kept, topics=()) as desk:
+            await desk.durable()
+            who, is_acknowledged = done
+            if not is_acknowledged:
+                records = batch(b"one", producer=who, sequence=0)
+                again = await desk.produce(records, topic="ta", transactional_id="a/me", version=12)
+                assert again.error_code is NONE
+            assert (await desk.end("a/me", who, COMMIT, version=5)).error_code is NONE
+            await desk.durable()
+            assert desk.values("ta") == [b"one"]
+
+    kept = run(before)
+    run(lambda: afterwards(kept))
+
+
+def without_later_bytes(disk, path, size):
+    """Cut what a file got after it had this size, as a crash does that loses what was not synced."""
+    disk.write_atomic(path, disk.read_bytes(path)[:size])
+
+
+def commit_log_of(desk, name):
+    return desk.broker.transactions.get(name).journal.partition
+
+
+def test_a_group_takes_an_id_over_before_the_default_group_forgets_it():
+    disk = SimDisk()
+    kept = {}
+
+    async def before():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            kept["me"], kept["other"] = await desk.init("a/me"), await desk.init("a/other")
+            assert await desk.add("a/me", kept["me"], ("ta", 0)) == [NONE]
+            await desk.durable()
+            default = desk.broker.transactions.default.coordinator.table
+            desk.broker.transactions.find("a/other")  # takes the id over; nothing is durable yet
+            assert "a/other" in default
+            await desk.durable()
+            assert "a/other" not in default
+
+    async def afterwards():
+        async with opened(disk, topics=()) as desk:
+            default = desk.broker.transactions.default
+            # A crash may leave the id in both logs. That of the group counts.
+            default.apply(
+                default.coordinator.producers.init_producer_id(
+                    "a/me", 60_000, api_version=4, now_ms=desk.broker.now_ms()
+                )
+            )
+            await desk.durable()
+            assert "a/me" in default.coordinator.table
+            assert (await desk.end("a/me", kept["me"], COMMIT)).error_code is NONE
+
+    async def at_last():
+        async with opened(disk, topics=()) as desk:
+            await desk.durable()
+            assert len(desk.broker.transactions.default.coordinator.table) == 0
+            assert desk.broker.transactions.describe("a/me").client == kept["me"]
+
+    run(before)
+    run(afterwards)
+    run(at_last)
+
+
+def test_a_producer_whose_take_over_a_crash_has_lost_continues_its_transaction():
+    disk = SimDisk()
+    kept = {}
+
+    async def before():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            kept["me"] = await desk.init("a/me")
+            first = await desk.init("a/first")
+            assert await desk.add("a/first", first, ("ta", 1)) == [NONE]
+            await desk.durable()
+            log = commit_log_of(desk, "a")
+            held = commit_log_of(desk, "")
+            kept["logs"] = [
+                (one.directory / f"{0:020d}.log", one.log.segments[0].size) for one in (log, held)
+            ]
+            await write(desk, "a/me", kept["me"], b"one", "ta")
+            await desk.durable()
+            return disk.crash(random.Random(0))
+
+    async def afterwards(crashed):
+        for path, size in kept["logs"]:
+            without_later_bytes(crashed, path, size)
+        async with opened(crashed, topics=()) as desk:
+            (found,) = desk.broker.topics.partition("ta", 0).open_transactions()
+            assert (found.producer_id, found.producer_epoch) == kept["me"]
+            await write(desk, "a/me", kept["me"], b"two", "ta", sequence=1)
+            assert (await desk.end("a/me", kept["me"], COMMIT)).error_code is NONE
+            await desk.durable()
+            assert desk.values("ta") == [b"one", b"two"]
+
+    crashed = run(before)
+    run(lambda: afterwards(crashed))
 
 
 def test_there_are_no_more_groups_than_are_allowed():
@@ -478,9 +715,13 @@ def test_there_are_no_more_groups_than_are_allowed():
 
     async def conversation():
         async with opened(disk, topics=(), **{"stablelog.max.transaction.groups": 2}) as desk:
-            await desk.init("a/1")
-            await desk.init("b/1")
-            await desk.init("a/2")
+            if desk.broker.topics.get("tc") is None:
+                desk.broker.topics.create("tc", 1, {"stablelog.group": "c"})
+                held = await desk.init("c/0")
+                for name in ("a/1", "b/1", "a/2"):
+                    await begin(desk, name)
+                # The group could begin when its producer began, and cannot any more.
+                assert await desk.add("c/0", held, ("tc", 0)) == [ErrorCode.policy_violation]
             answer = await desk.ask(22, 4, **_init("c/1"))
             assert answer.error_code is ErrorCode.policy_violation
             answer = await desk.ask(ApiKey.BEGIN_JOINT, 0, group="c", key="k", version=0, run="r")
@@ -489,7 +730,7 @@ def test_there_are_no_more_groups_than_are_allowed():
             answer = await desk.ask(ApiKey.BEGIN_JOINT, 0, group="c/d", key="k", version=0, run="r")
             assert answer.error_code is ErrorCode.invalid_request
             assert "1 to 100 characters" in answer.error_message
-            assert sorted(group.name for group in desk.broker.transactions) == ["", "a", "b"]
+            assert names_of_groups(desk) == ["", "a", "b"]
 
     run(conversation)
     run(conversation)  # and those that are found count
@@ -497,13 +738,16 @@ def test_there_are_no_more_groups_than_are_allowed():
 
 def test_groups_whose_names_differ_only_by_dots_are_two():
     disk = SimDisk()
+    names = ("a.b", "a_b", "..", "a-0", "x" * 100)
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            names = ("a.b", "a_b", "..", "a-0", "x" * 100)
-            for name in names:
-                await desk.init(f"{name}/me")
-            assert sorted(group.name for group in desk.broker.transactions) == sorted(["", *names])
+            for index, name in enumerate(names):
+                if desk.broker.topics.get(f"t{index}") is None:
+                    desk.broker.topics.create(f"t{index}", 1, {"stablelog.group": name})
+                    who = await desk.init(f"{name}/me")
+                    assert await desk.add(f"{name}/me", who, (f"t{index}", 0)) == [NONE]
+            assert names_of_groups(desk) == sorted(["", *names])
 
     run(conversation)
     run(conversation)
@@ -566,8 +810,8 @@ def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            await desk.init("a/me")
-            await desk.init("a/you")
+            await begin(desk, "a/me")
+            await begin(desk, "a/you")
             return desk.broker.topics.partition("__transaction_state.a", 0).directory
 
     path = run(conversation) / f"{0:020d}.log"
@@ -589,7 +833,7 @@ def test_a_record_that_no_coordinator_wrote_is_named_with_its_file(topic, key):
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            await desk.init("a/me")
+            await begin(desk, "a/me")
             log = desk.broker.topics.partition(topic, 0)
             at = log.end_offset
             log.append(encode_batch([Record(0, 0, key, b"v", ())]), now_ms=0, origin=Origin.COORDINATOR)
@@ -610,7 +854,7 @@ def test_names_of_commit_logs_are_not_for_clients():
                     desk.broker.topics.reservations.check_new(name, 1, {})
                 with pytest.raises(RefusedError, match="broker's internal topics"):
                     await desk.broker.topic_changes.create(name, 1, {})
-            await desk.init("a/me")
+            await begin(desk, "a/me")
             records = batch(b"v")
             answer = await desk.produce(records, topic="__transaction_state.a")
             assert answer.error_code is ErrorCode.invalid_topic_exception
@@ -660,7 +904,7 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
             assert desk.broker.topics.partition("t", 0).open_transactions() == []
         async with opened(disk, stablelog_max_transaction_groups=1) as desk:
             told = await desk.init("a/me")
-            assert told[0] != old[0]
+            assert told != old
             assert desk.broker.topics.partition("t", 0).open_transactions() == []
             assert group_of("a/me") == "a"
             assert await desk.add("a/me", told, ("t", 0)) == [REFUSED]
@@ -678,7 +922,8 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_not_aborted_by_who_want
             assert (await desk.ask(22, 6, **asked)).error_code is ErrorCode.invalid_txn_state
             assert "'a/me' has an open transaction of a release" in caplog.text
             assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
-            await desk.init("a/me")  # without it
+            for _ in range(2):  # without it
+                await desk.ask(22, 4, **_init("a/me"))
             assert desk.broker.topics.partition("t", 0).open_transactions() == []
             kept = await desk.ask(22, 6, **asked)  # there is nothing left to be kept, and nothing to refuse
             assert (kept.error_code, kept.ongoing_txn_producer_id) == (NONE, -1)

@@ -33,13 +33,15 @@ async def new_producer(broker):
 def give_out(count, *, writing, group=None):
     """Start a broker, give out so many producer ids, and let the first of them write to t; returns the ids.
 
-    A transaction group of the name `group` is made first.
+    A transaction of the group `group` is begun first.
     """
 
     async def run_broker():
         async with desk.opened(LocalDisk(), partitions=1) as broker:
             if group is not None:
-                await broker.init(f"{group}/x")
+                broker.broker.topics.create("grouped", 1, {"stablelog.group": group})
+                producer = await broker.init(f"{group}/x")
+                assert await broker.add(f"{group}/x", producer, ("grouped", 0)) == [ErrorCode.none]
             producers = [await new_producer(broker) for _ in range(count)]
             for producer in producers[:writing]:
                 written = batch(b"old", producer=producer, sequence=0, transactional=False)

@@ -27,7 +27,7 @@ async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -
         context, request.group, request.key, [child.transactional_id for child in request.children]
     )
     name = JointName(request.group, request.key)
-    group = broker.transactions.made(request.group, "AbortJoint")
+    group = broker.transactions.for_joint(request.group, "AbortJoint")
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
     children = [
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)

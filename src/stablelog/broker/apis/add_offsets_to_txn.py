@@ -24,7 +24,9 @@ async def handle(
         if not request.group_id:
             raise RefusedError(ErrorCode.invalid_group_id, "the group id is empty")
         broker.reserve.check("AddOffsetsToTxn")
-        group = broker.transactions.of_id(request.transactional_id)
+        group = broker.transactions.begun(
+            request.transactional_id, request.producer_id, request.producer_epoch, "AddOffsetsToTxn"
+        )
     except RefusedError as refused:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     codes = group.apply(

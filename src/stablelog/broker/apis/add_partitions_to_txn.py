@@ -27,7 +27,6 @@ from stablelog.broker.topics.partition_state import CODES, PartitionState
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.transaction_groups import group_of
 
 BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
 ADD_CODES = CODES["AddPartitionsToTxn"]
@@ -54,7 +53,7 @@ def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
     librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
     transaction, or retry the request.
     """
-    group = broker.transactions.get(group_of(asked.transactional_id))
+    group = broker.transactions.find(asked.transactional_id)
     known = None if group is None else group.coordinator.table.get(asked.transactional_id)
     if group is not None and known is not None and known.state is not State.ONGOING:
         group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
@@ -91,7 +90,7 @@ async def _add(
         if _is_refused(broker, asked.transactional_id, name)
     }
     if crossing:
-        group = broker.transactions.get(group_of(asked.transactional_id))
+        group = broker.transactions.find(asked.transactional_id)
         if group is not None and not asked.verify_only:
             group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         return {
@@ -101,9 +100,13 @@ async def _add(
             for target in targets
         }
     try:
-        if not asked.verify_only:
+        if asked.verify_only:
+            group = broker.transactions.of_id(asked.transactional_id)
+        else:
             broker.reserve.check("AddPartitionsToTxn")
-        group = broker.transactions.of_id(asked.transactional_id)
+            group = broker.transactions.begun(
+                asked.transactional_id, asked.producer_id, asked.producer_epoch, "AddPartitionsToTxn"
+            )
     except RefusedError as why:
         return dict.fromkeys(targets, ErrorCode(why.code))
     coordinator = group.coordinator

@@ -64,7 +64,7 @@ async def handle(broker: Broker, request: BeginJointRequest, context: Context) -
         # A question does not create a group, because it needs only DESCRIBE.
         group = broker.transactions.get(request.group)
         if group is None and (request.run or not is_group_name(request.group)):
-            group = broker.transactions.made(request.group, "BeginJoint")
+            group = broker.transactions.for_joint(request.group, "BeginJoint")
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     else:

@@ -124,7 +124,7 @@ async def _require(request: CommitJointRequest, context: Context) -> None:
 
 async def _commit(broker: Broker, request: CommitJointRequest, context: Context) -> JointAnswer:
     await _require(request, context)
-    group = broker.transactions.made(request.group, "CommitJoint")
+    group = broker.transactions.for_joint(request.group, "CommitJoint")
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)

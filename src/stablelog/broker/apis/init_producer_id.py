@@ -33,7 +33,7 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
     """
     default = broker.transactions.default
     known = default.coordinator.table.get(transactional_id)
-    if group_of(transactional_id) == default.name or known is None:
+    if group_of(transactional_id) == default.name or known is None or not known.state.is_open:
         return
     if keep_prepared and known.state is State.ONGOING:
         why = f"{transactional_id!r} has an open transaction of a release without transaction groups, which cannot be kept"
@@ -67,10 +67,9 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, context: Conte
     broker.reserve.check("InitProducerId")
     transactional_id = request.transactional_id
     if transactional_id is not None:
-        # Abort the old transaction first, even if the disk has no space to create the transaction group that the id
-        # names.
+        # Abort the old transaction first, even if the transaction group that the id names could not begin.
         await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
-    group = broker.transactions.made(group_of(transactional_id or ""), "InitProducerId")
+    group = broker.transactions.for_producer(transactional_id)
     return await group.carry_out(
         group.coordinator.producers.init_producer_id(
             transactional_id,

@@ -71,8 +71,10 @@ def _transaction_check(
             raise RefusedError(
                 ErrorCode.invalid_txn_state, "the request has a transactional batch and no transactional id"
             )
-        group = broker.transactions.of_id(transactional_id)
         if api_version >= SECOND_DIALECT_VERSION:
+            group = broker.transactions.begun(
+                transactional_id, header.producer_id, header.producer_epoch, "Produce"
+            )
             code = group.apply(
                 group.coordinator.add_partitions(
                     transactional_id,
@@ -85,6 +87,7 @@ def _transaction_check(
                 )
             )[target]
         else:
+            group = broker.transactions.of_id(transactional_id)
             code = group.coordinator.verify_partitions(
                 transactional_id,
                 header.producer_id,

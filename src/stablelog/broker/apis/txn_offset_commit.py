@@ -115,7 +115,11 @@ async def handle(
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check("TxnOffsetCommit")
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
-        group = broker.transactions.of_id(request.transactional_id)
+        who = (request.transactional_id, request.producer_id, request.producer_epoch)
+        if context.api_version >= SECOND_DIALECT_VERSION:
+            group = broker.transactions.begun(*who, "TxnOffsetCommit")
+        else:
+            group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
         codes = await refused_offsets(
             broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)

@@ -8,7 +8,7 @@ offsets of consumers belong to no group.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -95,6 +95,11 @@ class Transactions:
         for group in self:
             for target in group.awaited():
                 self._awaited.setdefault(target, set()).add(group.name)
+        if len(self._groups) > 1:
+            for transactional_id in self.default.coordinator.table.idle_ids():
+                group = self._groups.get(group_of(transactional_id), self.default)
+                if group is not self.default and transactional_id in group.coordinator.table:
+                    self._forget_held(transactional_id)
 
     def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
         journal = Journal(partitions, self._flush, self._reserve, self._clock)
@@ -129,31 +134,16 @@ class Transactions:
         return self._groups[DEFAULT_GROUP]
 
     def get(self, name: str) -> TransactionGroup | None:
-        """The group of this name; None if no producer has used the group yet."""
+        """The group of this name; None if no transaction of the group has begun yet."""
         return self._groups.get(name)
 
-    def made(self, name: str, api: str) -> TransactionGroup:
-        """Return the transaction group of this name. A missing group is created with an empty, durable commit log.
-
-        Args:
-            name: name of the group; empty for the default one.
-            api: the name of the request's API, which determines the error code on a full disk.
+    def _make(self, name: str, api: str) -> TransactionGroup:
+        """Make a transaction group that does not exist, with an empty, durable commit log.
 
         Raises:
             RefusedError: the name is not valid for a group, there are too many groups, or the disk is full.
         """
-        group = self._groups.get(name)
-        if group is not None:
-            return group
-        if not is_group_name(name):
-            raise RefusedError(
-                ErrorCode.invalid_request, f"{name!r} is not a valid name of a transaction group: {NAME_RULE}"
-            )
-        if len(self._groups) > self._count_max:
-            raise _not_made(
-                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max} "
-                "allows; the part of a transactional id before its first slash names the group"
-            )
+        self._check_new(name)
         self._reserve.check(api)
         try:
             partitions = self._make_log(name)
@@ -164,19 +154,152 @@ class Transactions:
         log.info("created %s", group_in_words(name))
         return self._open(name, partitions)
 
-    def of_id(self, transactional_id: str) -> TransactionGroup:
-        """The group of a transactional id that a producer has used before.
+    def _check_new(self, name: str) -> None:
+        """Check whether a group that does not exist may begin.
 
         Raises:
-            RefusedError: the group does not exist, so no producer has the id.
+            RefusedError: the name is not valid for a group, or there are too many groups or partitions.
         """
-        group = self._groups.get(group_of(transactional_id))
+        if not is_group_name(name):
+            raise RefusedError(
+                ErrorCode.invalid_request, f"{name!r} is not a valid name of a transaction group: {NAME_RULE}"
+            )
+        if len(self._groups) > self._count_max:
+            raise _not_made(
+                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max} "
+                "allows; the part of a transactional id before its first slash names the group"
+            )
+        try:
+            self._topics.reservations.check_count(1)
+        except RefusedError as why:
+            raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
+
+    def for_joint(self, name: str, api: str) -> TransactionGroup:
+        """Return the transaction group of a joint commit. A group that does not exist begins, if it has a topic.
+
+        Args:
+            name: name of the group; empty for the default one.
+            api: the name of the request's API, which determines the error code on a full disk.
+
+        Raises:
+            RefusedError: no topic belongs to the group, the name is not valid for a group, there are too many groups, or
+                the disk is full.
+        """
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        if is_group_name(name) and all(topic.group != name for topic in self._topics):
+            raise RefusedError(
+                ErrorCode.invalid_request,
+                f"no topic belongs to {group_in_words(name)}: name the group of the topic, or create a topic with "
+                f"stablelog.group={name}",
+            )
+        return self._make(name, api)
+
+    # -- transactional ids ---------------------------------------------------------------------------------
+
+    # A group begins with its first transaction, because a wrong transactional id would otherwise leave a commit log for
+    # ever. Until then, the default group holds the transactional ids of the group: their producers get a producer id, are
+    # fenced, and expire there. When such an id begins a transaction, or the group has begun, the group takes the id over.
+    # The default group forgets the id when the group's record of it is durable. After a crash in between, both have the
+    # id, and that of the group counts.
+
+    def for_producer(self, transactional_id: str | None) -> TransactionGroup:
+        """Return the group that gives a producer its producer id: the default group as long as the group of the
+        transactional id has not begun.
+
+        Raises:
+            RefusedError: the group could not begin, because there are too many groups or partitions.
+        """
+        name = group_of(transactional_id or "")
+        if transactional_id is None or name == DEFAULT_GROUP:
+            return self.default
+        if name not in self._groups:
+            self._check_new(name)
+        return self.find(transactional_id) or self._groups.get(name, self.default)
+
+    def find(self, transactional_id: str) -> TransactionGroup | None:
+        """Return the group that has a transactional id; None if the group has not begun and the id is unknown."""
+        name = group_of(transactional_id)
+        group = self._groups.get(name)
+        if group is not None and (name == DEFAULT_GROUP or transactional_id in group.coordinator.table):
+            return group
+        if self._held(transactional_id) is None:
+            return group
+        if group is None:
+            return self.default
+        self._take_over(group, transactional_id)
+        return group
+
+    def of_id(self, transactional_id: str) -> TransactionGroup:
+        """Return the group that has a transactional id.
+
+        Raises:
+            RefusedError: the group has not begun, and no producer has the id.
+        """
+        group = self.find(transactional_id)
         if group is None:
             raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
                 f"no producer uses the transactional id {transactional_id!r}",
             )
         return group
+
+    def begun(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, api: str
+    ) -> TransactionGroup:
+        """Return the group of a transactional id whose producer adds to its transaction. The first such request begins
+        the group.
+
+        The group does not begin if another producer has the id: the coordinator of the returned group refuses the
+        request.
+
+        Args:
+            transactional_id: the transactional id.
+            producer_id: producer id of the request.
+            producer_epoch: producer epoch of the request.
+            api: the name of the request's API, which determines the error code on a full disk.
+
+        Raises:
+            RefusedError: no producer has the id; or the group cannot begin, because there are too many groups, or the
+                disk is full.
+        """
+        name = group_of(transactional_id)
+        if name not in self._groups:
+            held = self._held(transactional_id)
+            if held is not None and held.client == (producer_id, producer_epoch):
+                self._make(name, api)
+        return self.of_id(transactional_id)
+
+    def _held(self, transactional_id: str) -> Transaction | None:
+        """Return the state of an id that the default group holds for another group; None without one.
+
+        An id with an open transaction there is not held: it is from a release without transaction groups.
+        """
+        if group_of(transactional_id) == DEFAULT_GROUP:
+            return None
+        txn = self.default.coordinator.table.get(transactional_id)
+        return None if txn is None or txn.state.is_open else txn
+
+    def _take_over(self, group: TransactionGroup, transactional_id: str) -> None:
+        """Move an id that the default group holds to its own group."""
+        txn = self.default.coordinator.table.known(transactional_id)
+        group.apply(group.coordinator.producers.take_over(transactional_id, txn, now_ms=self._clock.now_ms()))
+        group.journal.after(lambda: self._forget_held(transactional_id))
+
+    def _forget_held(self, transactional_id: str) -> None:
+        if self._held(transactional_id) is not None:
+            default = self.default
+            default.apply(default.coordinator.producers.forget(transactional_id, now_ms=self._clock.now_ms()))
+
+    def _take_over_open(self, group: TransactionGroup, found: Iterable[OpenTransaction]) -> None:
+        """Take over held ids whose producers have transactions in an opened partition. A crash has lost the records of
+        the first take-over; the producers can continue their transactions.
+        """
+        for txn in found if group is not self.default else ():
+            owner = self.default.coordinator.table.owner(txn.producer_id)
+            if owner is not None and group_of(owner) == group.name:
+                self.find(owner)
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """The coordinator's description of a transactional id; None if it is unknown.
@@ -255,6 +378,7 @@ class Transactions:
         own = self._groups.get(own_name, self.default)
         if isinstance(partition.view, CommitOrder):
             self.meet_sequence(own, partition.view.latest_sequence, partition.topic, partition.index)
+        self._take_over_open(own, found)
         concerned = self._concerned(target, own_name)
         for group in concerned:
             if group is not own:

@@ -1,5 +1,8 @@
 """InitProducerId: a producer gets its producer id and epoch, or takes over a transactional id.
 
+Until a transaction group begins, the default group answers for the transactional ids of the group. Then the group takes
+these ids over.
+
 Source: KIP-98, KIP-360, KIP-890, KIP-939.
 """
 
@@ -97,6 +100,35 @@ class Initialization:
         except RefusedError as refused:
             answer = InitAnswer(for_version(ErrorCode(refused.code), api_version, INIT_KNOWS_FENCED))
         return draft.decision(answer)
+
+    def take_over(self, transactional_id: str, held: Transaction, *, now_ms: int) -> Decision[None]:
+        """Take over an id that the default group has held for this group. Its producer keeps its id and epoch.
+
+        Args:
+            transactional_id: the id, which this group does not have.
+            held: the state of the id in the default group, without an open transaction.
+            now_ms: broker time.
+        """
+        assert not held.state.is_open
+        assert transactional_id not in self._table
+        draft = Draft(now_ms)
+        value = Transaction(
+            *held.client,
+            held.timeout_ms,
+            State.EMPTY,
+            update_ms=now_ms,
+            previous_producer_id=held.previous_producer_id,
+            last_producer_epoch=held.last_producer_epoch,
+            transaction_version=held.transaction_version,
+        )
+        self._table.put(transactional_id, value, draft.records)
+        return draft.decision(None)
+
+    def forget(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
+        """Forget an id that its own group has taken over."""
+        draft = Draft(now_ms)
+        self._table.forget(transactional_id, draft.records)
+        return draft.decision(None)
 
     def _check(self, transactional_id: str, asked: Identity, api_version: int) -> None:
         if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:

@@ -104,6 +104,14 @@ class TransactionTable:
         txn = self._live.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
 
+    def __contains__(self, transactional_id: str) -> bool:
+        """Whether a transactional id is known."""
+        return transactional_id in self._live or self._idle.value(transactional_id) is not None
+
+    def idle_ids(self) -> list[str]:
+        """Return the ids without an open transaction."""
+        return list(self._idle)
+
     def known(self, transactional_id: str) -> Transaction:
         """Return the state of a transactional id. The caller knows that the id exists."""
         txn = self.get(transactional_id)
