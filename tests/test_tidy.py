@@ -156,3 +156,31 @@ def test_few_tests_touch_private_names():
         f"use public names, or pass a fake to the constructor: {found}"
     )
     assert len(TOUCH_PRIVATE_NAMES) <= TESTS_THAT_TOUCH_PRIVATE_NAMES_MAX
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def imported(path, modules):
+    """The modules of stablelog that a module imports, also for type checkers or in a function."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            for one in node.names:
+                inner = f"{node.module}.{one.name}"
+                yield inner if inner in modules else node.module
+
+
+def test_no_imports_form_a_circle():
+    """Also not those for type checkers: a module can be read after the modules that it imports."""
+    modules = {module_of(path): path for path in SOURCES}
+    rest = {name: {*imported(path, modules)} & modules.keys() - {name} for name, path in modules.items()}
+    while leaves := {name for name, below in rest.items() if not below}:
+        rest = {name: below - leaves for name, below in rest.items() if name not in leaves}
+    # What is left is in a circle, or imports a module that is in one.
+    while tops := rest.keys() - {name for below in rest.values() for name in below}:
+        rest = {name: below for name, below in rest.items() if name not in tops}
+    assert rest == {}, "a lower module says in a Protocol what it needs of a higher one"

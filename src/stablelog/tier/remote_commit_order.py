@@ -11,19 +11,17 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.segment_bytes import size_of
+from stablelog.tier.segment_bytes import SegmentBytes, size_of
 from stablelog.types import ObjectRange
-
-if TYPE_CHECKING:
-    from stablelog.tier.remote_log import RemoteLog
 
 CHUNK_COUNT_MAX: Final = (
     16  # how many chunks one call of `content` needs in memory at most, if the first range is small
@@ -48,6 +46,33 @@ class _End(NamedTuple):
     streak: int
 
 
+class RemoteSegments(Protocol):
+    """The remote log of a partition, as far as commit order needs it (`remote_log.RemoteLog`)."""
+
+    bytes: SegmentBytes
+    place: str
+    segments: Segments
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest."""
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset."""
+
+    def at(self, offset: int) -> RemoteSegment:
+        """Return the segment with this offset. Raises DamageError."""
+
+    def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
+        """Return those of the next chunks that are not loaded."""
+
+    def from_time(
+        self, segment: RemoteSegment, timestamp_ms: int, start: int = 0
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the batches of a segment that may have a record of this time or a later one."""
+
+
 class RemoteCommitOrder:
     """Implements `log.remote_tier.RemoteView`.
 
@@ -55,9 +80,9 @@ class RemoteCommitOrder:
         remote: the remote log of the partition.
     """
 
-    def __init__(self, remote: "RemoteLog") -> None:
+    def __init__(self, remote: RemoteSegments) -> None:
         # A weak reference: the remote log refers to this object, and the garbage collector must not be needed to free both.
-        self._remote: RemoteLog = weakref.proxy(remote)
+        self._remote: RemoteSegments = weakref.proxy(remote)
         self._ends: OrderedDict[int, _End] = (
             OrderedDict()
         )  # the ends of the last reads, by position in commit order

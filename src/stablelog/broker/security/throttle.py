@@ -9,17 +9,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from datetime import timedelta
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import INT_MAX
-from stablelog.security.quotas.rates import MS_PER_S
+from stablelog.security.quotas.rates import MS_PER_S, Rate, TokenBucket, Windows
+from stablelog.security.quotas.table import QuotaTable
 from stablelog.wire.quotas import QuotaKey
-
-if TYPE_CHECKING:
-    from stablelog.broker.security.quotas import Quotas
 
 PERCENT_PER_NS: Final = 100 / 1e9  # of one processor, as in Kafka
 
@@ -75,6 +73,23 @@ class _Timed(Awaitable[Result]):
                 step, argument = self._work.throw, error
 
 
+class Measured(Protocol):
+    """The quotas and rates of all clients, as far as one request needs them (`quotas.Quotas`)."""
+
+    table: QuotaTable
+    windows: Windows
+    now_ms: Callable[[], int]
+
+    def rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
+        """The rate of the clients that are measured together."""
+
+    def bucket(self, measured: tuple[str, str]) -> TokenBucket:
+        """The token bucket of the clients that are measured together."""
+
+    def note(self, key: QuotaKey, ms: int) -> None:
+        """Count a throttled request, and its throttle time."""
+
+
 class Throttle:
     """The throttling of one request.
 
@@ -92,7 +107,7 @@ class Throttle:
 
     def __init__(
         self,
-        quotas: "Quotas",
+        quotas: Measured,
         user: str,
         client_id: str,
         size: int,

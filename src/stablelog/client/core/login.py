@@ -4,7 +4,7 @@ import secrets
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
@@ -21,9 +21,6 @@ from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
 from stablelog.wire.sasl.plain import encode_plain
 from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
 
-if TYPE_CHECKING:
-    from stablelog.client.core.connection import Connection
-
 MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
 HIDDEN: Final = "[hidden]"
@@ -38,7 +35,24 @@ NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.locatio
 BAD_CERTIFICATE: Final = "does not accept the client's certificate (ssl.keystore.location): its authority is not one that the broker trusts, or it has expired"
 
 
-def log_in(connection: "Connection", credentials: Credentials) -> Steps[int]:
+class Link(Protocol):
+    """A connection, as far as a login needs it (`connection.Connection`)."""
+
+    address: str
+    security: Security
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """The versions of each API that the broker supports."""
+
+    def ask_steps(self, request: Any) -> Steps[Any]:
+        """Send a request in the newest version that both sides support, and return the response."""
+
+    def call_steps(self, request: Any) -> Steps[Any]:
+        """Send a request in its own version, and return the response."""
+
+
+def log_in(connection: Link, credentials: Credentials) -> Steps[int]:
     """Log in, or authenticate again before the session ends (KIP-368). No request may be in flight.
 
     Returns:
@@ -54,7 +68,7 @@ def log_in(connection: "Connection", credentials: Credentials) -> Steps[int]:
 class _Exchange:
     """One login."""
 
-    def __init__(self, connection: "Connection", credentials: Credentials) -> None:
+    def __init__(self, connection: Link, credentials: Credentials) -> None:
         self._connection = connection
         self._credentials = credentials
         self._secrets = [credentials.password] if credentials.password else []

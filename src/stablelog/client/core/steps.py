@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from stablelog.wire.guard import Buffer
 
 if TYPE_CHECKING:
-    from stablelog.client.core.connection import Connection
     from stablelog.types import SecurityProtocol
 
 Result = TypeVar("Result")
@@ -35,20 +34,20 @@ class Open(NamedTuple):
 class Send(NamedTuple):
     """Send bytes, in several pieces. There is no result.
 
-    The shell raises OSError if they cannot be sent completely.
+    The shell raises OSError if they cannot be sent completely. `connection` is one of its connections.
     """
 
-    connection: "Connection"
+    connection: object
     pieces: list[Buffer]
 
 
 class Receive(NamedTuple):
     """Receive exactly this many bytes. The result is a memoryview of them.
 
-    The shell raises OSError if they do not arrive in time.
+    The shell raises OSError if they do not arrive in time. `connection` is one of its connections.
     """
 
-    connection: "Connection"
+    connection: object
     size: int
 
 

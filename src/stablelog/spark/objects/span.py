@@ -11,14 +11,13 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from stablelog.spark.planning import ObjectExtent, Piece
+from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
 from stablelog.tier.cut_points import CutPoint, cut_points
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
-
-if TYPE_CHECKING:
-    from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.types import TopicPartition
 
 _Row = TypeVar("_Row")
 STRETCH_COUNT_MAX: Final = 17  # How many stretches a log file is divided into at most.
@@ -51,6 +50,31 @@ class Stretch(NamedTuple):
         return self.size_before + self.end.position - self.begin.position
 
 
+class Spanned(Protocol):
+    """A partition in a store, as far as its ranges need it (`stored_partition.StoredPartition`)."""
+
+    @property
+    def partition(self) -> RemotePartition:
+        """The partition in the store."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """The name of the topic, and the number of the partition."""
+
+    @property
+    def piece(self) -> StoredPiece:
+        """What the pieces of all tasks have in common."""
+
+    def segments_between(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments of a range of offsets. Raises UnavailableError and DamageError."""
+
+    def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments that a range of positions needs."""
+
+    def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
+        """Return the aborted transactions that a reader of a range needs."""
+
+
 class _TableSpan(ABC, Generic[_Row]):
     """A range of one partition, with a table that it shares with the ranges it is divided into.
 
@@ -64,7 +88,7 @@ class _TableSpan(ABC, Generic[_Row]):
 
     def __init__(
         self,
-        stored: "StoredPartition",
+        stored: Spanned,
         start: int,
         end: int,
         topic_id: str = "",
