@@ -100,6 +100,12 @@ PARTS = (
         tests("tests/broker/apis/test_hostile_requests.py", "-k", "bombs"),
         {"STABLELOG_BOMBS": "100"},
     ),
+    Part(
+        "pending-offsets",
+        tests("tests/broker/durability/test_pending_offsets.py"),
+        {"STABLELOG_OFFSETS_LIVES": "200"},
+        200,
+    ),
     Part("churn", tests("tests/broker/test_churn.py"), {"STABLELOG_CHURN": "10"}),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part(

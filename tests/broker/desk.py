@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
@@ -304,6 +305,14 @@ class Desk:
             if not header.is_control and not (aborted and header.is_transactional):
                 found += [record.value for record in decode_records(data, at)]
         return found
+
+    @contextlib.contextmanager
+    def held_log(self, partition):
+        """While the block runs, nothing of this partition becomes durable."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partition, "unsynced", lambda: None)
+            yield
+        self.broker.flush.dirty(partition)
 
     @contextlib.contextmanager
     def held_disk(self):

@@ -374,10 +374,6 @@ def test_fetch_sessions_are_counted_while_they_are_kept(told, peer, topic):
     assert told("stablelog_fetch_sessions") == before
 
 
-def test_records_that_an_open_transaction_holds_in_the_offsets_log_are_measured(told):
-    assert told("stablelog_offsets_log_held_bytes") == 0
-
-
 def test_offsets_of_a_partition_follow_writes_and_deletions(told, admin, broker, topic):
     labels = {"topic": topic, "partition": "0"}
     assert told("stablelog_high_watermark", **labels) == 0

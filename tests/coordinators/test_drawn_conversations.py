@@ -7,6 +7,7 @@ line of words stands a digest of what the line does not say.
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,7 +206,8 @@ class Groups(test_group_scripts.Conversation):
         """What is known at the end."""
         state = self.coordinator.table.live_state()
         assert state.undivided == []
-        return [digest(key, value) for key, value in (*state.undivided, *state.rest)]
+        records = [digest(key, value) for key, value in state.rest]
+        return records + [digest(owner, *record) for owner, record in itertools.chain(*state.ordered)]
 
 
 LIMITS = (

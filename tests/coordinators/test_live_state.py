@@ -22,7 +22,7 @@ from tests.coordinators.transactions.joint import test_model as joint_model
 
 def all_made_at_the_beginning(live_state):
     def mutant(self):
-        undivided, rest = live_state(self)
+        undivided, rest, _ = live_state(self)
         return LiveState(undivided, iter(list(rest)))
 
     return mutant
@@ -46,7 +46,7 @@ def decisions_behind_all_else(_live_state):
 
 def decisions_also_in_the_rest(live_state):
     def mutant(self):
-        undivided, _ = live_state(self)
+        undivided, _, _ = live_state(self)
 
         def rest():
             yield from self.joints.records()
@@ -61,7 +61,7 @@ def decisions_also_in_the_rest(live_state):
 
 def earlier_decisions_without_the_present_state(live_state):
     def mutant(self):
-        undivided, rest = live_state(self)
+        undivided, rest, _ = live_state(self)
         count = 1 + sum(1 for _ in self.history.records())
         pending = {transaction_key(transactional_id) for transactional_id in self._decided}
         return LiveState(undivided[:count] + [r for r in undivided[count:] if r[0] in pending], rest)

@@ -314,7 +314,6 @@ class Broker:
             yield from self.logins.samples()
         yield from self.quotas.samples()
         yield from self.transactions.samples()
-        yield from self.groups.samples()
 
     # -- start -------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,13 @@ records, including the responses to requests of other members that have been wai
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.loop.tasks import Tasks, in_thread
-from stablelog.broker.metrics import Sample
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup
 from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
@@ -51,6 +50,7 @@ class Groups:
         self.journal.replay(
             coordinator.table.replay,
             lambda producer_id, commit: coordinator.txn_ended(producer_id, commit=commit),
+            coordinator.table.offsets.begin_log,
         )
         self.apply(coordinator.loaded(self._now_ms()))
 
@@ -141,10 +141,6 @@ class Groups:
     def _tick(self) -> None:
         self._timer_ms = None
         self.apply(self.coordinator.tick(self._now_ms()))
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the metrics."""
-        yield Sample("stablelog_offsets_log_held_bytes", (), self.journal.held_size)
 
     def close(self) -> None:
         """Stop the timer."""

@@ -62,11 +62,6 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Logins of clients, by mechanism and result: `success` or `failure`. Re-authentications count, too.",
         ("mechanism", "result"),
     ),
-    "stablelog_offsets_log_held_bytes": (
-        "gauge",
-        "Bytes of the log of consumer offsets that cannot be trimmed, because an open transaction has committed offsets.",
-        (),
-    ),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions that the broker keeps.", ()),
     "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
     "stablelog_damaged_batches": (

@@ -8,6 +8,7 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)  # The partition of the offsets log that the broker writes to.
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 NAME_SIZE_MAX = TOPIC_NAME_SIZE_MAX
 

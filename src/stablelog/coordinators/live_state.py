@@ -3,7 +3,7 @@ and the older records can then be deleted.
 
 A checkpoint is appended in slices. The coordinator makes other decisions between two slices, and their records are
 appended too. Replaying the log gives the newest state of each key nevertheless, because of four rules about `undivided`
-and `rest`, the two parts of `LiveState`:
+and `rest`, two parts of `LiveState`:
 
 - A record of `rest` is made when the caller takes it, from the state at that time. The caller appends the record before
   the state changes again. The record therefore repeats the latest record of its key in the log.
@@ -12,6 +12,10 @@ and `rest`, the two parts of `LiveState`:
   key is in the log after the beginning of the checkpoint.
 - `undivided` holds the records whose order matters. The caller appends these as one batch, before all other records and
   before the state changes again. Later records whose order matters stand in the log in their own order.
+
+The third part, `ordered`, is for records whose order matters only within a small item, such as those of one key. It has
+records of open transactions, too: these are appended as a part of their transaction. The caller takes the items after
+`rest`, and appends an item, in its order, before the state changes again.
 """
 
 from collections.abc import Iterator
@@ -20,13 +24,22 @@ from typing import NamedTuple
 from stablelog.coordinators.record_fields import Record
 
 
+class OwnedRecord(NamedTuple):
+    """A record, and the producer id of the open transaction to which it belongs; None outside transactions."""
+
+    producer_id: int | None
+    record: Record
+
+
 class LiveState(NamedTuple):
     """Records that hold the whole present state of a coordinator.
 
     Attributes:
         undivided: records for one batch. A crash keeps or loses them as a whole.
         rest: the other records, each made when the caller takes it.
+        ordered: items of records, each item made when the caller takes it, after `rest`.
     """
 
     undivided: list[Record]
     rest: Iterator[Record]
+    ordered: Iterator[list[OwnedRecord]] = iter(())

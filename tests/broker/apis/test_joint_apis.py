@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
 from stablelog.broker.apis import commit_joint
-from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.loop import turns
+from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation

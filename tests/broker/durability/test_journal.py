@@ -12,7 +12,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal, batches_of
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.log.append import MarkerWrite
 from tests.log.timeline import Log
 
@@ -180,21 +180,66 @@ def test_a_crash_between_a_checkpoint_and_its_trim_changes_nothing(monkeypatch):
     at_work(conversation)
 
 
-def test_what_is_open_at_a_checkpoint_is_not_trimmed(monkeypatch):
-    """Offsets in a transaction are not live state yet: their records stay until it ends."""
+def test_what_is_open_at_a_checkpoint_is_repeated_in_its_transaction(monkeypatch):
+    """A reader of the log that waits for markers, as Kafka's consumers do, finds the records before their marker."""
     monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SLICE_COUNT", 1)
 
     async def conversation():
         desk = Desk()
         desk.journal.append([(b"k", bytes(600))])
-        desk.journal.append_transactional([(b"pending", b"7")], 1, 0)
+        desk.journal.append_transactional([(b"pending", b"7")], 1, 4)
         desk.journal.append([(b"k", bytes(600))])
         desk.sync()
-        before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
-        assert before == 1
+        items = [
+            [OwnedRecord(1, (b"pending", b"6")), OwnedRecord(None, (b"pending", b"5"))],
+            [OwnedRecord(None, (b"later", b"1")), OwnedRecord(1, (b"later", b"2"))],
+            [OwnedRecord(2, (b"in a partition of Kafka", b"1"))],
+        ]
+        end = desk.log.partition.end_offset
+        before = await desk.journal.checkpoint_if_grown(
+            lambda: LiveState([], iter([(b"k", b"live")]), iter(items))
+        )
+        assert before == end
         desk.sync()
         desk.journal.trim(before)
-        assert (b"pending", b"7") in desk.replayed()
+        assert desk.log.partition.start_offset == end
+        found = []
+        desk.journal.replay(lambda key, value, owner: found.append((owner, key, value)))
+        assert found == [
+            (None, b"k", b"live"),
+            (1, b"pending", b"6"),
+            (None, b"pending", b"5"),
+            (None, b"later", b"1"),
+            (1, b"later", b"2"),
+        ]
+        headers = [header for _, header in batches_of(desk.log.partition)]
+        assert {header.producer_epoch for header in headers if header.is_transactional} == {4}
+        write = MarkerWrite(1, 4, Marker(MarkerType.COMMIT, 0))
+        desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
+        assert desk.log.partition.producer_state.first_open_offset() is None
+
+    at_work(conversation)
+
+
+def test_items_of_a_checkpoint_share_batches_and_stay_in_order(monkeypatch):
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append_transactional([(b"pending", bytes(1200))], 1, 0)
+        items = [
+            [OwnedRecord(None, (b"%d" % n, b"committed")), OwnedRecord(1, (b"%d" % n, b"pending"))]
+            for n in range(100)
+        ]
+        begin = await desk.journal.checkpoint_if_grown(lambda: LiveState([], iter(()), iter(items)))
+        headers = [header for _, header in batches_of(desk.log.partition)]
+        counts = [
+            (header.record_count, header.is_transactional)
+            for header in headers
+            if header.base_offset >= begin
+        ]
+        assert counts == [(100, False), (100, True)]
 
     at_work(conversation)
 
@@ -218,30 +263,6 @@ def test_a_transaction_that_has_ended_holds_nothing(monkeypatch):
         desk.sync()
         desk.journal.trim(end)
         assert desk.replayed() == [(b"k", b"live")]
-        assert desk.journal.held_size == 0
-
-    at_work(conversation)
-
-
-def test_an_open_transaction_that_holds_much_is_named_once(monkeypatch, caplog):
-    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
-
-    async def conversation():
-        desk = Desk()
-        desk.journal.append_transactional([(b"pending", b"7")], 5, 0)
-        for count in (0, 1, 1):
-            assert (
-                caplog.text.count("because the transaction of producer id 5 has committed consumer") == count
-            )
-            desk.journal.append([(b"k", bytes(9000))])
-            before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
-            if before is not None:
-                desk.sync()
-                desk.journal.trim(before)
-                assert desk.journal.held_size >= 9000
-        write = MarkerWrite(5, 0, Marker(MarkerType.ABORT, 0))
-        desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
-        assert desk.journal.held_size == 0
 
     at_work(conversation)
 

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
+from stablelog.coordinators.consumer_groups.records import encode_group_key
 from stablelog.env.objects.requests import UnclearError
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import StoreError
@@ -163,6 +164,7 @@ async def life(desk, pipeline, told):
         await pipeline.transact(2)
         await copied()
         await pipeline.begin()
+        await broker.maintenance.trim_logs()
         await copied()
         await pipeline.end()
         await broker.maintenance.trim_logs()
@@ -247,6 +249,40 @@ def test_a_decision_is_trimmed_only_when_its_marker_is_in_the_store(monkeypatch)
             found = {one.topic: manifest for one, manifest in manifests(kept[0]).items()}
             assert found["__transaction_state"].log_start == log.start_offset
         assert (await state_of(kept[0]))[:2] == (1, 1)
+
+    run(conversation)
+
+
+def test_offsets_of_an_open_transaction_are_copied_with_the_checkpoint(monkeypatch):
+    """The log is trimmed beside it. In the store, its decision may be copied before its marker."""
+    monkeypatch.setattr("stablelog.broker.durability.journal.CHECKPOINT_SIZE_MIN", 1)
+    monkeypatch.setattr("stablelog.broker.durability.journal.CHECKPOINT_GROWTH", 1)
+    objects, kept = SimObjects(), []
+
+    def look(call, key):
+        if call == "create" and key.startswith("t.__consumer_offsets/") and "/manifest/" in key:
+            kept.append(dict(objects.objects))
+
+    async def conversation():
+        async with simulated(monkeypatch, objects) as desk:
+            pipeline, log = Pipeline(desk), desk.broker.groups.journal.partition
+            await pipeline.transact()
+            await pipeline.begin()
+            for _ in range(2):
+                begin = log.end_offset
+                await desk.broker.maintenance.trim_logs()
+                assert log.start_offset == begin
+                desk.broker.groups.journal.append([(encode_group_key("other"), None)])
+                await desk.broker.tiering.copy_coordinator_logs()
+                found = {one.topic: manifest for one, manifest in manifests(objects.objects).items()}
+                assert found["__consumer_offsets"].log_start == begin
+                assert (await state_of(objects.objects))[:2] == (1, 1)
+            await pipeline.end()
+            objects.between = look
+            await desk.broker.tiering.copy_coordinator_logs()
+            objects.between = lambda *_request: None
+        assert (await state_of(kept[0]))[:2] == (2, 2)
+        assert (await state_of(objects.objects))[:2] == (2, 2)
 
     run(conversation)
 

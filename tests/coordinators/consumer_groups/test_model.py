@@ -38,6 +38,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_key,
     read_offset_value,
 )
+from stablelog.coordinators.live_state import OwnedRecord
 from tests.scale import examples
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
@@ -45,9 +46,9 @@ NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_r
 GROUPS = ("g", "simple")
 OFTEN_G = st.sampled_from(("g", "g", "g", "simple"))
 OFTEN_T = st.sampled_from([("t", 0), ("t", 0), ("u", 0)])
-OFTEN_1 = st.sampled_from((1, 1, 2))
+OFTEN_1 = st.sampled_from((1, 1, 2, 3))
 PARTITIONS = [("t", 0), ("u", 0)]
-PRODUCERS = (1, 2)
+PRODUCERS = (1, 2, 3)
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class Life(RuleBasedStateMachine):
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.places: dict[str, str] = {}  # who is which static member in the newest generation
         self.former: dict[str, str] = {}  # whose place a member took within a generation
-        self.slices: tuple[int, Iterator[tuple[bytes, bytes | None]]] | None = None  # of a checkpoint
+        self.slices: tuple[int, Iterator[list[OwnedRecord]]] | None = None  # of a checkpoint
         self.coordinator = GroupCoordinator(self.config)
 
     # -- the broker --------------------------------------------------------------------------------------------
@@ -186,18 +187,10 @@ class Life(RuleBasedStateMachine):
         return coordinator
 
     def checkpointed(self) -> tuple[list[Entry], int]:
-        """The log with the live state written again, and how far it may be trimmed: to the first open transaction."""
-        open_since: dict[int, int] = {}
-        for entry in self.log:
-            if entry.outcome is not None:
-                open_since.pop(entry.producer_id or 0, None)
-            elif entry.producer_id is not None:
-                open_since.setdefault(entry.producer_id, entry.offset)
-        again = [
-            Entry(self.end + n, key, value)
-            for n, (key, value) in enumerate(self.coordinator.table.live_state().rest)
-        ]
-        return [*self.log, *again], min(open_since.values(), default=self.end)
+        """The log with the live state written again, and how far it may be trimmed."""
+        items = itertools.chain(*checkpoint_of(self.coordinator))
+        again = [Entry(self.end + n, key, value, owner) for n, (owner, (key, value)) in enumerate(items)]
+        return [*self.log, *again], self.end
 
     # -- time and failure --------------------------------------------------------------------------------------
 
@@ -239,28 +232,30 @@ class Life(RuleBasedStateMachine):
                 client.generation = -1
         self.carry_out(self.coordinator.loaded(self.now_ms))
 
-    @rule(trimmed=st.booleans())
-    def checkpoint(self, trimmed: bool) -> None:
+    @rule(trimmed=st.booleans(), lost=st.integers(0, 5))
+    def checkpoint(self, trimmed: bool, lost: int) -> None:
+        """Write a checkpoint as a whole, of which a crash may lose the last records unless the log is trimmed."""
         self.slices = None  # only one is written at a time
+        begin = self.end
         self.log, trim_before = self.checkpointed()
         self.end = self.log[-1].offset + 1 if self.log else self.end
         if trimmed:
             self.durable = self.end
             self.log = [entry for entry in self.log if entry.offset >= trim_before]
+        elif self.durable == begin:
+            self.durable = max(begin, self.end - lost)
 
     @rule(count=st.integers(1, 4))
     def checkpoint_slice(self, count: int) -> None:
         """Begin a checkpoint, or write its next slice; other records come between. At its end the log is trimmed."""
         if self.slices is None:
-            _, trim_before = self.checkpointed()
-            self.slices = trim_before, self.coordinator.table.live_state().rest
-        trim_before, rest = self.slices
-        entries = [
-            Entry(self.end + n, key, value) for n, (key, value) in enumerate(itertools.islice(rest, count))
-        ]
-        self.log += entries
-        self.end += len(entries)
-        if len(entries) < count:
+            self.slices = self.end, checkpoint_of(self.coordinator)
+        trim_before, items = self.slices
+        taken = list(itertools.islice(items, count))
+        for owner, (key, value) in itertools.chain(*taken):
+            self.log.append(Entry(self.end, key, value, owner))
+            self.end += 1
+        if len(taken) < count:
             self.slices = None
             self.durable = self.end
             self.log = [entry for entry in self.log if entry.offset >= trim_before]
@@ -284,16 +279,12 @@ class Life(RuleBasedStateMachine):
         trimmed = [entry for entry in log if entry.offset >= trim_before]
         rebuilt = [self.rebuilt(self.log), self.rebuilt(log), self.rebuilt(trimmed)]
         for coordinator in rebuilt:
-            assert dict(coordinator.table.live_state().rest) == dict(self.coordinator.table.live_state().rest)
+            assert live(coordinator) == live(self.coordinator)
             assert pending_values(coordinator) == pending_values(self.coordinator)
         for producer_id in PRODUCERS:
             for coordinator in rebuilt:
                 coordinator.txn_ended(producer_id, commit=True)
-            assert (
-                dict(rebuilt[0].table.live_state().rest)
-                == dict(rebuilt[1].table.live_state().rest)
-                == dict(rebuilt[2].table.live_state().rest)
-            )
+            assert live(rebuilt[0]) == live(rebuilt[1]) == live(rebuilt[2])
 
     @invariant()
     def groups_are_consistent(self) -> None:
@@ -532,6 +523,17 @@ def test_a_static_member_that_missed_a_generation_gets_its_work_when_it_starts_a
     assert life.assigned[life.newest_generation][anew].endswith(former.encode())
     life.the_log_says_what_is_in_memory()
     life.groups_are_consistent()
+
+
+def checkpoint_of(coordinator: GroupCoordinator) -> Iterator[list[OwnedRecord]]:
+    """The items of a checkpoint. Other records may come between two items, and not within one."""
+    state = coordinator.table.live_state()
+    yield from ([OwnedRecord(None, record)] for record in state.rest)
+    yield from state.ordered
+
+
+def live(coordinator: GroupCoordinator) -> list[list[OwnedRecord]]:
+    return sorted(checkpoint_of(coordinator), key=repr)
 
 
 def offset_in(history: list[Entry], group: str, partition: tuple[str, int]) -> tuple[int, bool]:

@@ -128,21 +128,64 @@ def test_what_was_committed_for_a_topic_is_found_once() -> None:
     assert sorted(found(offsets, "t")) == [("g", T0), ("h", T1)]
 
 
-def test_a_commit_written_again_by_a_checkpoint_stays_behind_what_overtook_it() -> None:
-    before = Offsets()
-    before.commit("g", T0, value(1), producer_id=6)
-    before.commit("g", T0, value(2))
-    before.commit("g", T0, value(3), producer_id=7)
-    ((_, again),) = before.checkpoint("g")
-    assert again.overtaken_by == (7,)
-
+def test_a_commit_that_an_earlier_release_wrote_again_stays_behind_what_overtook_it() -> None:
+    """Its checkpoint held only what was committed, and the log kept the pending offsets before it."""
+    again = value(2)._replace(overtaken_by=(7,))
     for ending, expected in ((6, 2), (7, 3)):
         after = Offsets()  # the plain commit's first record is trimmed
         after.commit("g", T0, value(1), producer_id=6)
         after.commit("g", T0, value(3), producer_id=7)
         after.commit("g", T0, again)
+        (first, second, third) = after.in_order("g", T0)
+        assert [first[0], second[0], third[0]] == [6, None, 7]
+        assert second[1] == value(2)._replace(is_repeated=True)
         after.end(ending, commit=True)
         assert committed(after) == {T0: expected}
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_checkpoint_keeps_the_order_of_committed_and_pending_offsets(
+    is_trimmed: bool, is_changed: bool
+) -> None:
+    before = [(value(1), 6), (value(2), None), (value(3), 7), (value(4), 8)]
+    after = [(value(5), 7)] if is_changed else []
+    live = Offsets()
+    for one, owner in before + after:
+        live.commit("g", T0, one, producer_id=owner)
+    again = [(one, owner) for owner, one in live.in_order("g", T0)]
+    assert all(one.is_repeated for one, _ in again)
+    assert [one.offset for one, _ in again] == ([1, 2, 4, 5] if is_changed else [1, 2, 3, 4])
+    # Before the log is trimmed to a checkpoint, a crash may lose the last records of the checkpoint.
+    parts = [again[:count] for count in range(len(again) + 1)]
+    kept = [again + part for part in parts] if is_trimmed else parts
+    for endings, some in itertools.product(itertools.permutations((6, 7, 8)), kept):
+        replayed, expected = Offsets(), Offsets()
+        for one, owner in ([] if is_trimmed else before) + after + some:
+            replayed.commit("g", T0, one, producer_id=owner)
+        for one, owner in before + after:
+            expected.commit("g", T0, one, producer_id=owner)
+        assert committed(replayed) == committed(expected) == {T0: 2}
+        for producer_id in endings:
+            for offsets in (replayed, expected):
+                offsets.end(producer_id, commit=True)
+            assert committed(replayed) == committed(expected)
+
+
+def test_offsets_of_a_log_that_is_never_trimmed_come_before_those_of_a_checkpoint() -> None:
+    """A log of Apache Kafka has further partitions: they are read first."""
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1))
+    offsets.commit("g", T0, value(2), producer_id=6)
+    offsets.begin_log()
+    offsets.commit("g", T0, value(4), producer_id=7)
+    for repeated, owner in ((value(3), None), (value(4), 7)):
+        offsets.commit("g", T0, repeated._replace(is_repeated=True), producer_id=owner)
+    assert committed(offsets) == {T0: 3}
+    offsets.end(6, commit=True)
+    assert committed(offsets) == {T0: 3}
+    offsets.end(7, commit=True)
+    assert committed(offsets) == {T0: 4}
 
 
 def test_between_two_items_of_a_checkpoint_offsets_may_come_change_and_go() -> None:

@@ -4,6 +4,7 @@
 `Conversation`, each with an example.
 """
 
+import itertools
 import os
 import re
 import struct
@@ -266,17 +267,13 @@ class Conversation:
         return "\n".join(self.carry_out(self.coordinator.loaded(self.now_ms)))
 
     def trim(self) -> str:
-        """`trim`: a checkpoint is appended, and what lies before it is deleted, but for open transactions."""
-        open_pids: dict[int, int] = {}
-        for offset, (kind, content) in enumerate(self.log):
-            if kind == "txn":
-                open_pids.setdefault(content[0], offset)
-            elif kind == "marker":
-                open_pids.pop(content[0], None)
-        kept = min(open_pids.values(), default=len(self.log))
-        checkpoint = [("record", entry) for entry in self.coordinator.table.live_state().rest]
+        """`trim`: a checkpoint is appended, and what lies before it is deleted."""
+        state = self.coordinator.table.live_state()
+        checkpoint: list[tuple[str, Any]] = [("record", entry) for entry in state.rest]
+        for producer_id, entry in itertools.chain(*state.ordered):
+            checkpoint.append(("record", entry) if producer_id is None else ("txn", (producer_id, *entry)))
         # Offsets stay what they were: deleted records leave an offset behind.
-        self.log = [("marker", (-1, False))] * kept + self.log[kept:] + checkpoint
+        self.log = [("marker", (-1, False))] * len(self.log) + checkpoint
         self.shown = len(self.log)
         return f"{len(checkpoint)} records"
 

@@ -8,10 +8,8 @@ from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.errors import RefusedError
-
-OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
 
 
 async def handle(

@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType, check_marked
-from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.begin_joint import require_joint
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.joint_commits import JointRequests
 from stablelog.broker.transactions.transaction_group import TransactionGroup

@@ -16,9 +16,9 @@ from kio.schema.txn_offset_commit.v5.response import (
 )
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, check_marked
-from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import in_slices, offsets_asked, refused_offsets
 from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.broker.topics.partition_state import CODES
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit

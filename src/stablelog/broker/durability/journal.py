@@ -26,7 +26,7 @@ from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
-from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.coordinators.record_fields import Record as CoordinatorRecord
 from stablelog.env.clock import Clock
 from stablelog.errors import DamageError, DiskError, RefusedError, UnavailableError
@@ -96,8 +96,6 @@ class Journal:
         self._size_left = self._count_left = 0
         self._size_at_load = 0  # The size of the log when it was replayed.
         self._is_demanded = False  # Whether the log is to be trimmed although it has not grown much.
-        self._state_begin = 0  # The offset of the first record of the last checkpoint's live state.
-        self._told_held: tuple[int, int] | None = None  # The open transaction whose held records were logged.
         # The begin offset of the last checkpoint, if the log is not trimmed up to this offset yet.
         self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
@@ -127,12 +125,17 @@ class Journal:
         Raises:
             RefusedError: the disk has no space; nothing was appended, and the client may retry.
         """
-        batch = encode_batch(
-            self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
-        )
+        batch = self._transactional(entries, producer_id, producer_epoch)
         self._check_usable()
         if self._waiting or not self._write(batch):
             raise RefusedError(ErrorCode.coordinator_load_in_progress, self._reserve.state())
+
+    def _transactional(
+        self, entries: Iterable[CoordinatorRecord], producer_id: int, producer_epoch: int
+    ) -> bytes:
+        return encode_batch(
+            self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+        )
 
     def _records(self, entries: Iterable[CoordinatorRecord]) -> list[Record]:
         wall_ms = self.clock.wall_ms()
@@ -258,13 +261,16 @@ class Journal:
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
-    def replay(self, take: TakeRecord, end: TakeEnd | None = None) -> None:
+    def replay(
+        self, take: TakeRecord, end: TakeEnd | None = None, begin: Callable[[], None] | None = None
+    ) -> None:
         """Pass every record of the log to `take`; the records with one key in the order of their offsets.
 
         Args:
             take: called with each record: its key, its value, and the producer id of its transaction.
             end: called with each marker: its producer id, and whether it is a commit marker. If `end` is None, markers
                 are skipped.
+            begin: called before the first record of the partition that the journal writes to.
 
         Raises:
             DamageError: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a
@@ -272,6 +278,8 @@ class Journal:
         """
         self._size_at_load = self.partition.size
         for partition in (*self._older, self.partition):
+            if begin is not None and partition is self.partition:
+                begin()
             try:
                 partition.prove()
             except DamageError as error:
@@ -294,9 +302,7 @@ class Journal:
     def has_grown(self) -> bool:
         """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint.
 
-        After a trim, the log contains the checkpoint, and the consumer offsets of transactions that were open at that
-        time. If such a transaction stays open for long, its offsets do not count: only records that are appended after
-        the trim do.
+        After a trim, the log contains the checkpoint. Only records that are appended after the trim count.
         """
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_left)
         count_max = self._count_left + SEGMENT_COUNT_MAX + self._size_left // SEGMENT_SIZE
@@ -319,8 +325,9 @@ class Journal:
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.
 
-        A checkpoint repeats in the log all that the coordinator still needs: its live state. The state is appended in
-        slices, each in one turn of the event loop. Other records may be appended between two slices (see
+        A checkpoint repeats in the log all that the coordinator still needs: its live state. What belongs to an open
+        transaction is repeated as a part of this transaction, so that its marker decides about it. The state is appended
+        in slices, each in one turn of the event loop. Other records may be appended between two slices (see
         `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some or all of the
         new ones, and replaying them gives the same state.
 
@@ -355,27 +362,50 @@ class Journal:
             self._tell_untrimmed()
             return None
         self._untrimmed_since_ms = None
-        begin = self._state_begin = self.partition.end_offset
-        first_open = self.partition.producer_state.first_open_offset()
-        if first_open is not None:
-            # The live state replaces all older records, but does not contain the consumer offsets of open transactions.
-            # Keep the records of these offsets in the log: their transaction may still be committed. A transaction that
-            # has ended does not count, even if its marker is not durable: the log is trimmed only when it is.
-            begin = first_open
-        # Begin a new segment, so that all other records before the checkpoint can be deleted, even those that are not
-        # durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
+        begin = self.partition.end_offset
+        # Begin a new segment, so that all records before the checkpoint can be deleted, even those that are not durable yet. The checkpoint repeats old decisions. If a record of a later decision stayed before the
         # checkpoint, a replay would apply it before the old decisions.
         self._reserve.attempt(lambda: self.partition.roll(self.clock.now_ms()), frees=True)
-        slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
-        for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
+        for slice_ in self._checkpoint_slices(state):
             self._check_usable()
-            if self._waiting or not self._write(encode_batch(self._records(entries)), frees=True):
-                # The disk has no space for the rest of the checkpoint. The records appended so far only repeat records
-                # that the log already contains.
-                return None
+            for batch in slice_:
+                if self._waiting or not self._write(batch, frees=True):
+                    # The disk has no space for the rest of the checkpoint. The records appended so far only repeat
+                    # records that the log already contains.
+                    return None
             await asyncio.sleep(0)  # Let requests be served between two slices of the checkpoint.
         self._checkpoint_begin = begin
         return begin
+
+    def _checkpoint_slices(self, state: LiveState) -> Iterator[list[bytes]]:
+        """Yield the batches of a checkpoint, in slices. The batches of a slice are made when the slice is taken, and are
+        to be appended before the state changes again.
+        """
+        plain = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
+        for entries in itertools.chain([state.undivided] if state.undivided else [], plain):
+            yield [encode_batch(self._records(entries))]
+        while items := list(itertools.islice(state.ordered, CHECKPOINT_SLICE_COUNT)):
+            yield self._ordered_batches(items)
+
+    def _ordered_batches(self, items: Sequence[Sequence[OwnedRecord]]) -> list[bytes]:
+        """Encode items of a checkpoint. The records of an item stay in their order; records of one transaction that
+        stand at the same place of their items share a batch.
+        """
+        batches = []
+        for place in range(max(map(len, items))):
+            by_owner: dict[int | None, list[CoordinatorRecord]] = {}
+            for item in items:
+                if place < len(item):
+                    by_owner.setdefault(item[place].producer_id, []).append(item[place].record)
+            for producer_id, entries in by_owner.items():
+                if producer_id is None:
+                    batches.append(encode_batch(self._records(entries)))
+                    continue
+                epoch = self.partition.producer_state.open_epoch(producer_id)
+                # A transaction that Apache Kafka has begun can have its offsets in a partition that is never trimmed.
+                if epoch is not None:
+                    batches.append(self._transactional(entries, producer_id, epoch))
+        return batches
 
     def _tell_untrimmed(self) -> None:
         """Log once that the log cannot be trimmed, if that lasts so long that the markers are not just being written."""
@@ -392,32 +422,6 @@ class Journal:
                 self.partition.size >> 20,
             )
 
-    @property
-    def held_size(self) -> int:
-        """The bytes before the last checkpoint that could not be trimmed, because an open transaction has committed
-        offsets.
-        """
-        first_open = self.partition.producer_state.first_open_offset()
-        if first_open is None or first_open >= self._state_begin:
-            return 0
-        return sum(one.size for one in self.partition.log.segments if one.base_offset < self._state_begin)
-
-    def _tell_held(self) -> None:
-        """Log once, for each transaction, that its offsets keep much of the log from being trimmed."""
-        held_by = self.partition.producer_state.first_open()
-        size = self.held_size
-        if held_by is None or held_by == self._told_held or size < CHECKPOINT_SIZE_MIN:
-            return
-        self._told_held = held_by
-        log.warning(
-            "the log of %s keeps %d MiB of old records, because the transaction of producer id %d has committed consumer "
-            "offsets and is open: the log grows, and a start reads all of it. Commit or abort the transaction; "
-            "stablelog transactions list shows it",
-            self.partition.topic,
-            size >> 20,
-            held_by[0],
-        )
-
     def trim(self, before_offset: int) -> None:
         """Delete the records of the log before a checkpoint.
 
@@ -429,7 +433,6 @@ class Journal:
         self._checkpoint_begin = None
         self._is_demanded = False
         self._size_left, self._count_left = self.partition.size, len(self.partition.log.segments)
-        self._tell_held()
 
 
 def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.loop.turns import AT_ONCE_MAX
 from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
+from stablelog.log.partition import MarkerWrite
 from stablelog.types import TopicPartition
 
 # The maximum number of markers of one portion.
@@ -107,3 +109,14 @@ class MarkerQueue:
             self._to_write.extend(self._by_partition.items())
             self._by_partition = {}
             self._unsorted = None
+
+
+def marker_write(order: MarkerOrder) -> MarkerWrite:
+    """Return the marker of an order, as a partition takes it."""
+    marker = Marker(
+        type=order.type,
+        coordinator_epoch=order.coordinator_epoch,
+        group=order.group if order.type is MarkerType.COMMIT else None,
+        commit_sequence=order.commit_sequence,
+    )
+    return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.markers import MarkerType
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
@@ -25,7 +25,7 @@ from stablelog.broker.loop.turns import Turn
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.marker_durability import MarkerDurability
-from stablelog.broker.transactions.marker_queue import MarkerQueue
+from stablelog.broker.transactions.marker_queue import MarkerQueue, marker_write
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import (
@@ -38,7 +38,7 @@ from stablelog.coordinators.transactions.decisions import (
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.errors import DiskError, RefusedError, UnavailableError
-from stablelog.log.partition import MarkerWrite, Partition
+from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -230,6 +230,12 @@ class TransactionGroup:
         self._write_when_durable(decision, done)
         return done
 
+    async def marked(self) -> None:
+        """Wait until the markers of all decisions so far are written, or are held back."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._write_when_durable(Decision(None), done)
+        await done
+
     async def may_commit(self) -> None:
         """Wait while a long joint commit is being decided, unless the broker has failed and cannot decide it."""
         while self.coordinator.joint.acceptance.is_pending and self.committing.locked():
@@ -372,7 +378,7 @@ class TransactionGroup:
         if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
             # Earlier records of the offsets log wait for disk space: a marker must not get into the log before them.
             return False
-        writes = [_marker_write(order) for order in orders]
+        writes = [marker_write(order) for order in orders]
         try:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, **self.journal.times()))
         except UnavailableError as error:
@@ -488,13 +494,3 @@ class TransactionGroup:
 
 def _key(order: MarkerOrder) -> OrderKey:
     return order.transactional_id, order.producer_id, order.producer_epoch
-
-
-def _marker_write(order: MarkerOrder) -> MarkerWrite:
-    marker = Marker(
-        type=order.type,
-        coordinator_epoch=order.coordinator_epoch,
-        group=order.group if order.type is MarkerType.COMMIT else None,
-        commit_sequence=order.commit_sequence,
-    )
-    return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)

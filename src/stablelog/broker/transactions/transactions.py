@@ -411,6 +411,14 @@ class Transactions:
         """Whether every open partition has all markers of transactions that were decided before the broker started."""
         return not self._lacking
 
+    async def marked(self, target: TopicPartition) -> bool:
+        """Wait until the markers of all decisions so far are written. Return whether this partition lacks none of them
+        because the disk is full.
+        """
+        for group in self:
+            await group.marked()
+        return not any(group.waits_at(target) for group in self)
+
     @staticmethod
     def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
         """Note the commit sequence of a marker that was found in a partition.

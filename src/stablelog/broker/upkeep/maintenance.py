@@ -32,7 +32,7 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks, in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topic_names import OFFSETS_PARTITION, is_internal
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transactions import Transactions
@@ -161,6 +161,11 @@ class Maintenance:
         The log is trimmed only once all partitions are durable: until then a crash may lose a marker in a partition,
         and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
         failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any more.
+
+        The checkpoint of the offsets log repeats records of open transactions. A start compares the first offset of an
+        open transaction with the offset at which the transaction was decided. If only the repeated records were left of
+        a transaction that was decided before they were written, the start would take them for those of a later
+        transaction. So the log is trimmed when the markers of these decisions are durable.
         """
         if not journal.has_grown or await self._lacks_markers():
             return
@@ -168,6 +173,8 @@ class Maintenance:
         if before_offset is None:
             return
         await journal.settled()
+        if journal is self._groups.journal and not await self._transactions.marked(OFFSETS_PARTITION):
+            return
         waits = [
             self._flush.durable(partition, partition.end_offset)
             async for partition in in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)

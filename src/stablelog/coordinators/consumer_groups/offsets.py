@@ -8,17 +8,29 @@ tombstone removes committed and pending offsets.
 The `position` of a commit is a running number in the order of the records. Commits are decided and replayed in the
 order of the log, so positions compare in the same way after a restart.
 
+A checkpoint repeats commits, committed and pending ones, in a later place of the log. Their order is kept by two rules:
+
+- The checkpoint writes all commits of one group and partition in the order of their positions, before any of them
+  changes. If one of them is pending, each record says that it is repeated.
+- In a replay, a repeated commit that is known already changes nothing: the log still has the first record, or an
+  earlier checkpoint. Any other repeated commit comes before all commits that are not repeated, and after the repeated
+  ones before it. All records of the log before the checkpoint have been deleted then, so that these commits are the
+  oldest ones.
+
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from operator import itemgetter
 
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.types import TopicPartition
 
 LOOKED_AT_ONCE = 1_000  # The number of offsets in one slice of a search.
+REPEATED_MAX = 2**62  # More commits than a checkpoint can repeat.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +52,17 @@ class Offsets:
         self._committed: dict[str, OffsetByPartition] = {}
         self._pending: dict[int, dict[str, OffsetByPartition]] = {}
         self._open_producers: dict[str, set[int]] = {}
+        self.begin_log()
 
     # -- changes --------------------------------------------------------------------------------------------
+
+    def begin_log(self) -> None:
+        """Note that the records of the log that checkpoints are written to follow. The records before are in logs that
+        are never trimmed.
+        """
+        self._log_begin = next(self._positions)
+        self._repeated_positions = itertools.count(self._log_begin)
+        self._positions = itertools.count(self._log_begin + REPEATED_MAX)
 
     def commit(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
@@ -54,22 +75,28 @@ class Offsets:
             value: the committed offset.
             producer_id: the producer id of the transaction that commits; None outside transactions.
         """
-        position = next(self._positions)
         if producer_id is None:
-            position = self._position_of(group_id, partition, value, position)
-            value = value._replace(overtaken_by=())
-            self._committed.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
-            return
-        by_group = self._pending.setdefault(producer_id, {})
-        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
-        self._open_producers.setdefault(group_id, set()).add(producer_id)
+            offsets = self._committed.setdefault(group_id, {})
+        else:
+            offsets = self._pending.setdefault(producer_id, {}).setdefault(group_id, {})
+            self._open_producers.setdefault(group_id, set()).add(producer_id)
+        former = offsets.get(partition)
+        if value.is_repeated:
+            if former is not None and former.position >= self._log_begin:
+                return
+            position = next(self._repeated_positions)
+        else:
+            position = self._position_of(group_id, partition, value, next(self._positions))
+        value = value._replace(overtaken_by=(), is_repeated=False)
+        offsets[partition] = CommittedOffset(value, position)
 
     def _position_of(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
     ) -> int:
-        """Return the position of a commit outside transactions: its number in the order of the commits.
+        """Return the position of a commit: its number in the order of the commits.
 
-        A commit that a checkpoint has written again gets a position before the pending commits that were made after it.
+        A commit that a checkpoint of an earlier release has written again gets a position before the pending commits
+        that were made after it.
         """
         later = (self.pending(producer_id, group_id).get(partition) for producer_id in value.overtaken_by)
         return min((pending.position - 1 for pending in later if pending is not None), default=position)
@@ -110,13 +137,13 @@ class Offsets:
         """The pending offsets of a group in the open transaction of a producer."""
         return self._pending.get(producer_id, {}).get(group_id, {})
 
-    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        """The partitions for which open transactions hold offsets of the group."""
-        return {
+    def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
+        """The partitions for which open transactions hold offsets of the group, in an order that does not vary."""
+        return dict.fromkeys(
             partition
             for producer_id in self._open_producers.get(group_id, ())
             for partition in self._pending[producer_id][group_id]
-        }
+        ).keys()
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction holds an offset of the group for this partition."""
@@ -142,12 +169,9 @@ class Offsets:
         """
         found: list[tuple[str, TopicPartition]] = []
         count = 0
-        for group_id in list(self._committed.keys() | self._open_producers.keys()):
+        for group_id in dict.fromkeys([*self._committed, *self._open_producers]):
             pending = self.pending_partitions(group_id)
-            partitions = itertools.chain(
-                list(self.committed(group_id)), pending - self.committed(group_id).keys()
-            )
-            for partition in partitions:
+            for partition in dict.fromkeys([*self.committed(group_id), *pending]):
                 count += 1
                 if partition[0] == topic:
                     found.append((group_id, partition))
@@ -156,25 +180,39 @@ class Offsets:
                     found, count = [], 0
         yield found
 
-    def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
+    def checkpoint(
+        self, group_id: str, ordered: Collection[TopicPartition] = ()
+    ) -> Iterator[tuple[TopicPartition, OffsetValue]]:
         """The committed offsets of a group that must be recorded again before the log is trimmed.
 
-        Pending offsets are not among these: their records are not trimmed before their transaction has ended, so they
-        stand in the log before the checkpoint. A pending commit may have been made after the committed offset of an
-        item, although its record is now earlier in the log. Each item therefore names the producers of such pending
-        commits (`overtaken_by`). An item is made when the caller takes it, from the state at that time.
+        An item is made when the caller takes it, from the state at that time.
+
+        Args:
+            group_id: the group.
+            ordered: partitions that are left out: the caller takes their offsets from `in_order`.
         """
         for partition in list(self.committed(group_id)):
+            # If the offset was removed since the checkpoint began, its tombstone is in the log: do not write the offset
+            # again.
             committed = self.committed(group_id).get(partition)
-            if committed is None:
-                # The offset was removed since the checkpoint began, and its tombstone is in the log: do not write the
-                # offset again.
-                continue
-            overtaken_by = self._overtaking(group_id, partition, committed.position)
-            yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))
+            if committed is not None and partition not in ordered:
+                is_repeated = self.is_pending(group_id, partition)
+                yield partition, committed.value._replace(is_repeated=is_repeated)
 
-    def _overtaking(self, group_id: str, partition: TopicPartition, position: int) -> Iterable[int]:
+    def in_order(self, group_id: str, partition: TopicPartition) -> list[tuple[int | None, OffsetValue]]:
+        """The committed offset of a group for a partition and all pending ones, in the order of their commits, each with
+        the producer id of its transaction; None for the committed one.
+        """
+        found: list[tuple[int, bool, int | None, OffsetValue]] = []
         for producer_id in self._open_producers.get(group_id, ()):
             pending = self._pending[producer_id][group_id].get(partition)
-            if pending is not None and pending.position > position:
-                yield producer_id
+            if pending is not None:
+                found.append((pending.position, False, producer_id, pending.value))
+        is_repeated = bool(found)
+        committed = self.committed(group_id).get(partition)
+        if committed is not None:
+            # A checkpoint of an earlier release may have given the committed offset the position of a pending one that
+            # it has overtaken.
+            found.append((committed.position, True, None, committed.value))
+        found.sort(key=itemgetter(0, 1))
+        return [(owner, value._replace(is_repeated=is_repeated)) for _, _, owner, value in found]

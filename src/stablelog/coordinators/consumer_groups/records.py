@@ -7,8 +7,7 @@ names.
 
 The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
-checkpoint writes again can need two tagged fields of stablelog's own (see `OffsetValue`), which Kafka's dump tool
-skips.
+checkpoint writes again can need tagged fields of stablelog's own (see `OffsetValue`), which Kafka's readers skip.
 
 Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
 GroupMetadataValue; KIP-915 on the tagged fields.
@@ -44,8 +43,9 @@ EXPIRING_OFFSET_VALUE_VERSION = 1  # The only version of an offset value that ha
 GROUP_VALUE_VERSION = 3
 
 # Tagged fields of stablelog, far from the numbers that Kafka assigns (Kafka's tag 0 is the topic id).
-OVERTAKEN_BY_TAG = 10_000
+OVERTAKEN_BY_TAG = 10_000  # only read: an earlier release wrote it
 EXPIRE_MS_TAG = 10_001
+REPEATED_TAG = 10_002
 
 
 class OffsetKey(NamedTuple):
@@ -72,8 +72,9 @@ class OffsetValue(NamedTuple):
         commit_ms: the broker's time of the commit.
         expire_ms: time at which the offset expires; -1 if the broker's retention decides.
         overtaken_by: producer ids whose open transactions have committed an offset of the same partition *after* this
-            commit. Only a checkpoint sets this field: it appends the record of this older commit again, so that the
-            record comes after those of the newer commits in the log. The field preserves the order of the commits.
+            commit. Only a checkpoint of an earlier release has set this field.
+        is_repeated: whether a checkpoint has written this commit again, and its order among the other commits of the
+            same partition matters. The commit comes before all commits that are in the log only once.
     """
 
     offset: int
@@ -82,6 +83,7 @@ class OffsetValue(NamedTuple):
     commit_ms: int
     expire_ms: int = -1
     overtaken_by: tuple[int, ...] = ()
+    is_repeated: bool = False
 
 
 class MemberValue(NamedTuple):
@@ -126,10 +128,9 @@ def encode_offset_value(value: OffsetValue) -> bytes:
     """
     offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
     commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)
-    if value.overtaken_by:
-        tagged = [(OVERTAKEN_BY_TAG, b"".join(map(INT64.pack, value.overtaken_by)))]
-        if value.expire_ms >= 0:
-            tagged.append((EXPIRE_MS_TAG, expire_ms))
+    if value.is_repeated:
+        tagged = [(EXPIRE_MS_TAG, expire_ms)] if value.expire_ms >= 0 else []
+        tagged.append((REPEATED_TAG, b""))
         version, metadata = INT16.pack(FLEXIBLE_VERSION), compact_string(value.metadata)
         return version + offset + leader_epoch + metadata + commit_ms + tagged_fields(tagged)
     if value.expire_ms >= 0:
@@ -199,7 +200,15 @@ def read_offset_value(value: bytes) -> OffsetValue:
     if len(tagged.get(EXPIRE_MS_TAG, b"")) == INT64.size:
         (expire_ms,) = INT64.unpack(tagged[EXPIRE_MS_TAG])
     producers = INT64.iter_unpack(overtaken_by if len(overtaken_by) % INT64.size == 0 else b"")
-    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, tuple(p for (p,) in producers))
+    return OffsetValue(
+        offset,
+        leader_epoch,
+        metadata,
+        commit_ms,
+        expire_ms,
+        tuple(p for (p,) in producers),
+        is_repeated=REPEATED_TAG in tagged,
+    )
 
 
 def read_group_value(value: bytes) -> GroupValue:

@@ -5,6 +5,7 @@ yet, generations without an assignment, and groups that never had an assignment 
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
@@ -24,7 +25,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_offset_value,
 )
 from stablelog.coordinators.deadlines import Deadlines
-from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.coordinators.record_fields import Record
 from stablelog.types import TopicPartition
 
@@ -129,15 +130,16 @@ class GroupTable:
             group.replay(key, value)
 
     def live_state(self) -> LiveState:
-        """Return records of all groups and committed offsets.
+        """Return records of all groups and of all offsets, committed and pending.
 
-        When these records are in the log, all earlier records can be deleted, except those of offsets in open
-        transactions. So the log must keep its records from the last stable offset *of the time of this call* on.
-        Decisions may be made between two records.
+        When these records are in the log, all earlier records can be deleted. Decisions may be made between two records
+        of `rest`, and between two items of `ordered`.
         """
-        return LiveState([], self._records())
+        ordered: list[tuple[str, AbstractSet[TopicPartition]]] = []
+        return LiveState([], self._records(ordered), self._ordered(ordered))
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[Record]:
+        """Yield the records whose order does not matter. Add the partitions that have pending offsets to `ordered`."""
         for group_id in list(self.groups):
             group = self.groups.get(group_id)
             if isinstance(group, ConsumerGroup):
@@ -147,8 +149,19 @@ class GroupTable:
                     yield record
             elif group is not None and group.recorded is not None:
                 yield encode_group_key(group_id), group.recorded
-            for partition, value in self.offsets.checkpoint(group_id):
+            partitions = self.offsets.pending_partitions(group_id)
+            if partitions:
+                ordered.append((group_id, partitions))
+            for partition, value in self.offsets.checkpoint(group_id, partitions):
                 yield offset_record(group_id, partition, value)
+
+    def _ordered(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[list[OwnedRecord]]:
+        for group_id, partitions in ordered:
+            for partition in partitions:
+                yield [
+                    OwnedRecord(producer_id, offset_record(group_id, partition, value))
+                    for producer_id, value in self.offsets.in_order(group_id, partition)
+                ]
 
 
 def offset_record(group_id: str, partition: TopicPartition, value: OffsetValue) -> Record:

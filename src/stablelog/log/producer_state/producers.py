@@ -139,9 +139,9 @@ class Producers:
         """Return the first offset of the oldest open transaction; None if none is open."""
         return next(iter(self._open.values()), None)
 
-    def first_open(self) -> tuple[int, int] | None:
-        """Return the producer id and the first offset of the oldest open transaction; None if none is open."""
-        return next(iter(self._open.items()), None)
+    def open_epoch(self, producer_id: int) -> int | None:
+        """Return the producer epoch of a producer's open transaction; None if none is open."""
+        return self._with_open(producer_id).producer_epoch if producer_id in self._open else None
 
     def first_unstable_offset(self) -> int | None:
         """Return the least first offset of the transactions that are open or whose markers are not durable; None if
