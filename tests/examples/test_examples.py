@@ -1,9 +1,12 @@
 """Every example, run as it stands, on the shop's log."""
 
+import contextlib
 import difflib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +14,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
+import stablelog
 from examples import change_stream, enrichment, parquet, shop, windowed_counts
 from examples.moved import after
+from stablelog.client.cluster import LATEST, Cluster
 from tests.spark.reading import settled
 from tests.spark.starting import in_time
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 EXAMPLES = Path(shop.__file__).parent
+SPARK_DOCUMENT = EXAMPLES.parent / "docs" / "spark.md"
+RUN_S = 800  # A run of the declarative pipeline takes 30 s on an idle machine.
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +42,7 @@ def read(bootstrap, topic):
             "bootstrap.servers": bootstrap,
             "group.id": "test",
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
             "log_level": 0,
@@ -106,26 +114,108 @@ def test_a_job_moves_over_by_changing_the_format(spark, bootstrap, tmp_path):
     }
 
 
+DECLARATIVE = EXAMPLES / "declarative"
+
+
+@pytest.fixture
+def own_log():
+    """A log for a test that writes more orders."""
+    with shop.open_log() as address:
+        yield address
+
+
+@pytest.fixture
+def pipeline(own_log, tmp_path):
+    """The declarative example, with its files in a directory of the test. Returns a function that starts a run of it."""
+    shutil.copytree(DECLARATIVE, tmp_path, dirs_exist_ok=True)
+    for name in ("spark-pipeline.yml", "catalog.conf"):
+        text = (tmp_path / name).read_text()
+        assert "/var/tmp/stablelog-shop/" in text
+        text = text.replace("/var/tmp/stablelog-shop", str(tmp_path / "shop"))
+        (tmp_path / name).write_text(text.replace("127.0.0.1:9092", own_log))
+    (command,) = re.findall(r"`spark-pipelines (run .*?)`", (DECLARATIVE / "spark-pipeline.yml").read_text())
+    program = str(Path(sys.executable).with_name("spark-pipelines"))
+    started = []
+
+    def start():
+        said = tmp_path / f"run-{len(started)}.txt"
+        with said.open("wb") as output:
+            run = subprocess.Popen(
+                [program, *command.split()],
+                cwd=tmp_path,
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started.append(run)
+        return run, said
+
+    yield start
+    for one in started:
+        kill(one)
+
+
+def kill(run):
+    """Kill a run with all its processes: the driver is a child of the command."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+
+def ended(start):
+    """Run the pipeline to its end."""
+
+    def work():
+        run, said = start()
+        assert run.wait(RUN_S) == 0, said.read_text()
+
+    in_time(work)
+
+
+def killed(start, bootstrap, isolation):
+    """Kill a run of the pipeline as soon as a reader with an isolation level gets what it writes into the log."""
+    place = "large-orders", 0
+    run, said = start()
+    with Cluster(bootstrap) as cluster:
+
+        def has_written():
+            assert run.poll() is None, said.read_text()
+            return cluster.list_offsets({place: LATEST}, isolation)[place].offset
+
+        until(has_written, "the pipeline writes no large order", patience_s=RUN_S)
+    kill(run)
+
+
+def large_orders(bootstrap):
+    """The numbers of the large orders that the pipeline has written, in order."""
+    return sorted(int(key) for key, _ in read(bootstrap, "large-orders"))
+
+
 @pytest.mark.night
-@pytest.mark.timeout(900)
-def test_a_declarative_pipeline_reads_and_writes_the_log(bootstrap, tmp_path):
-    shutil.copytree(EXAMPLES / "declarative", tmp_path, dirs_exist_ok=True)
-    specification = tmp_path / "spark-pipeline.yml"
-    text = specification.read_text().replace("127.0.0.1:9092", bootstrap)
-    specification.write_text(text.replace("file:///var/tmp/stablelog-shop", (tmp_path / "storage").as_uri()))
+@pytest.mark.timeout(5 * RUN_S)
+def test_a_declarative_pipeline_writes_each_row_once_in_runs_that_follow_killed_ones(own_log, pipeline):
+    expected = [row["order"] for _, row in ORDERS if row["amount"] > 6]
+    in_time(lambda: killed(pipeline, own_log, "read_uncommitted"))  # before the commit of the micro-batch
+    in_time(lambda: killed(pipeline, own_log, "read_committed"))  # after it
+    ended(pipeline)
+    assert large_orders(own_log) == expected
+    more = range(shop.ORDER_COUNT, shop.ORDER_COUNT + 20)
+    with stablelog.connect(own_log).transaction() as txn:
+        for number in more:
+            txn.write("orders", key=str(number), value=json.dumps(shop.order(number)))
+    ended(pipeline)
+    expected += [number for number in more if shop.order(number)["amount"] > 6]
+    assert large_orders(own_log) == expected
 
-    def run():
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("spark-pipelines")), "run"],
-            cwd=tmp_path,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
-    in_time(run)
-    large = {int(key) for key, _ in read(bootstrap, "large-orders")}
-    assert large == {row["order"] for _, row in ORDERS if row["amount"] > 6}
+def test_the_documents_print_the_declarative_example_as_it_is():
+    section = re.search(r"^## Declarative pipelines\n(.*?)^## ", SPARK_DOCUMENT.read_text(), re.S | re.M)[1]
+    (flow,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    assert flow in (DECLARATIVE / "transformations" / "orders.py").read_text()
+    (command,) = re.findall(r"^    (spark-pipelines .*)$", section, re.M)
+    assert f"`{command}`" in (DECLARATIVE / "spark-pipeline.yml").read_text()
+    settings = [line.split() for line in re.findall(r"^ +(spark\..*)$", section, re.M)]
+    printed = [line.split() for line in (DECLARATIVE / "catalog.conf").read_text().splitlines()]
+    assert len(settings) == 3
+    assert all(line in printed for line in settings)

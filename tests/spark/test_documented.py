@@ -17,7 +17,7 @@ RECORD_COUNT = 5
 
 def programs():
     """By document: its program, and the topic that the program copies to the topic `copies`."""
-    (quick_start,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.S)
+    quick_start = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.S)[0]
     (indented,) = re.findall(
         r"^    import stablelog\n(?:    .*\n|\n)+", (ROOT / "README.md").read_text(), re.M
     )
