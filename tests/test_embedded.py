@@ -213,6 +213,55 @@ def test_a_broker_that_is_forgotten_ends_and_its_temporary_directory_with_it():
     assert not directory.exists()
 
 
+FORKING = """
+import os, sys, stablelog
+from stablelog.testing.faulty_broker import FaultyBroker
+with {broker} as broker:
+    child = os.fork()
+    if not child:
+        assert broker.is_running
+        {then}
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    inner = getattr(broker, "broker", broker)
+    assert broker.is_running and inner.data.exists()
+    with stablelog.connect(broker.bootstrap) as client:
+        try:
+            client.transaction().write("nope")
+        except stablelog.RefusedError:
+            print("it answers")
+print(inner.data.parent.exists())
+"""
+
+
+@pytest.mark.parametrize("broker", ["stablelog.serve()", "FaultyBroker()"])
+@pytest.mark.parametrize(
+    "then", ["sys.exit(0)", "broker.close(); os._exit(0)", "del broker; import gc; gc.collect(); sys.exit(0)"]
+)
+def test_a_forked_process_that_ends_leaves_the_broker_alone(broker, then):
+    program = FORKING.format(broker=broker, then=then)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, "it answers\nFalse\n"), done.stderr
+
+
+def test_a_forked_process_cannot_stop_the_broker_by_name():
+    then = """
+        for call in (broker.start, broker.stop, broker.kill):
+            try:
+                call()
+            except stablelog.UsageError as refused:
+                assert "the broker belongs to process" in str(refused)
+            else:
+                os._exit(1)
+        os._exit(0)"""
+    program = FORKING.format(broker="stablelog.serve()", then=then)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, "it answers\nFalse\n"), done.stderr
+
+
 def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
     async def work():
         async with stablelog.serve(tmp_path / "data", settings={"num.partitions": 3}) as broker:

@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -51,16 +51,27 @@ ARGUMENTS: Final = ("data", "settings", "host", "port", "start_timeout_s")
 
 @dataclass
 class _Running:
-    """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected."""
+    """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected.
 
+    Only the process that made the object releases anything: after a fork, the child process has a copy of the object.
+    """
+
+    owner_id: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108 - looked up after a fork
     process: "subprocess.Popen[bytes] | None" = None
     held_port: socket.socket | None = None
     temporary: Path | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has made the object, and not a process from which this one was forked."""
+        return os.getpid() == self.owner_id
+
     def release(self) -> None:
         """Release the port, and remove the temporary directory. A process that still runs stops because its standard
-        input ends; with a temporary directory it is killed.
+        input ends; with a temporary directory it is killed. In another process than that of the owner, do nothing.
         """
+        if not self.is_own:
+            return
         if self.process is not None:
             if self.temporary is not None:
                 _end(self.process, signal.SIGKILL)
@@ -131,7 +142,13 @@ class EmbeddedBroker:
     def is_running(self) -> bool:
         """Whether the broker's process runs."""
         process = self._running.process
-        return process is not None and process.poll() is None
+        if process is None or self._running.is_own:
+            return process is not None and process.poll() is None
+        try:
+            os.kill(process.pid, 0)  # only the parent process can wait for the broker's process
+        except ProcessLookupError:
+            return False
+        return True
 
     @property
     def pid(self) -> int:
@@ -153,7 +170,8 @@ class EmbeddedBroker:
         Raises:
             UnavailableError: the process ended or was not ready in time; the message contains the end of the broker's
                 log. Or the data directory cannot be made.
-            UsageError: the broker is running, or the data directory contains files of another program.
+            UsageError: the broker is running, or the data directory contains files of another program, or this is a
+                forked process.
         """
         self._wait_until_ready(self._launch(), timeout_s)
 
@@ -161,6 +179,7 @@ class EmbeddedBroker:
         """Start the process, and do not wait for it."""
         from stablelog.broker.directory.foreign import refuse_foreign
 
+        self._check_own("start")
         if self.is_running:
             raise UsageError(f"the broker at {self.bootstrap} is running: stop it before you start it again")
         self._end(signal.SIGKILL)  # close the pipes of a process that has ended by itself
@@ -226,11 +245,20 @@ class EmbeddedBroker:
     def stop(self) -> None:
         """Stop the broker with SIGTERM, so that the broker closes its partitions. Kill the process if it does not end
         within 20 s. If no process is running, do nothing.
+
+        Raises:
+            UsageError: this is a forked process.
         """
+        self._check_own("stop")
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the broker's process with SIGKILL, to simulate a crash. If no process is running, do nothing."""
+        """Kill the broker's process with SIGKILL, to simulate a crash. If no process is running, do nothing.
+
+        Raises:
+            UsageError: this is a forked process.
+        """
+        self._check_own("kill")
         self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> None:
@@ -239,9 +267,20 @@ class EmbeddedBroker:
             _end(process, number)
 
     def close(self) -> None:
-        """Stop the broker as `stop` does, release its port, and remove a temporary data directory."""
-        self.stop()
-        self._running.release()
+        """Stop the broker as `stop` does, release its port, and remove a temporary data directory. In a forked process,
+        do nothing: the broker belongs to the process that started it.
+        """
+        if self._running.is_own:
+            self.stop()
+            self._running.release()
+
+    def _check_own(self, what: str) -> None:
+        """Raise UsageError in a forked process. `what` names the call."""
+        if not self._running.is_own:
+            raise UsageError(
+                f"process {os.getpid()} cannot {what} the broker at {self.bootstrap}: the broker belongs to process "
+                f"{self._running.owner_id}, from which this process was forked. {what.capitalize()} it there"
+            )
 
     def __enter__(self) -> Self:
         if not self.is_running:

@@ -8,6 +8,7 @@ is reported before the client notices it, so a test that has seen its effect als
 """
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -41,6 +42,7 @@ class FaultProxy:
     def __init__(self) -> None:
         self.faults = Faults()
         self.target_port: int | None = None
+        self._owner_id = os.getpid()
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         self._listener = socket.create_server((HOST, 0))
@@ -59,7 +61,11 @@ class FaultProxy:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections."""
+        """Close the port and all connections. In a forked process, do nothing: the threads of the proxy are in the
+        process that made it.
+        """
+        if os.getpid() != self._owner_id:
+            return
         self.faults.clear()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
