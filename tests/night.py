@@ -131,6 +131,7 @@ PARTS = (
         {"STABLELOG_RETENTION_READS": "20"},
         20,
     ),
+    Part("interrupted", tests("tests/client/test_interrupted.py"), {"STABLELOG_LINES": "1000000"}),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(
         "full-disk",

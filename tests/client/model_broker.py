@@ -345,6 +345,9 @@ class ModelConnection(Connection):
     def close(self):
         self._is_closed = True
 
+    def after_fork(self):
+        self.close()
+
     @property
     def is_closed(self):
         return self._is_closed
@@ -397,7 +400,7 @@ class ModelShell:
             answer = failure = None
             self._at_effect()
             try:
-                answer = self._perform(effect)
+                answer = self.perform(effect)
             except (OSError, UnavailableError) as error:
                 failure = error
 
@@ -415,7 +418,7 @@ class ModelShell:
             self.now = max(self.now, at)
             call()
 
-    def _perform(self, effect):
+    def perform(self, effect):
         match effect:
             case Now():
                 return self.now

@@ -414,7 +414,7 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
             assert not sole.idle[0].core.are_retries_cancelled
         reader = client.read(topic)
         await anext(reader)
-        assert sole.idle == []
+        assert not sole.idle
         await reader.aclose()
         assert len(sole.idle) == 1
         client.close()

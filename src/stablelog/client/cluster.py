@@ -18,6 +18,7 @@ from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.connection import Connection as CoreConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.steps import Result, Steps, as_steps
+from stablelog.client.processes import watch
 from stablelog.types import SecurityProtocol
 
 __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "blocking"]
@@ -87,6 +88,11 @@ class Cluster(Blocking):
         self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
         self._client_id = client_id
         self._timeout_s = timeout_s
+        watch(self)
+
+    def after_fork(self) -> None:
+        """In a forked process, open connections of its own at the next request."""
+        self.core.forget_connections()
 
     def __reduce__(self) -> Any:
         return _restore, (

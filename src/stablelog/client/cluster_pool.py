@@ -1,6 +1,6 @@
 """Pool of a client's clusters, which hold connections. No two transactions or readers share a cluster."""
 
-import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -29,7 +29,8 @@ ClusterT = TypeVar("ClusterT", bound=ShellCluster)
 
 
 class ClusterPool(Generic[ClusterT]):
-    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool.
+    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool, and a signal handler
+    that has interrupted one of them: no method waits for a lock.
 
     Args:
         make: makes a cluster without connections, which it opens at its first requests.
@@ -43,9 +44,8 @@ class ClusterPool(Generic[ClusterT]):
 
     def __init__(self, make: Callable[[], ClusterT]) -> None:
         self._make = make
-        self._lock = threading.Lock()
         self._is_closed = False
-        self.idle = [make()]
+        self.idle = deque([make()])
         self._bootstrap = self.idle[0].bootstrap
 
     def lend(self) -> ClusterT:
@@ -54,31 +54,31 @@ class ClusterPool(Generic[ClusterT]):
         Raises:
             RefusedError: the pool is closed.
         """
-        with self._lock:
-            if self._is_closed:
-                raise RefusedError(
-                    ErrorCode.invalid_request,
-                    f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
-                )
-            if self.idle:
-                return self.idle.pop()
-        return self._make()
+        if self._is_closed:
+            raise RefusedError(
+                ErrorCode.invalid_request,
+                f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
+            )
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self._make()
 
     def give_back(self, cluster: ClusterT) -> None:
         """Keep a cluster with its connections for reuse. If too many are idle, close the one that is idle for longest."""
         cluster.core.allow_retries()
-        with self._lock:
-            if not self._is_closed:
-                self.idle.append(cluster)
-                if len(self.idle) <= IDLE_MAX:
-                    return
-                cluster = self.idle.pop(0)
-        cluster.close()
+        self.idle.append(cluster)
+        self._close_idle(0 if self._is_closed else IDLE_MAX)
 
     def close(self) -> None:
         """Close the idle clusters now, and each lent one when it is given back."""
-        with self._lock:
-            self._is_closed = True
-            idle, self.idle = self.idle, []
-        for cluster in idle:
+        self._is_closed = True
+        self._close_idle(0)
+
+    def _close_idle(self, count_max: int) -> None:
+        while len(self.idle) > count_max:
+            try:
+                cluster = self.idle.popleft()
+            except IndexError:  # another thread was faster
+                return
             cluster.close()

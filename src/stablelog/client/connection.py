@@ -14,6 +14,7 @@ from stablelog.client.buffers import Buffers
 from stablelog.client.core import connection as core
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.processes import watch
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.types import SecurityProtocol
@@ -83,6 +84,7 @@ class Connection(core.Connection):
         except OSError as error:
             self._socket.close()
             raise connection_error(address, security, error) from error
+        watch(self)
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
 
@@ -96,6 +98,10 @@ class Connection(core.Connection):
 
     def close(self) -> None:
         """Close the socket. Responses that have not arrived are lost."""
+        self._socket.close()
+
+    def after_fork(self) -> None:
+        """In a forked process, close its copy of the file descriptor. The connection of the parent process stays open."""
         self._socket.close()
 
     @property
@@ -221,6 +227,9 @@ class Blocking:
                     answer = self.perform(effect)
                 except BaseException as error:  # noqa: BLE001 - the steps handle it
                     failure = error
+        except BaseException:
+            steps.close()  # now, and not when the last reference to the error is gone
+            raise
         finally:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Final, Protocol
 
+from stablelog.client.processes import watch
+
 AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
 
 
@@ -17,7 +19,7 @@ class Expiring(Protocol):
         """The time (`time.monotonic`) at which to call `expire`."""
 
     def expire(self) -> bool:
-        """Abort the transaction. Return False, without an abort, if another thread is using it."""
+        """Abort the transaction if it is open. Return False, without an abort, if another thread is using it."""
 
 
 class Deadlines:
@@ -26,6 +28,11 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
+        self.after_fork()
+        watch(self)
+
+    def after_fork(self) -> None:
+        """Forget the transactions of the parent process, and its thread, which a forked process does not have."""
         self._changed = threading.Condition()
         self._due: dict[Expiring, float] = {}
         self._next = 0.0  # the time (`time.monotonic`) at which the thread wakes up
@@ -33,12 +40,19 @@ class Deadlines:
 
     def add(self, transaction: Expiring) -> None:
         """Abort this open transaction at its deadline."""
+        self._add(transaction, transaction.deadline)
+
+    def hurry(self, transaction: Expiring) -> None:
+        """Call `expire` of this transaction at once, in the thread."""
+        self._add(transaction, 0.0)
+
+    def _add(self, transaction: Expiring, due: float) -> None:
         with self._changed:
-            self._due[transaction] = transaction.deadline
+            self._due[transaction] = due
             if not self._is_watched:
-                self._is_watched = True
                 threading.Thread(target=self._watch, name="stablelog-deadlines", daemon=True).start()
-            elif transaction.deadline < self._next:
+                self._is_watched = True
+            elif due < self._next:
                 self._changed.notify()
 
     def remove(self, transaction: Expiring) -> None:

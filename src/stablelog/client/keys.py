@@ -18,40 +18,41 @@ Rules:
 """
 
 import os
-import threading
+from collections import deque
 from typing import Final
 
 from stablelog.client.core.keys import WriterKey
+from stablelog.client.processes import watch
 
-IDLE_MAX: Final = 1000  # the greatest number of keys in the pool, over all transaction groups
+IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group in the pool
 
 
 class WriterKeys:
     """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the
-    pool.
+    pool, and a signal handler that has interrupted one of them: no method waits for a lock.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[WriterKey] = []
-        self._process_id = os.getpid()
+        self.after_fork()
+        watch(self)
+
+    def after_fork(self) -> None:
+        """Leave the keys to the parent process."""
+        self._idle: dict[str, deque[WriterKey]] = {}  # by transaction group
 
     def take(self, group: str) -> WriterKey:
         """Take a key of this transaction group out of the pool, or make one. No other transaction uses the key."""
-        with self._lock:
-            if os.getpid() != self._process_id:
-                self._idle, self._process_id = [], os.getpid()
-            for place in reversed(range(len(self._idle))):
-                if self._idle[place].group == group:
-                    return self._idle.pop(place)
-        return WriterKey(group)
+        try:
+            return self._idle[group].pop()
+        except LookupError:
+            return WriterKey(group)
 
     def give_back(self, key: WriterKey) -> None:
         """Put a key back into the pool. The outcome of its last transaction must be known.
 
-        If the pool has `IDLE_MAX` keys, the key is dropped, and the broker forgets it a day after its last commit. A
-        key that another process has made is dropped, too, because that process may use it.
+        If the pool has `IDLE_MAX` keys of the group, the oldest one is dropped, and the broker forgets it a day after
+        its last commit. A key that another process has made is dropped, too, because that process may use it.
         """
-        with self._lock:
-            if len(self._idle) < IDLE_MAX and key.process_id == os.getpid() == self._process_id:
-                self._idle.append(key)
+        idle = self._idle.setdefault(key.group, deque(maxlen=IDLE_MAX))
+        if key.process_id == os.getpid():
+            idle.append(key)

@@ -17,6 +17,7 @@ from stablelog.client.core import reading
 from stablelog.client.core.reading import CommittedTransaction, Selection
 from stablelog.client.core.security import security_of
 from stablelog.client.deadlines import Deadlines
+from stablelog.client.processes import check_process, this_process
 from stablelog.client.transaction import Transaction
 from stablelog.client.writers import TIMEOUT_S, Writers, select
 
@@ -75,12 +76,9 @@ class Client:
             UsageError: the timeout is out of range, or the group's name is invalid.
             RefusedError: the client is closed.
         """
-        transaction = Transaction(
-            lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end),
-            self.deadlines.remove,
+        return Transaction(
+            lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end), self.deadlines
         )
-        self.deadlines.add(transaction)
-        return transaction
 
     def read(
         self,
@@ -117,10 +115,12 @@ class Client:
         return self._read(select(topics, order, cut=cut, after=after, wait_s=wait, group=group))
 
     def _read(self, selection: Selection) -> Iterator[CommittedTransaction]:
+        process = this_process()
         cluster = self.clusters.lend()
         try:
             with closing(reading.read(cluster.core, selection)) as steps:
                 while True:
+                    check_process(process, "this reader")
                     ended, transaction = cluster.advance(steps)
                     if ended:
                         return

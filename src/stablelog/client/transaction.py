@@ -1,11 +1,15 @@
-"""A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail."""
+"""A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail.
+
+A signal handler may interrupt each call at any line: its exception leaves a transaction that can be committed or aborted,
+and a handler that calls the same transaction is refused instead of waiting for the call that it has interrupted.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.core.outcomes import Committed, Outcome
@@ -13,10 +17,12 @@ from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import Headers
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
-from stablelog.errors import OutcomeUnknownError
+from stablelog.client.deadlines import Deadlines
+from stablelog.client.futures import RecordFutures
+from stablelog.client.processes import check_process, this_process
+from stablelog.errors import OutcomeUnknownError, UsageError
 
-if TYPE_CHECKING:
-    import asyncio
+WHAT = "this transaction"
 
 
 class Transaction:
@@ -26,8 +32,8 @@ class Transaction:
 
     Args:
         begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
-            callback, and the object calls this callback once, with the outcome of the transaction.
-        on_end: called once, when the transaction has ended.
+            callback, and the object calls this callback with the outcome of the transaction.
+        deadlines: aborts the transaction at its deadline.
 
     Attributes:
         writing: decides what is sent and how the transaction ends. This class, and not that object, has the futures of
@@ -36,16 +42,18 @@ class Transaction:
     """
 
     def __init__(
-        self,
-        begin: Callable[[Callable[[Outcome], None]], tuple[Cluster, Writing]],
-        on_end: "Callable[[Transaction], None]",
+        self, begin: Callable[[Callable[[Outcome], None]], tuple[Cluster, Writing]], deadlines: Deadlines
     ) -> None:
-        self._futures: list[Future[Position]] = []
-        self._on_end = on_end
-        # Held while a call waits for a broker. Reentrant, because a future's callback may call `commit` again.
-        self._turn = threading.RLock()
-        cluster, self.writing = begin(self._tell)
+        self._process = this_process()
+        self._futures: RecordFutures[Future[Position]] = RecordFutures()
+        self._deadlines = deadlines
+        # Held during a call. Reentrant, so that `_check` sees that this thread holds it, and does not wait for itself.
+        self._turn: Any = threading.RLock()
+        # Held while the futures are set. Their callbacks may call `commit` again.
+        self._settling: Any = threading.RLock()
+        cluster, self.writing = begin(self._futures.decide)
         self.run = cluster.run
+        deadlines.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -53,8 +61,9 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._turn:
-            self._call(self.writing.leave(error))
+        if error is not None and self._process is not this_process():
+            return  # a forked process leaves the block: the transaction is that of the parent process
+        self._end(lambda: self.writing.leave(error))
 
     def write(
         self,
@@ -85,19 +94,32 @@ class Transaction:
                 has ended it or no broker accepted its batches within the deadline; or the topic or partition does not
                 exist.
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
+            UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
+                a call of this transaction.
         """
-        with self._turn:
-            if not self.writing.is_ready(topic, time.monotonic()):
-                self._call(self.writing.make_ready(topic))
-            timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-            self.writing.put(topic, key, value, headers, partition, timestamp_ms)
-            future: Future[Position] = Future()
-            # Mark the future as running, because a caller cannot cancel one record of a transaction.
-            future.set_running_or_notify_cancel()
-            self._futures.append(future)
-            if self.writing.records.is_due:
-                self._call(self.writing.send_due())
-        return future
+        self._check()
+        writing = self.writing
+        try:
+            with self._turn:
+                if not writing.is_ready(topic, time.monotonic()):
+                    self._call(writing.make_ready(topic))
+                if writing.records.is_due:
+                    self._call(writing.send_due())
+                timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+                index = len(writing.records.order)
+                future: Future[Position] = Future()
+                # Mark the future as running, because a caller cannot cancel one record of a transaction.
+                future.set_running_or_notify_cancel()
+                self._futures.add(future, index)
+                try:
+                    writing.put(topic, key, value, headers, partition, timestamp_ms)
+                    return future
+                except BaseException:
+                    writing.records.take_back(index)  # the program does not get the future
+                    raise
+        except BaseException:
+            self._settle()  # if the call has aborted the transaction
+            raise
 
     def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -112,9 +134,10 @@ class Transaction:
                 call, or call `abort`. Until then the futures are not done.
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
+            UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
+                a call of this transaction.
         """
-        with self._turn:
-            return self._call(self.writing.commit())
+        return self._end(self.writing.commit)
 
     def abort(self) -> None:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
@@ -122,9 +145,27 @@ class Transaction:
         Raises:
             RefusedError: the transaction is committed.
             OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
+            UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
+                a call of this transaction.
         """
-        with self._turn:
-            self._call(self.writing.abort())
+        self._end(self.writing.abort)
+
+    def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
+        self._check()
+        try:
+            with self._turn:
+                return self._call(steps())
+        finally:
+            self._settle()
+
+    def _check(self) -> None:
+        """Raise UsageError if this call would wait for itself, or use what belongs to another process."""
+        check_process(self._process, WHAT)
+        if _is_held_here(self._turn):
+            raise UsageError(
+                f"{WHAT} is in use by this thread: a signal handler has interrupted a call of it. Do not call it in the "
+                "handler"
+            )
 
     def _call(self, steps: Steps[Result]) -> Result:
         """Run steps of `writing`. An error about an unknown outcome names this transaction."""
@@ -134,38 +175,40 @@ class Transaction:
             unknown.transaction = self
             raise
 
+    def _settle(self) -> None:
+        """Set the futures, if the transaction has ended."""
+        if _is_held_here(self._settling):
+            return  # this is a callback of a future; the call that sets the futures goes on
+        try:
+            with self._settling:
+                self._futures.settle()
+        except BaseException:
+            self._deadlines.hurry(self)  # the thread goes on where a signal handler has interrupted this one
+            raise
+        if self._futures.is_settled:
+            self._deadlines.remove(self)
+
     @property
     def deadline(self) -> float:
         """The time (`time.monotonic`) at which the transaction is aborted if it is open."""
         return self.writing.deadline
 
     def expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open. Never waits. Return False, without an abort, if another
-        call is in progress.
+        """Abort the transaction at its deadline if it is open, and set the futures of a transaction that has ended.
+        Never waits for a broker. Return False, without an abort, if another call is in progress.
         """
         if not self._turn.acquire(blocking=False):
             return False
         try:
             self.writing.expire()
-            return True
         finally:
             self._turn.release()
-
-    def _tell(self, outcome: Outcome) -> None:
-        self._on_end(self)
-        futures, self._futures = self._futures, []
-        settle(futures, outcome)
+        self._settle()
+        return True
 
 
-def settle(futures: "Sequence[Future[Position] | asyncio.Future[Position]]", outcome: Outcome) -> None:
-    """Set the futures of a transaction to its outcome. A future that the program has cancelled stays cancelled."""
-    if isinstance(outcome, list):
-        for future, position in zip(futures, outcome, strict=True):
-            if not future.cancelled():
-                future.set_result(position)
-        return
-    for future in futures:
-        if not future.cancelled():
-            future.set_exception(outcome)
-            # Mark the exception as retrieved, because the call that ends the transaction raises it, too.
-            future.exception()
+def _is_held_here(lock: Any) -> bool:
+    """Whether this thread holds an RLock. It asks the lock itself, which no exception of a signal handler can leave
+    wrong; threading.Condition does the same.
+    """
+    return bool(lock._is_owned())  # noqa: SLF001 - there is no public way

@@ -1,5 +1,6 @@
 """The client for asyncio programs, which writes transactions and reads whole transactions."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import closing
@@ -15,7 +16,9 @@ from stablelog.client.core import reading
 from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.reading import CommittedTransaction, Selection
 from stablelog.client.core.security import security_of
+from stablelog.client.processes import check_process, this_process, watch
 from stablelog.client.writers import TIMEOUT_S, Writers, select
+from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
     from stablelog.client.aio.admin import Admin
@@ -36,6 +39,23 @@ class AsyncClient:
         self.clusters = clusters
         self._writers = Writers(clusters)
         self.keys = self._writers.keys
+        watch(self)
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked process, belong to the event loop that uses the client first."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _check_loop(self) -> None:
+        """Raise UsageError if another event loop has used the client: the connections belong to that loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise UsageError(
+                "this client was used in another event loop, to which its connections belong: make a client in each event "
+                "loop with stablelog.aio.connect"
+            )
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,9 +86,11 @@ class AsyncClient:
             timeout: seconds until an open transaction is aborted.
 
         Raises:
-            UsageError: the timeout is out of range, or the group's name is invalid.
+            UsageError: the timeout is out of range, or the group's name is invalid; or another event loop has used the
+                client.
             RefusedError: the client is closed.
         """
+        self._check_loop()
         return AsyncTransaction(lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end))
 
     def read(
@@ -96,7 +118,7 @@ class AsyncClient:
             group: the transaction group of the topics; None asks the broker for it.
 
         Raises:
-            UsageError: another order, no topic, or an invalid group name.
+            UsageError: another order, no topic, or an invalid group name; or another event loop has used the client.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read.
             UnavailableError: no response within the deadline.
@@ -104,10 +126,13 @@ class AsyncClient:
         return self._read(select(topics, order, cut=cut, after=after, wait_s=wait, group=group))
 
     async def _read(self, selection: Selection) -> AsyncGenerator[CommittedTransaction, None]:
+        process = this_process()
+        self._check_loop()
         cluster = self.clusters.lend()
         try:
             with closing(reading.read(cluster.core, selection)) as steps:
                 while True:
+                    check_process(process, "this reader")
                     ended, transaction = await to_the_end(cluster.advance(steps), cluster.cancel)
                     if ended:
                         return

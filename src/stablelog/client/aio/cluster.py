@@ -1,6 +1,7 @@
 """The brokers of one cluster over asyncio's streams. What is asked of them is decided by `core.cluster`."""
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Coroutine
@@ -12,6 +13,7 @@ from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID, Connection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.processes import watch
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.types import SecurityProtocol
@@ -43,15 +45,30 @@ class StreamConnection(Connection):
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
+        self._is_of_parent = False  # whether the connection is one of the parent process
+        watch(self)
 
     def close(self) -> None:
         """Close the socket. Responses that have not arrived are lost, and so are bytes that were not sent yet."""
-        self._writer.transport.abort()
+        if not self._is_of_parent:
+            self._writer.transport.abort()
+
+    def after_fork(self) -> None:
+        """In a forked process, put the empty device in the place of its copy of the socket.
+
+        The event loop of the parent process shares its selector with the child. When the child frees the stream, asyncio
+        removes the file descriptor from that selector: this must not be the one of the connection.
+        """
+        self._is_of_parent = True
+        copied = self._writer.get_extra_info("socket")
+        if copied is not None and copied.fileno() >= 0:
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), copied.fileno(), inheritable=False)
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection was closed or broke, so that no request can be sent."""
-        return self._writer.transport.is_closing()
+        return self._is_of_parent or self._writer.transport.is_closing()
 
     async def send(self, pieces: list[Buffer]) -> None:
         """Send all pieces. Raises OSError."""
@@ -131,7 +148,13 @@ class AsyncCluster:
     ) -> None:
         self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
         self._timeout_s = timeout_s
+        watch(self)
         self._pausing: asyncio.Future[None] | None = None  # done when the present pause has to end early
+
+    def after_fork(self) -> None:
+        """In a forked process, open connections of its own at the next request."""
+        self.core.forget_connections()
+        self._pausing = None
 
     @property
     def bootstrap(self) -> str:
@@ -177,13 +200,17 @@ class AsyncCluster:
                     return False, effect.item
                 answer = failure = None
                 try:
-                    answer = await self._perform(effect)
+                    answer = await self.perform(effect)
                 except BaseException as error:  # noqa: BLE001 - the steps handle it
                     failure = error
+        except BaseException:
+            steps.close()  # now, and not when the last reference to the error is gone
+            raise
         finally:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
-    async def _perform(self, effect: Effect) -> Any:
+    async def perform(self, effect: Effect) -> Any:
+        """Carry out one effect, and return its result."""
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, StreamConnection)

@@ -19,8 +19,11 @@ from stablelog.client.core.record_buffer import Headers
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import AGAIN_S
-from stablelog.client.transaction import settle
-from stablelog.errors import OutcomeUnknownError
+from stablelog.client.futures import RecordFutures
+from stablelog.client.processes import check_process, this_process
+from stablelog.errors import OutcomeUnknownError, UsageError
+
+WHAT = "this transaction"
 
 
 class AsyncTransaction:
@@ -42,11 +45,12 @@ class AsyncTransaction:
         self._loop = asyncio.get_running_loop()
         # The lock of the task that writes. Tasks get the lock in the order of their requests.
         self._turn = asyncio.Lock()
-        self._futures: list[asyncio.Future[Position]] = []
+        self._process = this_process()
+        self._futures: RecordFutures[asyncio.Future[Position]] = RecordFutures()
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False
-        self._cluster, self.writing = begin(self._settle)
+        self._cluster, self.writing = begin(self._futures.decide)
         self._timer: asyncio.TimerHandle | None = None
         self.watch_deadline()
 
@@ -56,6 +60,8 @@ class AsyncTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None and self._process is not this_process():
+            return  # a forked process leaves the block: the transaction is that of the parent process
         if error is None:
             try:
                 await self._end(lambda: self.writing.leave(None))
@@ -95,18 +101,27 @@ class AsyncTransaction:
                 accepted its batches within the deadline.
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
         """
+        self._check()
         async with self._turn:
             # Check `_is_ending` again after each wait: another task may have begun to end the transaction meanwhile. Its
             # steps hold `_running`, so this call waits for them, and then raises.
-            while self._is_ending or not self.writing.is_ready(topic, time.monotonic()):
-                await self._wait(lambda: self.writing.make_ready(topic))
+            while True:
+                if self._is_ending or not self.writing.is_ready(topic, time.monotonic()):
+                    await self._wait(lambda: self.writing.make_ready(topic))
+                elif self.writing.records.is_due:
+                    await self._wait(self.writing.send_due)
+                else:
+                    break
             timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-            self.writing.put(topic, key, value, headers, partition, timestamp_ms)
+            index = len(self.writing.records.order)
             future = self._loop.create_future()
-            self._futures.append(future)
-            if self.writing.records.is_due:
-                await self._wait(self.writing.send_due)
-            return future
+            self._futures.add(future, index)
+            try:
+                self.writing.put(topic, key, value, headers, partition, timestamp_ms)
+                return future
+            except BaseException:
+                self.writing.records.take_back(index)  # the program does not get the future
+                raise
 
     async def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -140,16 +155,25 @@ class AsyncTransaction:
         """Run steps after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
         the transaction.
         """
+        self._check()
+        has_turn = False
         try:
-            await self._turn.acquire()
+            async with self._turn:
+                has_turn = self._is_ending = True
+                return await self._wait(steps)
         except asyncio.CancelledError as cancelled:
-            await self._leave(cancelled)
+            if not has_turn:
+                await self._leave(cancelled)
             raise
-        try:
-            self._is_ending = True
-            return await self._wait(steps)
-        finally:
-            self._turn.release()
+
+    def _check(self) -> None:
+        """Raise UsageError in another process, and in another event loop than the one of the futures."""
+        check_process(self._process, WHAT)
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError(
+                f"{WHAT} was begun in another event loop, to which its futures belong: use it there, or begin another one "
+                "here"
+            )
 
     async def _wait(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run steps. If this task is cancelled, abort the transaction, unless its commit has been requested."""
@@ -179,7 +203,10 @@ class AsyncTransaction:
 
         async def in_turn() -> Result:
             async with self._running:
-                return await self._cluster.run(steps())
+                try:
+                    return await self._cluster.run(steps())
+                finally:
+                    self._settle()
 
         try:
             return await to_the_end(in_turn(), self._cancel)
@@ -203,13 +230,14 @@ class AsyncTransaction:
             self._timer = self._loop.call_later(AGAIN_S, self._expire)
         else:
             self.writing.expire()
+            self._settle()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _settle(self, outcome: Outcome) -> None:
-        """Give the outcome to all futures in one step of the event loop."""
-        self._cancel_timer()
-        futures, self._futures = self._futures, []
-        settle(futures, outcome)
+    def _settle(self) -> None:
+        """Give the outcome to all futures in one step of the event loop, if the transaction has ended."""
+        self._futures.settle()
+        if self._futures.is_settled:
+            self._cancel_timer()

@@ -87,6 +87,13 @@ class Cluster:
         self._connections.clear()
         self._idle.clear()
 
+    def forget_connections(self) -> None:
+        """Drop all connections without closing them, and retry again: in a forked process, they are those of the parent
+        process.
+        """
+        self._connections, self._idle, self.waiting_on = {}, {}, []
+        self.allow_retries()
+
     # --- retries ---
 
     def retrying(

@@ -88,6 +88,10 @@ class Connection(ABC):
     def close(self) -> None:
         """Close the connection. Responses that have not arrived are lost. Never waits."""
 
+    @abstractmethod
+    def after_fork(self) -> None:
+        """In a forked process, close the copy of a connection of the parent process, and change nothing for it."""
+
     @property
     @abstractmethod
     def is_closed(self) -> bool:

@@ -5,11 +5,13 @@ transaction again. `OutcomeUnknownError`: the program has to call `commit` again
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.keys import LOST
+from stablelog.client.core import joint
+from stablelog.client.core.keys import LOST, WriterKey
 from stablelog.client.core.positions import Position
 from stablelog.errors import (
     AuthenticationError,
@@ -55,6 +57,16 @@ class Committed:
     last: Position | None
 
 
+class State(Enum):
+    """What the client knows of a transaction."""
+
+    OPEN = auto()
+    IN_DOUBT = auto()  # the commit was requested, and the client does not have its complete result yet
+    COMMITTED = auto()
+    ABORTED = auto()
+
+
+UNDECIDED: Final = "whether the transaction is committed"
 Outcome = list[Position] | RefusedError | DataLossError
 
 
@@ -101,3 +113,11 @@ def unknown_for_ever(why: str) -> OutcomeUnknownError:
         f"it is unknown whether the transaction is committed: {why}. Another call of commit() cannot help: read the "
         "topics to see whether its records are there"
     )
+
+
+def key_shared(key: WriterKey, found: joint.Committed) -> TransactionAbortedError | OutcomeUnknownError:
+    """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
+    sharing = f"another writer uses the key {key.name!r} of this transaction, and has committed"
+    if found.commit_sequence < 0:
+        return unknown_for_ever(f"{sharing} a later version")
+    return aborted(f"{sharing} version {key.version}")

@@ -219,9 +219,9 @@ class Producer:
         """Return the connections to the cluster. An open transaction stays open until a joint commit or its timeout
         ends it.
         """
-        for leader in self._leaders.values():
+        while self._leaders:  # no connection is given back twice, also if an exception interrupts this
+            _, leader = self._leaders.popitem()
             self._cluster.give_back(leader.connection)
-        self._leaders.clear()
 
     # --- appending ---
 

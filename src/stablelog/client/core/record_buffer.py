@@ -48,6 +48,9 @@ class RecordBuffer:
         self._unsent: dict[TopicPartition, _Unsent] = defaultdict(_Unsent)
         self._size = 0  # bytes of the unsent records of all partitions
         self._full: set[TopicPartition] = set()  # partitions with enough unsent records for a batch
+        # What the last call of `add` has begun to change: the number of records before it, the partition, and there the
+        # number and the size of the unsent records. The record is added when `order` has it.
+        self._begun: tuple[int, TopicPartition, int, int] | None = None
         # Partition of the next record without a key: round-robin from a random start.
         self._next_partition = uuid.uuid4().int
 
@@ -60,7 +63,8 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int,
     ) -> None:
-        """Add a record. After an error, nothing was added.
+        """Add a record. After an error, nothing was added, also if an exception of a signal handler has interrupted the
+        call.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -75,15 +79,37 @@ class RecordBuffer:
             _as_bytes(value),
             tuple((_as_name(name), _as_bytes(content)) for name, content in named),
         )
-        size = _size(record)
         target = (topic, self._partition(topic, record.key, partition))
+        self._roll_back()
         unsent = self._unsent[target]
+        self._begun = (len(self.order), target, len(unsent.records), unsent.size)
         unsent.records.append(record)
-        unsent.size += size
-        self._size += size
-        self.order.append(target)
+        unsent.size += _size(record)
         if unsent.size >= BATCH_SIZE_MAX:
             self._full.add(target)
+        self._size += unsent.size - self._begun[3]
+        self.order.append(target)
+
+    def take_back(self, index: int) -> None:
+        """Remove the record with this number, if the last call of `add` has added it."""
+        if self._begun is not None and self._begun[0] == index:
+            del self.order[index:]
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Remove the record of a call of `add` that an exception of a signal handler has interrupted."""
+        if self._begun is None or len(self.order) > self._begun[0]:
+            return
+        _, target, count, size = self._begun
+        unsent = self._unsent[target]
+        del unsent.records[count:]
+        unsent.size = size
+        if not count:
+            del self._unsent[target]
+        if size < BATCH_SIZE_MAX:
+            self._full.discard(target)
+        self._size = sum(one.size for one in self._unsent.values())
+        self._begun = None
 
     def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
         count = self.partition_counts[topic]
@@ -106,11 +132,13 @@ class RecordBuffer:
 
     def due(self) -> list[TopicPartition]:
         """Return the partitions whose records should be sent: the full ones, or all if there are too many records."""
-        return list(self._unsent if self._size >= BUFFERED_SIZE_MAX else self._full)
+        unsent = self.unsent()
+        return unsent if self._size >= BUFFERED_SIZE_MAX else list(self._full)
 
     def unsent(self) -> list[TopicPartition]:
         """Return the partitions that have unsent records."""
-        return list(self._unsent)
+        self._roll_back()
+        return [target for target, unsent in self._unsent.items() if unsent.records]
 
     def take(self, target: TopicPartition) -> list[Record]:
         """Remove the unsent records of a partition, and return them for one batch."""

@@ -14,7 +14,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import Enum, auto
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -24,12 +23,15 @@ from stablelog.client.core import joint
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.keys import ENDING_WAIT_S, LOST, WriterKey
 from stablelog.client.core.outcomes import (
+    UNDECIDED,
     Committed,
     Outcome,
+    State,
     aborted,
     decides,
     failure_of,
     is_silence,
+    key_shared,
     unknown,
     unknown_for_ever,
 )
@@ -45,18 +47,10 @@ from stablelog.errors import (
 )
 from stablelog.types import TopicPartition
 
-UNDECIDED: Final = "whether the transaction is committed"
 RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
 
 
 FailureT = TypeVar("FailureT", RefusedError, DataLossError)
-
-
-class _State(Enum):
-    OPEN = auto()
-    IN_DOUBT = auto()  # the commit was requested, and the client does not have its complete result yet
-    COMMITTED = auto()
-    ABORTED = auto()
 
 
 class Writing:
@@ -67,8 +61,8 @@ class Writing:
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
         now: the seconds of the shell's clock.
-        on_end: called once with the outcome: the records' positions in the order of the `put` calls, or the error with
-            the reason of the abort.
+        on_end: called with the outcome, again if an exception interrupts it: the records' positions in the order of the
+            `put` calls, or the error with the reason of the abort.
         release: called once when no more requests will be sent.
 
     Attributes:
@@ -101,9 +95,9 @@ class Writing:
         self.failure: RefusedError | DataLossError | None = None
         self.timeout_s = timeout_s
         self._on_end = on_end
-        self._release = release
+        self._release: Callable[[Writing], None] | None = release
         self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
-        self._state = _State.OPEN
+        self._state = State.OPEN
         self.records = RecordBuffer()
         # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
         self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
@@ -113,6 +107,10 @@ class Writing:
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
+        self._outcome: Outcome | None = None
+        self._has_finished = False  # whether `_finish` has run to its end
+        # Whether a call has sent a part of the records and did not end: an exception has interrupted it.
+        self._is_torn = False
         self._is_unanswered = False  # whether a request for the commit was sent and not answered
         self._is_to_abort = False  # whether a caller has requested the abort
         self._is_cancelled = False
@@ -122,7 +120,8 @@ class Writing:
     def is_ready(self, topic: str, now: float) -> bool:
         """Whether `put` accepts a record of this topic. `now` is in seconds of the shell's clock."""
         return (
-            self._state is _State.OPEN
+            self._state is State.OPEN
+            and not self._is_torn
             and topic in self.records.partition_counts
             and not self._is_cancelled
             and now <= self.deadline
@@ -248,27 +247,28 @@ class Writing:
             OutcomeUnknownError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
+        self._finish()
         if self._committed is not None:
             return self._committed
-        if self._state is _State.OPEN:
+        if self._state is State.OPEN:
             yield from self.flush()
             now = yield NOW
             yield from self._check_cancelled()
             if self.producer is None:
                 return self._settle(-1, {})
-            self._state, self._asked_at = _State.IN_DOUBT, now
+            self._state, self._asked_at = State.IN_DOUBT, now
             self.is_key_free = False
         if self.failure is not None:
             raise self.failure
         if self._commit_sequence is None:
-            self._commit_sequence = yield from self._ask_to_commit()
+            yield from self._ask_to_commit()
+        assert self._commit_sequence is not None
         offsets: dict[TopicPartition, Sequence[int]] = {}
         try:
             for target in self._batches:
                 offsets[target] = yield from self._offsets(target)
         except DataLossError as removed:
-            self._fail(removed, _State.COMMITTED)
-            raise
+            raise self._fail(removed, State.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
             what = f"at which positions the records of commit {self._commit_sequence} are"
             raise unknown(what, failure) from failure
@@ -286,10 +286,11 @@ class Writing:
             RefusedError: the transaction is committed.
             OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
-        self._is_to_abort = self._state is not _State.COMMITTED
-        if self._state is _State.OPEN:
+        self._finish()
+        self._is_to_abort = self._state is not State.COMMITTED
+        if self._state is State.OPEN:
             yield from self._abandon(None)
-        elif self._state is _State.IN_DOUBT:
+        elif self._state is State.IN_DOUBT:
             try:
                 is_aborted = self._commit_sequence is None and (yield from self._ask_to_abort())
             except (RefusedError, UnavailableError) as failure:
@@ -298,7 +299,7 @@ class Writing:
                 yield from self.commit()
             else:
                 self._fail(aborted("it was cancelled"))
-        if self._state is _State.COMMITTED:
+        if self._state is State.COMMITTED:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
     def leave(self, error: BaseException | None) -> Steps[None]:
@@ -309,12 +310,13 @@ class Writing:
             OutcomeUnknownError: it is unknown whether the transaction is committed.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
+        self._finish()
         if error is None:
             if not self._is_to_abort:
                 yield from self.commit()  # raises the error of an earlier write if one has failed
-        elif self._state is _State.OPEN:
+        elif self._state is State.OPEN:
             yield from self._abandon(error)
-        elif self._state is _State.IN_DOUBT and self._is_cancelled:
+        elif self._state is State.IN_DOUBT and self._is_cancelled:
             self.cancel()
             with suppress(RefusedError, OutcomeUnknownError):
                 yield from self.abort()  # try only once; without a response, the transaction stays in doubt
@@ -332,19 +334,19 @@ class Writing:
             self.cluster.cancel_retries()
 
     def expire(self) -> None:
-        """Abort the transaction at its deadline if it is open. The broker does the same by its own clock. No other call
-        may be in progress.
+        """Abort the transaction at its deadline if it is open, as the broker does by its own clock. Otherwise finish what
+        an exception has interrupted. No other call may be in progress.
         """
-        if self._state is _State.OPEN:
-            if self.producer is not None:
-                # The broker aborts this transaction when the next transaction under the key sends InitProducerId.
+        self._finish()
+        if self._state is State.OPEN:
+            if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
                 self._free_key(may_be_ending=True)
             self._fail(self._overdue())
 
     @property
     def _has_ended(self) -> bool:
         """Whether the outcome is known. If so, another transaction may use the `Cluster` object."""
-        return self._state in (_State.COMMITTED, _State.ABORTED)
+        return self._state in (State.COMMITTED, State.ABORTED)
 
     @property
     def children(self) -> list[joint.Shown]:
@@ -352,8 +354,8 @@ class Writing:
         assert self.producer is not None
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
-    def _ask_to_commit(self) -> Steps[int]:
-        """Request the commit, and return the commit sequence, also if the transaction was committed before.
+    def _ask_to_commit(self) -> Steps[None]:
+        """Request the commit, and note the commit sequence, also if the transaction was committed before.
 
         Raises:
             RefusedError: the transaction is aborted.
@@ -380,21 +382,15 @@ class Writing:
             ended = yield from self._abandon(refused)
             raise ended from ended.__cause__
         if found.already and found.digest != self._token:
-            raise self._key_shared(found)
-        self.key.version += 1
+            shared = key_shared(self.key, found)
+            raise self._fail(shared) if isinstance(shared, RefusedError) else shared
+        # One statement: no exception comes between. With the next version, the request would be another one.
+        self._commit_sequence, self.key.version = found.commit_sequence, self.key.version + 1
         self._free_key(may_be_ending=False)
-        return found.commit_sequence
 
     def _note_unanswered(self) -> None:
-        """Note that the broker may have carried out a request for the commit that it did not answer."""
+        """Note a request for the commit that the broker may have carried out, and has not answered."""
         self._is_unanswered = True
-
-    def _key_shared(self, found: joint.Committed) -> Exception:
-        """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
-        sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
-        if found.commit_sequence < 0:
-            return unknown_for_ever(f"{sharing} a later version")
-        return self._fail(aborted(f"{sharing} version {self.key.version}"))
 
     def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
@@ -414,13 +410,15 @@ class Writing:
         """Raise the transaction's error if it is not open."""
         if self.failure is not None:
             raise self.failure
-        if self._state is not _State.OPEN:
+        if self._state is not State.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> Steps[None]:
-        """Raise if the transaction is not open. First abort it if its timeout has passed or `cancel` was called."""
+        """Raise if the transaction is not open. First abort it if it cannot go on."""
         self._check_state()
         yield from self._check_cancelled()
+        if self._is_torn:
+            raise (yield from self._abandon(aborted("an exception has interrupted a call")))
         if (yield NOW) > self.deadline:
             raise (yield from self._abandon(self._overdue()))
 
@@ -433,8 +431,11 @@ class Writing:
 
     def _or_abort(self, steps: Steps[Result]) -> Steps[Result]:
         """Run steps, and abort the transaction on any error. The error is then that of the transaction."""
+        self._is_torn = True  # until the steps have ended; an exception may come at any line
         try:
-            return (yield from steps)
+            result = yield from steps
+            self._is_torn = False
+            return result
         except (UnavailableError, RefusedError) as failure:
             cause: BaseException = failure
             if isinstance(failure, RefusedError) and failure.code is ErrorCode.topic_authorization_failed:
@@ -449,8 +450,7 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> Steps[RefusedError]:
-        """Abort a transaction that is not committed. If the request fails, the broker aborts the transaction after the
-        transaction's timeout.
+        """Abort a transaction that is not committed. If the request fails, the broker does so after the timeout.
 
         Args:
             cause: the error that makes the abort necessary; None if the caller has asked for the abort.
@@ -467,26 +467,34 @@ class Writing:
             self.is_key_free = False
         return self._fail(failure_of(cause))
 
-    def _fail(self, failure: FailureT, state: _State = _State.ABORTED) -> FailureT:
-        self._state, self.failure = state, failure
-        self._end(failure)
+    def _fail(self, failure: FailureT, state: State = State.ABORTED) -> FailureT:
+        self._state, self.failure, self._outcome = state, failure, failure
+        self._finish()
         return failure
 
     def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
         nexts = {target: iter(found) for target, found in offsets.items()}
         positions = [Position(*target, next(nexts[target])) for target in self.records.order]
         first, last = (positions[0], positions[-1]) if positions else (None, None)
-        self._committed = Committed(commit_sequence, first, last)
-        self._state = _State.COMMITTED
-        self._end(positions)
-        return self._committed
+        committed = Committed(commit_sequence, first, last)
+        self._state, self._committed, self._outcome = State.COMMITTED, committed, positions
+        self._finish()
+        return committed
 
-    def _end(self, outcome: Outcome) -> None:
-        """Give the `Cluster` object back, and report the outcome. The transaction sends no more requests after this."""
-        if self.producer is not None:
-            self.producer.close()
-        self.cluster.allow_retries()
-        self._release(self)
+    def _finish(self) -> None:
+        """Give the `Cluster` object back, and report the outcome, if it is known. The transaction sends no more requests
+        after this. Each call goes on where an exception of a signal handler has interrupted the last one.
+        """
+        if self._outcome is None or self._has_finished:
+            return
+        if self._release is not None:
+            if self.producer is not None:
+                self.producer.close()
+            self.cluster.allow_retries()
+            # From now on, the cluster and the key may be those of another transaction.
+            release, self._release = self._release, None
+            release(self)
+        self._on_end(self._outcome)
         self.records = RecordBuffer()
         self._batches.clear()
-        self._on_end(outcome)
+        self._has_finished = True
