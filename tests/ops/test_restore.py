@@ -16,7 +16,7 @@ from stablelog.broker.directory.restoring import RESTORING_FILE, read_restoring
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError
 from stablelog.log.files.kafka_files import META_FILE, METADATA_FILE
-from stablelog.log.files.names import REMOTE_MANIFEST_FILE, RESTORED_FILE, VIEW_START_FILE
+from stablelog.log.files.names import COMMIT_SUFFIXES, REMOTE_MANIFEST_FILE, RESTORED_FILE, VIEW_START_FILE
 from stablelog.ops.restore import restore
 from stablelog.ops.restore_plan import make_plan
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
@@ -601,21 +601,36 @@ def test_a_damaged_manifest_is_named_and_nothing_is_written(lost):
 def test_a_crash_leaves_a_directory_that_a_broker_refuses_or_a_complete_one(lost, store_of):
     """The same command, run again, gives the result of an undisturbed restore."""
     whole, report = restored(store_of)
-    refused = 0
-    for step in range(1, whole.steps + 1, 1 + whole.steps // KILLS):
+    refused = complete = 0
+    steps = [1 + number * whole.steps // KILLS for number in range(KILLS)]
+    for number, step in enumerate([*steps, *[whole.steps] * 4]):  # Half of the crashes undo the last step.
         disk = SimDisk()
         disk.crash_at = step
         store_of.objects = dict(lost.kept)
         with pytest.raises(SimulatedCrash):
             restored(store_of, disk)
-        after = disk.crash(random.Random(step))
-        if after.is_dir(DATA) and RESTORING_FILE in after.list_dir(DATA):
+        after = disk.crash(random.Random(number))
+        if not after.is_dir(DATA) or not after.list_dir(DATA):
+            continue
+        if RESTORING_FILE in after.list_dir(DATA):
             refused += 1
             with pytest.raises(UsageError, match="incomplete restore"):
                 run(store_of, None, after)
             assert restored(store_of, after)[1] == report
-        assert not after.is_dir(DATA) or not after.list_dir(DATA) or contents(after) == contents(whole)
+            assert contents(after) == contents(whole)
+        else:
+            complete += 1
+            assert contents(after) == contents(whole)
+            ends = run(store_of, ends_of_partitions, after)
+            assert (
+                ends.items() <= {(one.topic, one.partition): one.next_offset for one in report.ranges}.items()
+            )
     assert refused > KILLS // 2
+    assert complete
+
+
+async def ends_of_partitions(desk, _report):
+    return {at: log.end_offset for at, log in partitions(desk)}
 
 
 def test_a_restore_that_is_killed_at_any_request_to_the_store_is_run_again_with_the_same_result(
@@ -670,7 +685,8 @@ def contents(disk):
         path: disk.read_bytes(path)
         for path in disk.files(DATA)
         if path.name not in (CATALOG_FILE, METADATA_FILE, REMOTE_MANIFEST_FILE)
-        and path.suffix != ".commitextents"  # A broker makes an empty one again.
+        and path.suffix
+        not in COMMIT_SUFFIXES  # A start of a broker makes them again, and syncs none of them.
     }
 
 
