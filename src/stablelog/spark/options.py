@@ -290,16 +290,16 @@ class _Values:
                 self.security[lowered] = text
                 continue
             check_kafka_setting(lowered)
-            name = known.get(lowered)
-            if name is None:
+            option = known.get(lowered)
+            if option is None:
                 raise UsageError(_unknown(lowered, known))
-            if name in WITHOUT_EFFECT:
+            if option in WITHOUT_EFFECT:
                 continue
-            if not wanted & set(OPTIONS[name].where.split(", ")):
+            if not wanted & set(OPTIONS[option].where.split(", ")):
                 raise UsageError(
-                    f"{name} is an option of {_places(OPTIONS[name].where)}, not of {_places(where)}"
+                    f"{option} is an option of {_places(OPTIONS[option].where)}, not of {_places(where)}: leave it out"
                 )
-            same = SAME.get(name, name)
+            same = SAME.get(option, option)
             if self._texts.setdefault(same, text) != text:
                 other = next(one for one, known in SAME.items() if known == same)
                 raise UsageError(f"{other} and {same} are the same option: give one of them")
@@ -354,9 +354,13 @@ def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str,
     if is_store_url(path) and scan != "auto":
         raise UsageError(f"scan={scan} excludes the object store at path: leave out scan, or the path")
     if bootstrap is None and scan == "fetch":
-        raise UsageError("scan=fetch requires a broker: give the option kafka.bootstrap.servers")
+        raise UsageError(
+            "scan=fetch requires a broker: give kafka.bootstrap.servers in place of path, or leave out scan"
+        )
     if bootstrap is None and where == STREAM and not is_store_url(path):
-        raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
+        raise UsageError(
+            "a stream requires a broker: give kafka.bootstrap.servers in place of path, or the URL of an object store as path"
+        )
 
 
 def _check_mount(bootstrap: str | None, path: str | None, mount: str | None, scan: str) -> None:
@@ -380,14 +384,14 @@ def _check_mount(bootstrap: str | None, path: str | None, mount: str | None, sca
 
 def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
     by_times = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
-    for name in by_times if at_cuts else ("startingCut", "endingCut"):
-        if not values.has(name):
+    for option in by_times if at_cuts else ("startingCut", "endingCut"):
+        if not values.has(option):
             continue
         if not at_cuts:
-            raise UsageError(f"{name} applies only to a read at cuts: give cut=true, too")
-        one = name.replace("OffsetsBy", "")
+            raise UsageError(f"{option} applies only to a read at cuts: give cut=true, too")
+        one = option.replace("OffsetsBy", "")
         raise UsageError(
-            f"{name} sets a time for each partition, but a read at cuts has one time: give {one}"
+            f"{option} sets a time for each partition, but a read at cuts has one time: give {one} in its place"
         )
 
 
@@ -409,8 +413,8 @@ def check_commit_order(what: str, isolation: str, scan: str, *, is_directory: bo
         )
     if is_directory:
         raise UsageError(
-            f"{what} requires a broker, which lists the transactions, or the URL of an object store: give the option "
-            "kafka.bootstrap.servers"
+            f"{what} requires a broker, which lists the transactions, or an object store: give kafka.bootstrap.servers in "
+            "place of path, or the URL of the store as path"
         )
     if scan == "files":
         raise UsageError(

@@ -54,7 +54,7 @@ def test_a_read_of_the_files_is_refused_where_records_are_only_in_the_store(tier
     data, _ = tiered
     log = DirectoryLog(read_options(options(data), BATCH))
     assert log.earliest([("t", 0)]) == {("t", 0): 0}
-    with pytest.raises(UnavailableError, match="only in the object store: read them through the broker"):
+    with pytest.raises(UnavailableError, match="only in the object store: give "):
         list(log.spans([(("t", 0), 0, 20)], {}))
     with pytest.raises(UnavailableError, match="only in the object store"):
         log.at_times({("t", 0): 1})

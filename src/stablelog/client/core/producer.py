@@ -150,7 +150,7 @@ class Producer:
             raise RefusedError(
                 answer.error_code,
                 f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
-                "of the broker",
+                "of the broker: reduce the timeout, or increase that setting",
             )
         self._check(answer.error_code, "InitProducerId")
         if answer.producer_id < 0 or answer.producer_epoch < 0:

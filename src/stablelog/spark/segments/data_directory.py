@@ -96,7 +96,7 @@ def check_is_closed(data: Path) -> None:
     except BlockingIOError as error:
         raise UsageError(
             f"{data} is in use by a running broker, and only that broker knows up to where its records are durable: "
-            "give its address in the option kafka.bootstrap.servers, or stop it"
+            "give its address as kafka.bootstrap.servers in place of path, or stop it"
         ) from error
     except OSError as error:
         log.warning(

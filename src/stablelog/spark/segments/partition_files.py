@@ -375,8 +375,7 @@ class PartitionFiles:
         if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
             raise BehindError(
                 f"{self.directory}, as this machine sees it, ends before offset {self.known_end - 1}, which its broker "
-                "has. It is a copy, or a mount that caches names or sizes for too long: leave out scan and path, or "
-                "use scan=fetch"
+                "has. It is a copy, or a mount that caches names or sizes for too long"
             )
         self._reached_end = self.known_end
 

@@ -137,8 +137,8 @@ class DirectoryLog:
         if self._options.isolation == "read_committed" and place not in self._offset_ordered:
             if is_commit_ordered(directory):
                 raise UsageError(
-                    f"{place[0]!r} is in commit order, which only a broker can provide: give kafka.bootstrap.servers, or with "
-                    "isolation=read_uncommitted read the order of the writes"
+                    f"{place[0]!r} is in commit order, which only a broker can provide: give kafka.bootstrap.servers in place of "
+                    "path, or read the order of the writes with isolation=read_uncommitted"
                 )
             self._offset_ordered.add(place)
         return self._files.get(place, directory)
@@ -219,7 +219,9 @@ class DirectoryLog:
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
         """Raise UsageError, because only a stream has limits, and a stream requires a broker."""
-        raise UsageError("a stream requires a broker: give the option kafka.bootstrap.servers")
+        raise UsageError(
+            "a stream requires a broker: give kafka.bootstrap.servers in place of path, or the URL of an object store as path"
+        )
 
     def forget(self) -> None:
         """Do nothing: a directory is no store."""
@@ -240,8 +242,9 @@ def _check_is_local(files: PartitionFiles, start: int) -> None:
     local_start = max(files.first_offset, files.log_start_offset())
     if start < local_start and LocalState(LocalDisk(read_only=True), files.directory).read() is not None:
         raise UnavailableError(
-            f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: read "
-            f"them through the broker (kafka.bootstrap.servers), or begin at offset {local_start} (startingOffsets)"
+            f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: "
+            f"give kafka.bootstrap.servers, or the URL of the store, in place of path, or begin at offset {local_start} "
+            "(startingOffsets)"
         )
 
 
@@ -330,8 +333,7 @@ class SharedLog(BrokerLog):
         if self._options.scan == "files" or self._options.mount is not None:
             where = self._options.mount or "any directory that its broker names"
             raise UnavailableError(
-                f"the files of {name(place)} are not in {where}, or cannot be read: leave out mount and scan, or use "
-                "scan=fetch"
+                f"the files of {name(place)} are not in {where}, or cannot be read: leave out mount and scan"
             )
         return None
 

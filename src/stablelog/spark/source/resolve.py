@@ -162,7 +162,8 @@ def lost(options: ReadOptions, message: str) -> None:
     """
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{message}. Set failOnDataLoss to false to continue without them, or give other starting offsets"
+            f"{message}. Set failOnDataLoss to false to continue without them, or give other offsets; a stream then needs a "
+            "new checkpoint"
         )
     log.warning("%s; the read continues without them, because failOnDataLoss is false", message)
 
