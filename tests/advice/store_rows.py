@@ -1,4 +1,4 @@
-"""The rows of stores that Apache Kafka has written, and of reads at cuts from a store that lacks the last commits."""
+"""The rows of stores that Apache Kafka has written."""
 
 import json
 import uuid
@@ -6,16 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import Cluster
 from stablelog.client.topics import EARLIEST_LOCAL
 from tests.advice.steps import doing, row
 from tests.spark.objects.kafka_stores import Aiven, damaged, stable_end
-from tests.spark.objects.stored import TIERED
 from tests.spark.objects.test_kafka_tiers import closed
-from tests.spark.reading import make, rows
-from tests.waiting import until
+from tests.spark.reading import rows
 
 KAFKAS, TIERS = "tiers of kafka", "tiers"
 
@@ -128,41 +125,6 @@ def _read_with_damaged_snapshot(user, *, restored=False, **more):
     return rows(kafkas.given(store, **more), "offset", "value")
 
 
-# -- cuts --------------------------------------------------------------------------------------------------------------
-
-
-def _bytes_of_commits(user, topic, count):
-    with stablelog.connect(user.fixture("tiers").broker.bootstrap) as client:
-        for _ in range(count):
-            with client.transaction() as txn:
-                written = txn.write(topic, value=bytes(1000))
-    return written.result(30).offset
-
-
-def _past_the_store(user):
-    """Read at cuts from an offset that the broker has and the store has not."""
-    tiers = user.fixture("tiers")
-    user.past = user["past"]
-    make(tiers.broker.bootstrap, user.past, 1, **{**TIERED, "stablelog.order": "commit"})
-    _bytes_of_commits(user, user.past, 4)
-    tiers.wait_until_copied(user.past)
-    user.offset = _bytes_of_commits(user, user.past, 1)
-    return _read_past(user)
-
-
-def _read_past(user, **more):
-    starting = json.dumps({user.past: {"0": user.offset}})
-    given = {"path": user["store"], "subscribe": user.past, "cut": "true", "startingOffsets": starting}
-    return rows(given | more, "offset")
-
-
-def _read_past_when_the_store_has_it(user):
-    _bytes_of_commits(user, user.past, 4)
-    tiers = user.fixture("tiers")
-    until(lambda: tiers.manifest(user.past).end_offset > user.offset, "the segment is not copied")
-    return _read_past(user)
-
-
 STORES = [
     row(
         "Only brokers can read the offsets",
@@ -190,12 +152,5 @@ STORES = [
         doing(_read_overlapping),
         doing(_read_from_brokers),
         group=KAFKAS,
-    ),
-    row(
-        "Run the query when the store has it, or give kafka.bootstrap.servers",
-        doing(_past_the_store),
-        doing(lambda user: _read_past(user, **{"kafka.bootstrap.servers": user["tiers"]})),
-        doing(_read_past_when_the_store_has_it),
-        group=TIERS,
     ),
 ]

@@ -25,6 +25,8 @@ NO_ADVICE = {
 WITHOUT_ROW = {
     "A read with kafka.bootstrap.servers goes on from there": "Which partition holds the cut depends on when segments are "
     "copied: the row needs a store that copies on demand.",
+    "Run the query when the store has it, or give kafka.bootstrap.servers": "As with the one above: it ends when further segments are "
+    "copied.",
 }
 MESSAGES = [message for message in every_message() if message.names]
 
