@@ -197,7 +197,7 @@ class Desk:
         """
         self.router.prepare(api_key, version)
         connection = self.stranger
-        if APIS[api_key].is_alone:
+        if APIS[api_key].is_alone or APIS[api_key].extension == "joint":
             connection = SimpleNamespace(**vars(connection) | {"appending": asyncio.Lock()})
         buffers = await self.router.respond(connection, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):

@@ -186,9 +186,9 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
         ApiKey.CONSUMER_GROUP_DESCRIBE: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, is_heavy=True, has_long_response=True),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, is_heavy=True, has_long_response=True),
-        ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint"),
-        ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint"),
-        ApiKey.ABORT_JOINT: Api(0, 0, extension="joint"),
+        ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint", is_appending=True),
+        ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint", is_appending=True),
+        ApiKey.ABORT_JOINT: Api(0, 0, extension="joint", is_appending=True),
         ApiKey.DESCRIBE_CUT: Api(0, 0, extension="cut", has_long_response=True),
         ApiKey.DESCRIBE_COMMITS: Api(0, 0, extension="commits", is_long_poll=True, has_long_response=True),
     }

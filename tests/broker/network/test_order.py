@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.apis import commit_joint
 from stablelog.broker.loop import turns
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import message_class
@@ -16,12 +17,16 @@ from tests.broker.test_unexpected_errors import any_request, serving
 
 COUNT = 20
 NONE = {ErrorCode.none}
+FENCED = ErrorCode.producer_fenced
 MINUTE = timedelta(minutes=1)
 VERSIONS = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.DELETE_TOPICS: 6,
+    ApiKey.BEGIN_JOINT: 0,
+    ApiKey.COMMIT_JOINT: 0,
+    ApiKey.ABORT_JOINT: 0,
 }
 
 
@@ -94,6 +99,43 @@ def test_topics_are_created_and_deleted_in_the_order_of_the_requests(monkeypatch
             created, deleted, again, last = await sent_at_once(port, asked)
             assert {one.error_code for answer in (created, again) for one in answer.topics} == NONE
             assert {one.error_code for answer in (deleted, last) for one in answer.responses} == NONE
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def joint(api, key, version, run="r", **more):
+    return api, {"group": "", "key": key, "version": version, "run": run, **more}
+
+
+def joint_commit(key, version, run="r"):
+    """A commit of offsets. The broker writes them before it decides."""
+    where = {"topic": "t", "partition_index": 0, "committed_offset": version, "committed_metadata": ""}
+    offsets = [{**where, "group_id": f"{key}-{at}"} for at in range(5)]
+    return joint(ApiKey.COMMIT_JOINT, key, version, run, children=(), group_offsets=offsets)
+
+
+def test_joint_commits_begin_commit_and_abort_in_the_order_of_the_requests(monkeypatch):
+    """The broker writes the offsets of a commit in several turns before it decides."""
+    monkeypatch.setattr(commit_joint, "OFFSETS_AT_ONCE", 1)
+
+    async def conversation():
+        async with serving() as (server, port):
+            server.broker.topics.create("t", 1, {})
+            asked = []
+            for key in [f"k{at}" for at in range(COUNT)]:
+                asked += [
+                    joint(ApiKey.BEGIN_JOINT, key, 1),
+                    joint_commit(key, 1),
+                    joint(ApiKey.BEGIN_JOINT, key, 1),  # is told that the version is committed
+                    joint(ApiKey.ABORT_JOINT, key, 1, children=()),  # so is this one
+                    joint(ApiKey.BEGIN_JOINT, key, 2, "other"),
+                    joint_commit(key, 2, "r"),  # the version belongs to the other run
+                ]
+            answers = await sent_at_once(port, asked)
+            assert [one.error_code for one in answers] == [*[ErrorCode.none] * 5, FENCED] * COUNT
+            told = [one.committed for at, one in enumerate(answers) if at % 6 not in (1, 5)]
+            assert told == [False, True, True, False] * COUNT
+            assert not any(one.already for one in answers[1::6])
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -15,14 +15,14 @@ from kio.static.primitive import i64
 from stablelog.broker.apis import Broker, Context
 from stablelog.broker.apis.begin_joint import require_joint
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.transactions.joint_commits import JointRequests
+from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
-async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -> JointAnswer:
+async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -> Decided:
     await require_joint(
         context, request.group, request.key, [child.transactional_id for child in request.children]
     )
@@ -42,7 +42,10 @@ async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -
 async def handle(broker: Broker, request: AbortJointRequest, context: Context) -> AbortJointResponse:
     """Handle the request."""
     try:
-        answer = await _abort(broker, request, context)
+        # Hold the lock `appending`, so that the children end before a later request of the connection begins.
+        async with context.appending:
+            decided = await _abort(broker, request, context)
+        answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return AbortJointResponse(

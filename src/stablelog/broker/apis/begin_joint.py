@@ -17,7 +17,7 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.transactions.joint_commits import JointRequests
+from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.coordinators.transactions.joint.answers import JointAnswer
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_prefix
@@ -54,24 +54,30 @@ async def require_joint(
             context.require(operation, ResourceType.TRANSACTIONAL_ID, child)
 
 
+async def _begin(broker: Broker, request: BeginJointRequest, context: Context) -> Decided | None:
+    """Return the decision; None if the request asks for a version of a transaction group that does not exist."""
+    operation = Operation.WRITE if request.run else Operation.DESCRIBE
+    await require_joint(context, request.group, request.key, operation=operation)
+    broker.reserve.check("BeginJoint")
+    # A question does not create a group, because it needs only DESCRIBE.
+    group = broker.transactions.get(request.group)
+    if group is None and not request.run and is_group_name(request.group):
+        return None
+    group = broker.transactions.for_joint(request.group, "BeginJoint")
+    name = JointName(request.group, request.key)
+    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    return await joint.begin(request)
+
+
 async def handle(broker: Broker, request: BeginJointRequest, context: Context) -> BeginJointResponse:
     """Handle the request."""
-    name = JointName(request.group, request.key)
     try:
-        operation = Operation.WRITE if request.run else Operation.DESCRIBE
-        await require_joint(context, request.group, request.key, operation=operation)
-        broker.reserve.check("BeginJoint")
-        # A question does not create a group, because it needs only DESCRIBE.
-        group = broker.transactions.get(request.group)
-        if group is None and (request.run or not is_group_name(request.group)):
-            group = broker.transactions.for_joint(request.group, "BeginJoint")
+        # Hold the lock `appending`, so that a version begins before a later request of the connection.
+        async with context.appending:
+            decided = await _begin(broker, request, context)
+        answer = JointAnswer(ErrorCode.none) if decided is None else await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
-    else:
-        if group is None:
-            return _answer(JointAnswer(ErrorCode.none))
-        joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
-        answer = await joint.begin(request)
     return _answer(answer)
 
 

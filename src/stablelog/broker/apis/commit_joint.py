@@ -21,7 +21,7 @@ from stablelog.broker.apis.begin_joint import require_joint
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.broker.topics.partition_state import CODES
-from stablelog.broker.transactions.joint_commits import JointRequests
+from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
@@ -122,7 +122,7 @@ async def _require(request: CommitJointRequest, context: Context) -> None:
             context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
 
 
-async def _commit(broker: Broker, request: CommitJointRequest, context: Context) -> JointAnswer:
+async def _commit(broker: Broker, request: CommitJointRequest, context: Context) -> Decided:
     await _require(request, context)
     group = broker.transactions.for_joint(request.group, "CommitJoint")
     name = JointName(request.group, request.key)
@@ -144,20 +144,23 @@ async def _commit(broker: Broker, request: CommitJointRequest, context: Context)
         offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)
     try:
-        answer = await joint.commit(request, children)
+        decided = await joint.commit(request, children)
     except BaseException:
         if offsets is not None:
             _drop(broker, group, offsets)
         raise
-    if offsets is not None and answer.error is not ErrorCode.none:
+    if offsets is not None and decided.answer.error is not ErrorCode.none:
         _drop(broker, group, offsets)
-    return answer
+    return decided
 
 
 async def handle(broker: Broker, request: CommitJointRequest, context: Context) -> CommitJointResponse:
     """Handle the request."""
     try:
-        answer = await _commit(broker, request, context)
+        # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
+        async with context.appending:
+            decided = await _commit(broker, request, context)
+        answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return CommitJointResponse(

@@ -10,10 +10,11 @@ waits for them. They wait for no disk, so a stop does not wait for space on a fu
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.durability.journal import Journal
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.transactions.transaction_group import TransactionGroup
@@ -33,8 +34,30 @@ CHECKS_MAX = 10
 Done = asyncio.Future[None] | None
 
 
+class Decided(NamedTuple):
+    """The answer to a request whose decisions are made.
+
+    Attributes:
+        answer: the answer. It may be sent when the decisions are durable.
+        done: is done when their markers are written.
+        journal: the commit log.
+    """
+
+    answer: JointAnswer
+    done: Done
+    journal: Journal
+
+    async def settled(self) -> JointAnswer:
+        """Wait until the decisions are durable and their markers are written. Return the answer."""
+        await (self.journal.settled() if self.done is None else self.done)
+        return self.answer
+
+
 class JointRequests:
-    """Carries out the requests about one version of a joint commit.
+    """Makes the decisions of the requests about one version of a joint commit.
+
+    The caller holds the lock of the connection, so that the requests of one connection are decided in their order, and
+    releases it before it waits until a decision is durable.
 
     Args:
         group: the transaction group.
@@ -65,7 +88,7 @@ class JointRequests:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    async def begin(self, request: BeginJointRequest) -> JointAnswer:
+    async def begin(self, request: BeginJointRequest) -> Decided:
         """Begin a version, and abort the open children of other runs of it."""
 
         async def decide() -> tuple[JointAnswer, Done]:
@@ -77,7 +100,7 @@ class JointRequests:
 
         return await self._to_its_end(decide)
 
-    async def commit(self, request: CommitJointRequest, children: Sequence[ChildShown]) -> JointAnswer:
+    async def commit(self, request: CommitJointRequest, children: Sequence[ChildShown]) -> Decided:
         """Commit these children, and abort the others of this version and of earlier versions."""
 
         async def decide() -> tuple[JointAnswer, Done]:
@@ -99,7 +122,7 @@ class JointRequests:
 
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
-    async def abort(self, children: Sequence[ChildShown], run: str | None) -> JointAnswer:
+    async def abort(self, children: Sequence[ChildShown], run: str | None) -> Decided:
         """Abort these children and, if `run` is given, all others of this run."""
         async for shown in in_turns(children, at_once=self._joint.at_once):
             check_belongs(self._name, self._version, shown)
@@ -134,14 +157,13 @@ class JointRequests:
 
     async def _to_its_end(
         self, decide: Callable[[], Coroutine[Any, Any, tuple[JointAnswer, Done]]], *, is_long: bool = False
-    ) -> JointAnswer:
-        """Make the decisions of a request, and wait until they are durable and their markers are written."""
+    ) -> Decided:
+        """Make the decisions of a request."""
         if is_long or self._joint.has_many_children(self._name):
             answer, done = await self._tasks.for_request("a joint commit", decide)
         else:
             answer, done = await decide()
-        await (self._group.journal.settled() if done is None else done)
-        return answer
+        return Decided(answer, done, self._group.journal)
 
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> Checked | None:
         """Check many children in turns. Return None for few children, and for a request whose answer does not depend
