@@ -41,17 +41,22 @@ class Groups:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._waiting: set[Token] = set()  # The tokens of requests that wait for a response.
+        self._is_settling = (
+            False  # Whether a later turn of the event loop settles offsets of ended transactions.
+        )
         self._has_ended = False  # Whether the broker stops, so that no request waits any more.
         self._assigning: set[str] = set()  # The groups whose target assignment is being computed in a thread.
 
     def load(self) -> None:
         """Rebuild the consumer groups and their committed offsets from the offsets log."""
         coordinator = self.coordinator
-        self.journal.replay(
-            coordinator.table.replay,
-            lambda producer_id, commit: coordinator.txn_ended(producer_id, commit=commit),
-            coordinator.table.offsets.begin_log,
-        )
+
+        def ended(producer_id: int, commit: bool) -> None:
+            coordinator.txn_ended(producer_id, commit=commit)
+            while not coordinator.table.offsets.is_settled:
+                coordinator.table.offsets.settle()
+
+        self.journal.replay(coordinator.table.replay, ended, coordinator.table.offsets.begin_log)
         self.apply(coordinator.loaded(self._now_ms()))
 
     def apply(self, decision: GroupDecision[Any]) -> None:
@@ -123,7 +128,19 @@ class Groups:
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker in the offsets log: the committed offsets of the transaction take effect, or are dropped."""
         self.coordinator.txn_ended(producer_id, commit=commit)
+        self._settle_soon()
         self.set_timer()
+
+    def _settle_soon(self) -> None:
+        """Settle the offsets of an ended transaction in further turns of the event loop, if there are many."""
+        if not self._is_settling and not self.coordinator.table.offsets.is_settled:
+            self._is_settling = True
+            self._tasks.soon("consumer groups", self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self.coordinator.table.offsets.settle()
+        self._settle_soon()
 
     def set_timer(self) -> None:
         """Set the timer to the group coordinator's next deadline, such as the end of a member's session."""

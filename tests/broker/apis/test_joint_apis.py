@@ -14,6 +14,7 @@ from stablelog.batch.markers import read_marker
 from stablelog.broker.apis import commit_joint
 from stablelog.broker.loop import turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
+from stablelog.coordinators.consumer_groups import offsets as offsets_module
 from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation
@@ -669,5 +670,48 @@ def test_abort_takes_the_whole_run_and_never_undoes():
             assert (answer.committed, answer.commit_sequence) == (True, 1)
             await desk.durable()
             assert desk.values() == [b"b"]
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_many_offsets_take_effect_at_once_and_are_settled_in_turns(is_committed, monkeypatch):
+    """Readers get all offsets of the transaction or none, however many of them the broker has settled."""
+    monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 10)
+    names = [f"g{at}" for at in range(40)]
+    disk, seen = SimDisk(), []
+
+    def all_committed(desk):
+        return {committed_offset(desk, name, ("t", index)) for name in names for index in (0, 1)}
+
+    async def conversation():
+        async with opened(disk) as desk:
+            offsets = desk.broker.groups.coordinator.table.offsets
+            await commit(desk, [], 1, offsets=[offset(1, name, at) for name in names for at in (0, 1)])
+            while not offsets.is_settled:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            settle = offsets.settle
+
+            def observed():
+                settle()
+                seen.append(all_committed(desk))
+
+            monkeypatch.setattr(offsets, "settle", observed)
+            if not is_committed:
+                monkeypatch.setattr(commit_joint.JointRequests, "commit", refuse)
+            more = [offset(2, name, at) for name in names for at in (0, 1)]
+            answer = await commit(desk, [], 2, offsets=more)
+            assert (answer.error_code is NONE) == is_committed
+            await desk.durable()
+            while not offsets.is_settled:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert len(seen) > 5
+            assert seen == [{2 if is_committed else 1}] * len(seen)
+        async with opened(disk, topics=()) as desk:
+            assert all_committed(desk) == {2 if is_committed else 1}
+            assert desk.broker.groups.coordinator.table.offsets.is_settled
+
+    async def refuse(*_arguments):
+        raise RefusedError(ErrorCode.invalid_txn_state, "no")
 
     run(conversation)

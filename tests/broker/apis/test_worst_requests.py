@@ -22,18 +22,12 @@ ROW = re.compile(
 )
 
 
-# The end of a transaction with committed offsets is one step: docs/security.md says so.
-LONGER_STEPS = {"CommitJoint"}
-
-
 @pytest.mark.parametrize("api", [ApiKey(key) for key in sorted(APIS)], ids=lambda api: api.snake_name)
 def test_no_request_holds_the_event_loop(api):
-    share = min(SHARE, 0.3) if api.message_name in LONGER_STEPS else SHARE
-
     async def conversation():
         for principal in PRINCIPALS.values():
             async with a_broker() as desk:
-                for worst in worst_requests(api, share=share):
+                for worst in worst_requests(api, share=SHARE):
                     cost = await cost_of(desk, worst, principal)
                     if (
                         cost.step[0] >= HOLD_S_MAX
@@ -49,7 +43,7 @@ def test_the_table_of_costs_has_each_api_and_a_request_with_as_many_entries_as_i
     assert [row[0] for row in rows] == [ApiKey(key).message_name for key in sorted(APIS)]
     for name, label, count, _, path, _, step_ms in rows:
         api = next(ApiKey(key) for key in APIS if ApiKey(key).message_name == name)
-        assert (float(step_ms) / 1000 < HOLD_S_MAX) == (name not in LONGER_STEPS), name
+        assert float(step_ms) / 1000 < HOLD_S_MAX, name
         if label != "any":
             assert tuple(path.split(".")) in lists_of(api), name
             assert int(count.replace(",", "")) <= item_max(api) <= ITEMS_MAX

@@ -1,8 +1,10 @@
 import itertools
+import random
 
 import pytest
 
-from stablelog.coordinators.consumer_groups.offsets import LOOKED_AT_ONCE, Offsets
+from stablelog.coordinators.consumer_groups import offsets as offsets_module
+from stablelog.coordinators.consumer_groups.offsets import LOOKED_AT_ONCE, SETTLED_AT_ONCE, Offsets
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.types import TopicPartition
 from tests.coordinators.transactions.test_memory import growth
@@ -203,3 +205,92 @@ def test_between_two_items_of_a_checkpoint_offsets_may_come_change_and_go() -> N
     for partition in range(5):
         offsets.remove("g", ("t", partition))
     assert list(taken) == []
+
+
+def seen(offsets: Offsets, group_id: str) -> tuple[object, ...]:
+    """All that readers see of a group."""
+    partitions = [(topic, index) for topic in ("t", "u") for index in range(3)]
+    known = offsets.committed(group_id)
+    one_by_one = {partition: known[partition] for partition in partitions if partition in known}
+    assert (len(known), bool(known)) == (len(one_by_one), bool(one_by_one))
+    return (
+        one_by_one,
+        dict(known),
+        offsets.pending_partitions(group_id),
+        offsets.has_open_transactions(group_id),
+        [offsets.is_kept(group_id, partition) for partition in partitions],
+        dict(offsets.checkpoint(group_id)),
+        sorted(one for one in found(offsets, "t") if one[0] == group_id),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_offsets_that_are_not_settled_are_seen_like_settled_ones(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a transaction takes effect for all its offsets, and an abort for none, however few are settled."""
+    choice = random.Random(seed)
+    lazy, eager = Offsets(), Offsets()
+    groups, producers = ("g", "h"), (1, 2, 3)
+
+    def both(change: str, *arguments: object, **named: object) -> None:
+        monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 0)
+        getattr(lazy, change)(*arguments, **named)
+        monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 1000)
+        getattr(eager, change)(*arguments, **named)
+        assert eager.is_settled
+
+    for number in range(120):
+        group, partition = choice.choice(groups), (choice.choice("tu"), choice.randrange(3))
+        kind = choice.choice(["plain", "pending", "pending", "pending", "end", "remove", "settle"])
+        if kind == "plain":
+            overtaken_by = tuple(one for one in producers if choice.random() < 0.2)
+            both("commit", group, partition, value(number)._replace(overtaken_by=overtaken_by))
+        elif kind == "pending":
+            both("commit", group, partition, value(number), producer_id=choice.choice(producers))
+        elif kind == "end":
+            both("end", choice.choice(producers), commit=choice.random() < 0.7)
+        elif kind == "remove":
+            both("remove", group, partition)
+        else:
+            monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", choice.randrange(4))
+            lazy.settle()
+        for one in groups:
+            assert seen(lazy, one) == seen(eager, one)
+    monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 1000)
+    lazy.settle()
+    assert lazy.is_settled
+    assert [seen(lazy, one) for one in groups] == [seen(eager, one) for one in groups]
+
+
+def test_the_end_of_a_transaction_settles_a_portion_of_its_offsets() -> None:
+    """However many there are, in one group or in many: the caller settles the rest later."""
+    for in_groups in (False, True):
+        offsets = Offsets()
+        names = [f"g{at}" if in_groups else "g" for at in range(5 * SETTLED_AT_ONCE)]
+        for at, name in enumerate(names):
+            offsets.commit(name, ("t", at), value(at), producer_id=7)
+        offsets.end(7, commit=True)
+        assert not offsets.is_settled
+        assert {offsets.committed(name)["t", at].value.offset - at for at, name in enumerate(names[:9])} == {
+            0
+        }
+        settles = 0
+        while not offsets.is_settled:
+            offsets.settle()
+            settles += 1
+        assert settles >= 3
+        assert offsets.committed(names[-1])["t", len(names) - 1].value.offset == len(names) - 1
+        assert not offsets.has_open_transactions(names[0])
+
+
+def test_a_plain_commit_replaces_an_offset_that_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is repeated by a checkpoint, and has a place before a pending commit."""
+    monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 0)
+    offsets = Offsets()
+    offsets.commit("g", T0, value(5), producer_id=7)
+    offsets.commit("g", T0, value(6), producer_id=8)
+    offsets.end(8, commit=True)
+    assert not offsets.is_settled
+    offsets.commit("g", T0, value(9)._replace(overtaken_by=(7,)))
+    assert committed(offsets) == {T0: 9}

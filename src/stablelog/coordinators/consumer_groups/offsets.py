@@ -5,6 +5,10 @@ marker lets it take effect, and an abort marker drops it. If a plain and a trans
 partition, the commit with the later record in the log wins, even if this commit took effect before the other one. A
 tombstone removes committed and pending offsets.
 
+The end of a transaction takes effect at once for all its offsets, however many they are: `end` changes only the state of
+the transaction. Its offsets are *settled*, which means moved to the committed offsets of their groups or dropped, in
+portions, by `settle`. Until then a reader sees them through `committed` as if they were settled.
+
 The `position` of a commit is a running number in the order of the records. Commits are decided and replayed in the
 order of the log, so positions compare in the same way after a restart.
 
@@ -21,16 +25,19 @@ Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Final
 
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.types import TopicPartition
 
 LOOKED_AT_ONCE = 1_000  # The number of offsets in one slice of a search.
 REPEATED_MAX = 2**62  # More commits than a checkpoint can repeat.
+SETTLED_AT_ONCE: Final = 1_000  # The number of offsets of ended transactions that one `settle` settles.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,50 @@ class CommittedOffset:
 
 
 OffsetByPartition = dict[TopicPartition, CommittedOffset]
+NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = {}
+
+
+@dataclass(eq=False, slots=True)
+class _Transaction:
+    """The offsets of a transaction that are not settled.
+
+    Attributes:
+        producer_id: the producer id of the transaction.
+        by_group: the offsets by group.
+        is_open: whether the transaction has not ended.
+        is_committed: whether it has ended with a commit.
+    """
+
+    producer_id: int
+    by_group: dict[str, OffsetByPartition] = field(default_factory=dict)
+    is_open: bool = True
+    is_committed: bool = False
+
+
+class _Unsettled(Mapping[TopicPartition, CommittedOffset]):
+    """The committed offsets of a group of which some are not settled: of each partition the one with the latest record.
+
+    Args:
+        layers: the settled offsets, and those of each committed transaction that are not settled.
+    """
+
+    def __init__(self, layers: list[OffsetByPartition]) -> None:
+        self._layers = layers
+
+    def __getitem__(self, partition: TopicPartition) -> CommittedOffset:
+        found = [layer[partition] for layer in self._layers if partition in layer]
+        if not found:
+            raise KeyError(partition)
+        return max(found, key=lambda offset: offset.position)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(dict.fromkeys(itertools.chain.from_iterable(self._layers)))
+
+    def __len__(self) -> int:
+        return len(set().union(*self._layers))
+
+    def __bool__(self) -> bool:
+        return any(self._layers)
 
 
 class Offsets:
@@ -50,8 +101,10 @@ class Offsets:
     def __init__(self) -> None:
         self._positions = itertools.count()
         self._committed: dict[str, OffsetByPartition] = {}
-        self._pending: dict[int, dict[str, OffsetByPartition]] = {}
-        self._open_producers: dict[str, set[int]] = {}
+        self._open: dict[int, _Transaction] = {}  # The open transactions by producer id.
+        self._ended: deque[_Transaction] = deque()  # Ended transactions with offsets that are not settled.
+        # By group: the transactions with offsets of the group that are open or not settled.
+        self._by_group: dict[str, dict[_Transaction, None]] = {}
         self.begin_log()
 
     # -- changes --------------------------------------------------------------------------------------------
@@ -78,8 +131,11 @@ class Offsets:
         if producer_id is None:
             offsets = self._committed.setdefault(group_id, {})
         else:
-            offsets = self._pending.setdefault(producer_id, {}).setdefault(group_id, {})
-            self._open_producers.setdefault(group_id, set()).add(producer_id)
+            txn = self._open.get(producer_id)
+            if txn is None:
+                txn = self._open[producer_id] = _Transaction(producer_id)
+            offsets = txn.by_group.setdefault(group_id, {})
+            self._by_group.setdefault(group_id, {})[txn] = None
         former = offsets.get(partition)
         if value.is_repeated:
             if former is not None and former.position >= self._log_begin:
@@ -88,6 +144,8 @@ class Offsets:
         else:
             position = self._position_of(group_id, partition, value, next(self._positions))
         value = value._replace(overtaken_by=(), is_repeated=False)
+        if producer_id is None and self._ended:
+            self._drop(group_id, partition, is_open=False)
         offsets[partition] = CommittedOffset(value, position)
 
     def _position_of(
@@ -108,57 +166,100 @@ class Offsets:
             committed.pop(partition, None)
             if not committed:
                 del self._committed[group_id]
-        for producer_id in self._open_producers.get(group_id, ()):
-            self._pending[producer_id][group_id].pop(partition, None)
+        self._drop(group_id, partition, is_open=True)
+        self._drop(group_id, partition, is_open=False)
+
+    def _drop(self, group_id: str, partition: TopicPartition, *, is_open: bool) -> None:
+        """Drop the offsets of a partition in open transactions, or in ended ones."""
+        for txn in self._by_group.get(group_id, ()):
+            if txn.is_open == is_open:
+                txn.by_group[group_id].pop(partition, None)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
-        """Handle the end of a producer's transaction: its pending offsets take effect, or are dropped."""
-        by_group = self._pending.pop(producer_id, {})
-        for group_id, pending in by_group.items():
-            open_producers = self._open_producers[group_id]
-            open_producers.remove(producer_id)
-            if not open_producers:
-                del self._open_producers[group_id]
-            if not commit or not pending:
+        """Handle the end of a producer's transaction: its pending offsets take effect, or are dropped.
+
+        If these are many, `is_settled` is False afterwards, and the caller calls `settle` until it is True.
+        """
+        txn = self._open.pop(producer_id, None)
+        if txn is not None:
+            txn.is_open, txn.is_committed = False, commit
+            self._ended.append(txn)
+            self.settle()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the offsets of all ended transactions are settled."""
+        return not self._ended
+
+    def settle(self) -> None:
+        """Settle some offsets of ended transactions, those of the earliest transaction first."""
+        count = 0
+        while self._ended and count < SETTLED_AT_ONCE:
+            txn = self._ended[0]
+            group_id = next(iter(txn.by_group), None)
+            if group_id is None:
+                self._ended.popleft()
                 continue
-            committed = self._committed.setdefault(group_id, {})
-            for partition, offset in pending.items():
-                former = committed.get(partition)
-                if former is None or former.position < offset.position:
-                    committed[partition] = offset
+            offsets = txn.by_group[group_id]
+            count += 1  # a group without offsets counts, too
+            while offsets and count <= SETTLED_AT_ONCE:
+                partition, offset = offsets.popitem()
+                count += 1
+                if txn.is_committed:
+                    self._settle_one(group_id, partition, offset)
+            if not offsets:
+                self._leave(group_id, txn)
+
+    def _settle_one(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+        committed = self._committed.setdefault(group_id, {})
+        former = committed.get(partition)
+        if former is None or former.position < offset.position:
+            committed[partition] = offset
+
+    def _leave(self, group_id: str, txn: _Transaction) -> None:
+        """Remove a group from an ended transaction that has no more offsets of it."""
+        del txn.by_group[group_id]
+        transactions = self._by_group[group_id]
+        del transactions[txn]
+        if not transactions:
+            del self._by_group[group_id]
 
     # -- state ----------------------------------------------------------------------------------------------
 
-    def committed(self, group_id: str) -> OffsetByPartition:
-        """The committed offsets of a group."""
-        return self._committed.get(group_id, {})
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """The committed offsets of a group. The result is valid until the next change."""
+        settled = self._committed.get(group_id)
+        if not self._ended:
+            return NO_OFFSETS if settled is None else settled
+        layers = [txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_committed]
+        if not layers:
+            return NO_OFFSETS if settled is None else settled
+        return _Unsettled([*([] if settled is None else [settled]), *layers])
 
-    def pending(self, producer_id: int, group_id: str) -> OffsetByPartition:
+    def pending(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """The pending offsets of a group in the open transaction of a producer."""
-        return self._pending.get(producer_id, {}).get(group_id, {})
+        txn = self._open.get(producer_id)
+        return NO_OFFSETS if txn is None else txn.by_group.get(group_id, NO_OFFSETS)
+
+    def _pending_of(self, group_id: str) -> Iterator[OffsetByPartition]:
+        """The offsets of a group in each open transaction that has some."""
+        return (txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_open)
 
     def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
         """The partitions for which open transactions hold offsets of the group, in an order that does not vary."""
-        return dict.fromkeys(
-            partition
-            for producer_id in self._open_producers.get(group_id, ())
-            for partition in self._pending[producer_id][group_id]
-        ).keys()
+        return dict.fromkeys(itertools.chain.from_iterable(self._pending_of(group_id))).keys()
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction holds an offset of the group for this partition."""
-        return any(
-            partition in self._pending[producer_id][group_id]
-            for producer_id in self._open_producers.get(group_id, ())
-        )
+        return any(partition in pending for pending in self._pending_of(group_id))
 
     def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether the group has an offset for the partition, committed or pending, that a tombstone would remove."""
-        return partition in self._committed.get(group_id, ()) or self.is_pending(group_id, partition)
+        return partition in self.committed(group_id) or self.is_pending(group_id, partition)
 
     def has_open_transactions(self, group_id: str) -> bool:
         """Whether a transaction with offsets of the group is open."""
-        return group_id in self._open_producers
+        return any(True for _ in self._pending_of(group_id))
 
     def of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
         """Yield the offsets of all groups for a topic, pending or not, as (group, partition), in slices.
@@ -169,7 +270,7 @@ class Offsets:
         """
         found: list[tuple[str, TopicPartition]] = []
         count = 0
-        for group_id in dict.fromkeys([*self._committed, *self._open_producers]):
+        for group_id in dict.fromkeys([*self._committed, *self._by_group]):
             pending = self.pending_partitions(group_id)
             for partition in dict.fromkeys([*self.committed(group_id), *pending]):
                 count += 1
@@ -204,10 +305,10 @@ class Offsets:
         the producer id of its transaction; None for the committed one.
         """
         found: list[tuple[int, bool, int | None, OffsetValue]] = []
-        for producer_id in self._open_producers.get(group_id, ()):
-            pending = self._pending[producer_id][group_id].get(partition)
+        for txn in self._by_group.get(group_id, ()):
+            pending = txn.by_group[group_id].get(partition) if txn.is_open else None
             if pending is not None:
-                found.append((pending.position, False, producer_id, pending.value))
+                found.append((pending.position, False, txn.producer_id, pending.value))
         is_repeated = bool(found)
         committed = self.committed(group_id).get(partition)
         if committed is not None:
