@@ -333,6 +333,25 @@ def test_a_topic_without_a_copied_segment_is_restored_with_its_id_and_settings(e
     lives(empty_store, check, disk)
 
 
+def test_swapped_manifests_of_partitions_without_a_copied_segment_are_refused(empty_store):
+    """The store gives each topic the manifest of the other one. No segment in them says whose they are."""
+
+    async def live(desk):
+        for name, retention in (("e", "77"), ("f", "88")):
+            desk.broker.topics.create(name, 1, {**ORDERED, "retention.ms": retention})
+        await copy(desk)
+
+    lives(empty_store, live)
+    objects = empty_store.objects
+    (first,) = [key for key in objects if key.startswith("t.e/") and key.endswith("-000000000001")]
+    (second,) = [key for key in objects if key.startswith("t.f/") and key.endswith("-000000000001")]
+    objects[first], objects[second] = objects[second], objects[first]
+    with pytest.raises(
+        DamageError, match=r"the last manifest in t\.e/.* is that of partition 0 of the topic"
+    ):
+        restored(empty_store)
+
+
 def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_store):
     disk = SimDisk()
     lives(empty_store, copy, disk)

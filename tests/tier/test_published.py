@@ -1,5 +1,7 @@
 """The state of a partition and its topic in a manifest."""
 
+import uuid
+
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
@@ -9,7 +11,8 @@ from stablelog.tier.manifest import HEAD_KEY, Manifest, decode_manifest, encode_
 from stablelog.tier.published import PARTITION_COUNT_MAX, Published, published_of
 
 RESTORED = Restored(((5, 9), (12, 15)), 3_000, -1, 7, 1_000)
-PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED, view_start=9)
+TOPIC_ID = uuid.UUID(int=7)
+PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED, 9, TOPIC_ID, 2)
 
 
 def test_a_manifest_says_what_the_broker_knew_of_the_partition_and_its_topic():
@@ -33,6 +36,10 @@ def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
         {"configs": {"retention.ms": 5}},
         {"restored": {"ranges": [[5]]}},
         {"view_start": "9"},
+        {"topic_id": 7},
+        {"topic_id": "no id"},
+        {"partition": "2"},
+        {"partition": -1},
     ],
 )
 def test_other_values_are_refused(change):
@@ -54,3 +61,14 @@ def test_a_manifest_whose_head_is_nested_deeply_is_damaged():
     content = encode_batch([Record(0, 0, HEAD_KEY, head)], base_offset=0, leader_epoch=0)
     with pytest.raises(DamageError, match="nested too deeply"):
         decode_manifest(content)
+
+
+def test_a_manifest_of_another_partition_is_refused():
+    """Manifests without segments may be swapped in the store: nothing else in them says whose they are."""
+    PUBLISHED.check_partition(TOPIC_ID, 2)
+    PUBLISHED._replace(topic_id=None, partition=None).check_partition(TOPIC_ID, 3)
+    for topic_id, partition in ((TOPIC_ID, 1), (uuid.UUID(int=8), 2)):
+        with pytest.raises(
+            DamageError, match=f"is that of partition 2 .* stored as that of partition {partition} of"
+        ):
+            PUBLISHED.check_partition(topic_id, partition)

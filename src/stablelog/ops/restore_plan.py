@@ -289,6 +289,8 @@ class _Planner:
                 dict(topic.configs),
                 self._restored(at, stored),
                 stored.view_start,
+                stored.partition.topic_id,
+                stored.partition.partition,
             )
         )
 

@@ -143,7 +143,8 @@ class Prefix:
         Raises:
             StoreError: the store does not answer, or rejects a request.
             NewerFormatError: a later release has written the manifest.
-            DamageError: the manifest or a part is damaged, or a part is missing. The message names the part's key.
+            DamageError: the manifest or a part is damaged, a part is missing, or the manifest is that of another
+                partition. The message names the part's key.
         """
         contents: dict[uuid.UUID, bytes] = {}
 
@@ -159,7 +160,10 @@ class Prefix:
             except DamageError as error:
                 raise DamageError(f"{key}: {error}") from None
 
-        return decode_manifest(payload, load), contents
+        manifest = decode_manifest(payload, load)
+        if manifest.published is not None:
+            manifest.published.check_partition(partition.topic_id, partition.partition)
+        return manifest, contents
 
     def run(self, steps: Steps[Result]) -> Result:
         """Send the requests of a generator of `stablelog.tier.chain` to the store, and return its result.

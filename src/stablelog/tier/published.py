@@ -3,6 +3,7 @@
 Format: docs/formats.md, "The manifest", the field `published`.
 """
 
+import uuid
 from typing import Any, Final, NamedTuple
 
 from stablelog.errors import DamageError, in_words
@@ -24,6 +25,8 @@ class Published(NamedTuple):
         restored: what restores of the partition did not find; None if it was never restored.
         view_start: the first position of a commit-ordered partition that is not deleted. It may be greater than the log
             start: records of later transactions may stand before deleted ones. 0 in other partitions.
+        topic_id: the id of the topic; None in a manifest of an earlier release.
+        partition: the index of the partition; None in a manifest of an earlier release.
     """
 
     log_end: int
@@ -32,6 +35,8 @@ class Published(NamedTuple):
     configs: dict[str, str]
     restored: Restored | None = None
     view_start: int = 0
+    topic_id: uuid.UUID | None = None
+    partition: int | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
@@ -39,7 +44,23 @@ class Published(NamedTuple):
         fields["restored"] = None if self.restored is None else self.restored.fields()
         if not self.view_start:
             del fields["view_start"]
+        if self.topic_id is None:
+            del fields["topic_id"], fields["partition"]
+        else:
+            fields["topic_id"] = str(self.topic_id)
         return fields
+
+    def check_partition(self, topic_id: uuid.UUID, partition: int) -> None:
+        """Check that these are the fields of a partition. A manifest without segments says in no other place whose it is.
+
+        Raises:
+            DamageError: they are those of another partition.
+        """
+        if self.topic_id is not None and (self.topic_id, self.partition) != (topic_id, partition):
+            raise DamageError(
+                f"the manifest is that of partition {self.partition} of the topic with the id {self.topic_id}, and it is "
+                f"stored as that of partition {partition} of the topic with the id {topic_id}"
+            )
 
 
 def published_of(head: dict[str, Any]) -> Published | None:
@@ -61,11 +82,14 @@ def published_of(head: dict[str, Any]) -> Published | None:
             configs,
             None if restored is None else restored_of(restored),
             found.get("view_start", 0),
+            uuid.UUID(found["topic_id"]) if "topic_id" in found else None,
+            found["partition"] if "topic_id" in found else None,
         )
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamageError(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
-    numbers = published.log_end, published.time_ms, published.partition_count, published.view_start
+    numbers = [published.log_end, published.time_ms, published.partition_count, published.view_start]
+    numbers += [] if published.partition is None else [published.partition]
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):

@@ -87,7 +87,9 @@ class World(TieredLog):
             reserve=NO_RESERVE,
             node_id=1,
             is_open=lambda partition: not partition.is_closed,
-            topic_of=lambda _name: SimpleNamespace(partition_count=1, configs=self.configs),
+            topic_of=lambda _name: SimpleNamespace(
+                topic_id=PARTITION.topic_id, partition_count=1, configs=self.configs
+            ),
             throttle=throttle or Throttle(lambda: UNLIMITED),
             count_at_once=1,
             now_ms=lambda: self.now_ms,

@@ -225,6 +225,8 @@ class Copier:
             dict(topic.configs),
             partition.restored,
             view_start_of(partition),
+            topic.topic_id,
+            partition.index,
         )
 
     # -- one partition -------------------------------------------------------------------------------------------
