@@ -492,6 +492,26 @@ def test_numbers_continue_above_all_that_are_known(lost, store_of):
     run(store_of, check)
 
 
+def test_the_indexes_of_local_segments_name_the_commits_before_them(store_of):
+    """When retention has deleted all restored segments, a reader of a cut is told of the commits in them."""
+
+    async def check(desk, _report):
+        for _, log in partitions(desk):
+            if log.view is not None:
+                before = [one.commit.latest_sequence for one in log.remote.manifest.segments if one.commit]
+                assert before
+                assert log.view.sequence_before_segment(log.segments()[0].base_offset) == max(before)
+
+    run(store_of, check)
+
+
+def test_a_restored_directory_lets_the_time_of_the_broker_go_on(empty_store):
+    """The broker that opens it for the restore leaves the file. So a later start with an earlier clock does not go back."""
+    lives(empty_store, copy)
+    disk, _ = restored(empty_store)
+    assert disk.exists(DATA / "broker-time")
+
+
 def test_no_cut_begins_before_a_torn_transaction(store_of):
     async def check(desk, report):
         answer = await desk.ask(ApiKey.DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=("u",))

@@ -21,7 +21,7 @@ from stablelog.coordinators.transactions.restoring import (
 )
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.log.files.kafka_files import META_FILE, encode_meta
-from stablelog.log.files.names import LOG
+from stablelog.log.files.names import FIRST_SEQUENCE_FILE, LOG
 from stablelog.log.files.restored import Restored
 from stablelog.log.producer_state.producer import NO_TXN
 from stablelog.ops.restore_report import LeftOut, LostRange, Report
@@ -40,6 +40,7 @@ from stablelog.tier.restoring import (
     topic_files,
 )
 from stablelog.types import TopicPartition
+from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
 
 RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
 
@@ -258,9 +259,13 @@ class _Planner:
             lost = self._restored(at, stored)
             parts = [part for part, _ in self._left_out[at]]
             markers = abort_markers(parts, lost.ranges[-1][1], self._leader_epoch, self._now_ms)
-            return topic_files(
-                stored, self._leader_epoch, lost, markers, is_commit_ordered=self._is_commit_ordered(name)
-            )
+            is_ordered = self._is_commit_ordered(name)
+            files = topic_files(stored, self._leader_epoch, lost, markers, is_commit_ordered=is_ordered)
+            if is_ordered and stored.latest_sequence >= 0:
+                # The commit indexes of the local segments have to name the commits before them.
+                first = FirstSequence(stored.end_offset, stored.latest_sequence)
+                files[FIRST_SEQUENCE_FILE] = encode_first_sequences([first])
+            return files
         group = group_of_log(name)
         pairs = self._records[group] if group is not None and index == 0 else []
         files = coordinator_log_files(stored, self._leader_epoch, self._batches(pairs, stored.end_offset))
