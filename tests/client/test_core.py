@@ -252,7 +252,7 @@ def _check(txn, broker, written):
             assert values == []
 
 
-def test_the_asyncio_client_starts_no_thread(stablelog_broker):
+def test_the_asyncio_client_starts_no_thread_for_an_ip_address(stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     before, seen = set(threading.enumerate()), []
 

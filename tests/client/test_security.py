@@ -197,6 +197,8 @@ def test_requests_in_flight_are_answered_around_an_authentication():
         def close(self):
             raise AssertionError("closed")
 
+        after_fork = close
+
         def authenticate(self):
             assert not self.is_awaiting
             self.renew_at = None

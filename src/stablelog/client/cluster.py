@@ -4,19 +4,28 @@ A pickled `Cluster` contains the arguments of its constructor. In another proces
 """
 
 import inspect
+import time
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
 
-from stablelog.client.connection import TIMEOUT_S, Blocking, Connection
+from stablelog.client.connection import Blocking, Connection
 from stablelog.client.core import cluster as core
 from stablelog.client.core import partitions
 from stablelog.client.core.admin.brokers import log_directories
-from stablelog.client.core.cluster import DEADLINE_S, EARLIEST, LATEST, MAX_TIMESTAMP
+from stablelog.client.core.cluster import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    DEADLINE_S,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+)
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.connection import Connection as CoreConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
+from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Result, Steps, as_steps
 from stablelog.client.processes import watch
 from stablelog.types import SecurityProtocol
@@ -68,6 +77,7 @@ class Cluster(Blocking):
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
         security: the security settings.
+        backoff_s: the first pause between two attempts, and the greatest one.
 
     Attributes:
         core: the steps of this cluster's calls, and what it knows of the brokers.
@@ -84,8 +94,10 @@ class Cluster(Blocking):
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
         security: Security = PLAINTEXT,
+        backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
-        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
+        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security, backoff_s=backoff_s)
+        self._backoff_s = backoff_s
         self._client_id = client_id
         self._timeout_s = timeout_s
         watch(self)
@@ -101,6 +113,7 @@ class Cluster(Blocking):
             self._timeout_s,
             self.deadline_s,
             self.core.security,
+            self._backoff_s,
         )
 
     def __enter__(self) -> Self:
@@ -124,7 +137,17 @@ class Cluster(Blocking):
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
         """Open a connection that only the caller uses. The caller closes it. `probe` is that of `steps.Open`."""
         security = self.core.security if probe is None else PROBES[probe]
-        return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s, security=security)
+        return Connection(
+            address,
+            client_id=self._client_id,
+            timeout_s=self._timeout_s,
+            security=security,
+            limit_s=self.limit_s(),
+        )
+
+    def limit_s(self) -> float | None:
+        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        return None if self.core.until is None else self.core.until - time.monotonic()
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
@@ -215,8 +238,18 @@ def _own(connection: CoreConnection) -> Connection:
 
 
 def _restore(
-    bootstrap: str, client_id: str, timeout_s: float, deadline_s: float, security: Security
+    bootstrap: str,
+    client_id: str,
+    timeout_s: float,
+    deadline_s: float,
+    security: Security,
+    backoff_s: tuple[float, float],
 ) -> Cluster:
     return Cluster(
-        bootstrap, client_id=client_id, timeout_s=timeout_s, deadline_s=deadline_s, security=security
+        bootstrap,
+        client_id=client_id,
+        timeout_s=timeout_s,
+        deadline_s=deadline_s,
+        security=security,
+        backoff_s=backoff_s,
     )

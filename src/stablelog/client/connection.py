@@ -6,13 +6,15 @@ encoded. Several of these requests may be in flight; the broker responds in thei
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from stablelog.client.aside import aside, connect
 from stablelog.client.buffers import Buffers
 from stablelog.client.core import connection as core
 from stablelog.client.core.security import PLAINTEXT, Security
+from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.processes import watch
 from stablelog.client.tls import connection_error, context_of
@@ -20,7 +22,6 @@ from stablelog.errors import UnavailableError
 from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 
-TIMEOUT_S: Final = 10.0
 BUFFERS_SIZE_MAX: Final = 24 << 20  # maximum bytes of receive buffers that are kept for reuse
 AHEAD_SIZE: Final = 4 << 10  # bytes that are received with one system call where fewer are asked for
 PIECES_MAX: Final = 64  # maximum of pieces in one system call
@@ -53,6 +54,7 @@ class Connection(core.Connection):
         client_id: the name of this client in the broker's log and metrics.
         timeout_s: how long the broker may take to respond.
         security: the security settings.
+        limit_s: how long the connection may take to open; by default `timeout_s`.
 
     Raises:
         UnavailableError: no connection to the address can be made.
@@ -67,12 +69,14 @@ class Connection(core.Connection):
         client_id: str = core.CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         security: Security = PLAINTEXT,
+        limit_s: float | None = None,
     ) -> None:
         super().__init__(address, client_id, security)
+        limit_s = timeout_s if limit_s is None else max(0.001, min(limit_s, timeout_s))
         host, port = host_and_port(address)
         context = None if security.tls is None else context_of(security.tls)
         try:
-            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket = connect(host, port, limit_s)
         except (ValueError, OverflowError) as error:
             raise invalid_address(address) from error
         except OSError as error:
@@ -85,6 +89,7 @@ class Connection(core.Connection):
             self._socket.close()
             raise connection_error(address, security, error) from error
         watch(self)
+        self._timeout_s, self._limit_s = timeout_s, limit_s
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
 
@@ -165,28 +170,44 @@ class Connection(core.Connection):
 
     # --- the socket ---
 
-    def send_all(self, pieces: list[Buffer]) -> None:
-        """Send all pieces with as few copies and system calls as possible. Raises OSError."""
+    def _limit(self, limit_s: float | None) -> float:
+        """Set the timeout of the socket to the least of `limit_s` and the connection's own. Return it."""
+        limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
+        if limit_s <= 0:
+            raise TimeoutError("timed out")
+        if limit_s != self._limit_s:
+            self._socket.settimeout(limit_s)
+            self._limit_s = limit_s
+        return limit_s
+
+    def send_all(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
+        """Send all pieces with as few copies and system calls as possible, within `limit_s` seconds. Raises OSError."""
+        end = time.monotonic() + self._limit(limit_s)
         if self.security.tls is not None:
             self._socket.sendall(b"".join(pieces))  # one piece: TLS makes records of it, and has no sendmsg
             return
         left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         while left:
             sent = self._socket.sendmsg(left[:PIECES_MAX])
+            if sum(map(len, left)) > sent:
+                self._limit(end - time.monotonic())
             while left and sent >= len(left[0]):
                 sent -= len(left.pop(0))
             if sent:
                 left[0] = left[0][sent:]
 
-    def receive_exactly(self, size: int) -> memoryview:
-        """Receive this many bytes. Raises OSError if the connection ends before.
+    def receive_exactly(self, size: int, limit_s: float | None = None) -> memoryview:
+        """Receive this many bytes. Raises OSError if the connection ends before, or after `limit_s` seconds.
 
         The end of a response, and a small one altogether, is received with what follows it: its size and its body need
         only one system call.
         """
         received = memoryview(self._buffers.take(size))
         at = 0
+        end = time.monotonic() + self._limit(limit_s)
         while at < size:
+            if at:
+                self._limit(end - time.monotonic())
             left = size - at
             if not self._ahead and left >= AHEAD_SIZE:
                 count = self._socket.recv_into(received[at:])
@@ -233,26 +254,39 @@ class Blocking:
         finally:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
+    def limit_s(self) -> float | None:
+        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        return None
+
     def perform(self, effect: Effect) -> Any:
         """Carry out one effect, and return its result."""
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, Connection)
-                return connection.receive_exactly(size)
+                return connection.receive_exactly(size, self.limit_s())
             case Send(connection, pieces):
                 assert isinstance(connection, Connection)
-                connection.send_all(pieces)
+                connection.send_all(pieces, self.limit_s())
             case Now():
                 return time.monotonic()
             case Pause(seconds):
-                time.sleep(seconds)
+                limit_s = self.limit_s()
+                time.sleep(seconds if limit_s is None else max(0.0, min(seconds, limit_s)))
             case Call(function):
-                return function()
+                return self.call(function)
             case Open(address, probe):
                 return self.open_connection(address, probe)
             case _:
                 raise AssertionError(effect)
         return None
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function that may block, in a thread that is left behind at the end of the time."""
+        limit_s = self.limit_s()
+        try:
+            return function() if limit_s is None else aside.call(function, limit_s)
+        except TimeoutError as error:
+            raise UnavailableError(f"a login has not ended in time: {error}") from error
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
         """Open a connection to a broker, with the client's security settings or those of a probe. Only a `Cluster` does

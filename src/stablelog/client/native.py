@@ -11,11 +11,12 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from stablelog.client.cluster import DEADLINE_S, Cluster
+from stablelog.batch.header import Codec
+from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import reading
 from stablelog.client.core.reading import CommittedTransaction, Selection
-from stablelog.client.core.security import security_of
+from stablelog.client.core.settings import settings_of
 from stablelog.client.deadlines import Deadlines
 from stablelog.client.processes import check_process, this_process
 from stablelog.client.transaction import Transaction
@@ -30,6 +31,7 @@ class Client:
 
     Args:
         clusters: the pool of `Cluster` objects, which hold the connections to the brokers.
+        codec: the compression of the batches that are written.
 
     Attributes:
         clusters: as given.
@@ -37,10 +39,10 @@ class Client:
         deadlines: aborts the open transactions at their deadlines.
     """
 
-    def __init__(self, clusters: ClusterPool[Cluster]) -> None:
+    def __init__(self, clusters: ClusterPool[Cluster], codec: Codec = Codec.NONE) -> None:
         self.clusters = clusters
         self.deadlines = Deadlines()
-        self._writers = Writers(clusters)
+        self._writers = Writers(clusters, codec)
         self.keys = self._writers.keys
 
     def __enter__(self) -> Self:
@@ -130,7 +132,7 @@ class Client:
 
 
 def connect(
-    bootstrap: str, *, deadline: float = DEADLINE_S, settings: Mapping[str, Any] | None = None
+    bootstrap: str, *, deadline: float | None = None, settings: Mapping[str, Any] | None = None
 ) -> Client:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
@@ -138,14 +140,15 @@ def connect(
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
-        deadline: for how many seconds a request is retried before the call fails.
-        settings: the security settings by Kafka's names, such as {"security.protocol": "SASL_SSL", ...}.
+        deadline: how many seconds a call may take before it fails; None for 30, or for `default.api.timeout.ms`.
+        settings: settings by the names of Kafka's Java client, such as {"client.id": "shop", "compression.type": "zstd",
+            "security.protocol": "SASL_SSL", ...}.
 
     Returns:
         The client. Several threads may use it. At the end of a `with` block it is closed.
 
     Raises:
-        UsageError: an address is invalid; or a security setting is unknown, missing or not valid.
+        UsageError: an address is invalid; or a setting is unknown, missing or not valid.
 
     Example:
         with stablelog.connect(broker.bootstrap) as client:
@@ -157,5 +160,16 @@ def connect(
             for transaction in client.read(["orders", "stock"], cut=True, wait=1):
                 print(transaction.commit_sequence, [record.value for record in transaction.records])
     """
-    security = security_of(settings)
-    return Client(ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline, security=security)))
+    given = settings_of(settings, deadline)
+
+    def make() -> Cluster:
+        return Cluster(
+            bootstrap,
+            client_id=given.client_id,
+            timeout_s=given.timeout_s,
+            deadline_s=given.deadline_s,
+            security=given.security,
+            backoff_s=given.backoff_s,
+        )
+
+    return Client(ClusterPool(make), given.compression)

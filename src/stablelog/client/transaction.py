@@ -170,7 +170,7 @@ class Transaction:
     def _call(self, steps: Steps[Result]) -> Result:
         """Run steps of `writing`. An error about an unknown outcome names this transaction."""
         try:
-            return self.run(steps)
+            return self.run(self.writing.cluster.in_time(steps))
         except OutcomeUnknownError as unknown:
             unknown.transaction = self
             raise

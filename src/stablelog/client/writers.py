@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, Generic
 
+from stablelog.batch.header import Codec
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core.outcomes import Outcome
 from stablelog.client.core.reading import Selection, check_group
@@ -19,14 +20,16 @@ class Writers(Generic[ClusterT]):
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
+        codec: the compression of the batches that are written.
 
     Attributes:
         clusters: as given.
         keys: pool of the keys of joint commits that no transaction uses now.
     """
 
-    def __init__(self, clusters: ClusterPool[ClusterT]) -> None:
+    def __init__(self, clusters: ClusterPool[ClusterT], codec: Codec = Codec.NONE) -> None:
         self.clusters = clusters
+        self._codec = codec
         self.keys = WriterKeys()
 
     def begin(
@@ -59,6 +62,7 @@ class Writers(Generic[ClusterT]):
         writing = Writing(
             cluster.core,
             key=self.keys.take(group),
+            codec=self._codec,
             timeout_s=timeout_s,
             now=now,
             on_end=on_end,

@@ -1,3 +1,3 @@
 """The client for asyncio programs: `stablelog.aio.connect`. It runs the steps of `client.core` in the event loop, over
-asyncio's streams, and starts no thread.
+asyncio's streams. It starts a thread only to look up a host name or to get a token.
 """

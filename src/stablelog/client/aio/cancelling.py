@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from stablelog.client.core.steps import Result
+from stablelog.errors import OutcomeUnknownError
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], None]) -> Result:
@@ -12,7 +13,8 @@ async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], Non
     still wait for its end.
 
     Raises:
-        asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error.
+        asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. Its cause is an
+            OutcomeUnknownError if the outcome of a commit is unknown.
     """
     working = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -24,6 +26,8 @@ async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], Non
             cancel()
     if cancelled is not None:
         if not working.cancelled():
-            working.exception()  # mark the exception as retrieved, so that asyncio does not log it
+            failure = working.exception()  # marks the exception as retrieved, so that asyncio does not log it
+            if isinstance(failure, OutcomeUnknownError):
+                raise cancelled from failure  # it says that a commit is in flight, and what to do
         raise cancelled
     return working.result()

@@ -8,14 +8,14 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from stablelog.batch.header import Codec
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import reading
-from stablelog.client.core.cluster import DEADLINE_S
 from stablelog.client.core.reading import CommittedTransaction, Selection
-from stablelog.client.core.security import security_of
+from stablelog.client.core.settings import settings_of
 from stablelog.client.processes import check_process, this_process, watch
 from stablelog.client.writers import TIMEOUT_S, Writers, select
 from stablelog.errors import UsageError
@@ -29,15 +29,16 @@ class AsyncClient:
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
+        codec: the compression of the batches that are written.
 
     Attributes:
         clusters: as given.
         keys: pool of the keys of joint commits that no transaction uses now.
     """
 
-    def __init__(self, clusters: ClusterPool[AsyncCluster]) -> None:
+    def __init__(self, clusters: ClusterPool[AsyncCluster], codec: Codec = Codec.NONE) -> None:
         self.clusters = clusters
-        self._writers = Writers(clusters)
+        self._writers = Writers(clusters, codec)
         self.keys = self._writers.keys
         watch(self)
         self.after_fork()
@@ -142,7 +143,7 @@ class AsyncClient:
 
 
 def connect(
-    bootstrap: str, *, deadline: float = DEADLINE_S, settings: Mapping[str, Any] | None = None
+    bootstrap: str, *, deadline: float | None = None, settings: Mapping[str, Any] | None = None
 ) -> AsyncClient:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
@@ -150,14 +151,15 @@ def connect(
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
-        deadline: for how many seconds a request is retried before the call fails.
-        settings: the security settings by Kafka's names, such as {"security.protocol": "SASL_SSL", ...}.
+        deadline: how many seconds a call may take before it fails; None for 30, or for `default.api.timeout.ms`.
+        settings: settings by the names of Kafka's Java client, such as {"client.id": "shop", "compression.type": "zstd",
+            "security.protocol": "SASL_SSL", ...}.
 
     Returns:
         The client, for one event loop. At the end of an `async with` block it is closed.
 
     Raises:
-        UsageError: an address is invalid; or a security setting is unknown, missing or not valid.
+        UsageError: an address is invalid; or a setting is unknown, missing or not valid.
 
     Example:
         async def main():
@@ -171,5 +173,16 @@ def connect(
 
         asyncio.run(main())
     """
-    security = security_of(settings)
-    return AsyncClient(ClusterPool(lambda: AsyncCluster(bootstrap, deadline_s=deadline, security=security)))
+    given = settings_of(settings, deadline)
+
+    def make() -> AsyncCluster:
+        return AsyncCluster(
+            bootstrap,
+            client_id=given.client_id,
+            timeout_s=given.timeout_s,
+            deadline_s=given.deadline_s,
+            security=given.security,
+            backoff_s=given.backoff_s,
+        )
+
+    return AsyncClient(ClusterPool(make), given.compression)

@@ -4,14 +4,16 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from stablelog.client.connection import TIMEOUT_S, host_and_port, invalid_address
+from stablelog.client.aside import aside, named, numeric
+from stablelog.client.connection import host_and_port, invalid_address
 from stablelog.client.core import cluster as core
-from stablelog.client.core.cluster import DEADLINE_S
+from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID, Connection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
+from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.processes import watch
 from stablelog.client.tls import connection_error, context_of
@@ -31,6 +33,7 @@ class StreamConnection(Connection):
         writer: the stream of requests.
         timeout_s: how long the broker may take to respond.
         security: the security settings.
+        client_id: the name of this client in the broker's log and metrics.
     """
 
     def __init__(
@@ -40,8 +43,9 @@ class StreamConnection(Connection):
         writer: asyncio.StreamWriter,
         timeout_s: float,
         security: Security = PLAINTEXT,
+        client_id: str = CLIENT_ID,
     ) -> None:
-        super().__init__(address, CLIENT_ID, security)
+        super().__init__(address, client_id, security)
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
@@ -70,33 +74,78 @@ class StreamConnection(Connection):
         """Whether the connection was closed or broke, so that no request can be sent."""
         return self._is_of_parent or self._writer.transport.is_closing()
 
-    async def send(self, pieces: list[Buffer]) -> None:
-        """Send all pieces. Raises OSError."""
+    async def send(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
+        """Send all pieces. Raises OSError, also after `limit_s` seconds."""
         self._writer.writelines(pieces)
-        await self._in_time(self._writer.drain())
+        await self._in_time(self._writer.drain(), limit_s)
 
-    async def receive(self, size: int) -> memoryview:
-        """Receive this many bytes. Raises OSError if the connection ends before, or if no bytes arrive in time."""
+    async def receive(self, size: int, limit_s: float | None = None) -> memoryview:
+        """Receive this many bytes. Raises OSError if the connection ends before, or after `limit_s` seconds."""
+        return await self._in_time(self._receive(size), limit_s)
+
+    async def _receive(self, size: int) -> memoryview:
         received = memoryview(bytearray(size))
         at = 0
         while at < size:
-            piece = await self._in_time(self._reader.read(size - at))
+            piece = await self._reader.read(size - at)
             if not piece:
                 raise ConnectionResetError("the broker closed the connection")
             received[at : at + len(piece)] = piece
             at += len(piece)
         return received
 
-    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _in_time(self, work: Coroutine[Any, Any, Result], limit_s: float | None) -> Result:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)):
                 return await work
         except TimeoutError as error:
             raise TimeoutError("timed out") from error
 
 
-async def open_stream(address: str, timeout_s: float, security: Security = PLAINTEXT) -> StreamConnection:
+async def _beside(function: Callable[[], Any]) -> Any:
+    """Call a function that may block, in a thread that is left behind if this task is cancelled."""
+    return await asyncio.wrap_future(aside.start(function))
+
+
+async def _connect(host: str, port: int, limit_s: float) -> socket.socket:
+    """Connect to one of the addresses of a host. Raises OSError."""
+    addresses = numeric(host, port)
+    if addresses is None:
+        addresses = await _beside(lambda: named(host, port))
+    end = time.monotonic() + limit_s
+    failure: OSError = OSError(f"the name {host!r} has no address")
+    for place, (family, kind, protocol, _, address) in enumerate(addresses):
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.setblocking(False)
+            async with asyncio.timeout((end - time.monotonic()) / (len(addresses) - place)):
+                await asyncio.get_running_loop().sock_connect(connected, address)
+            return connected
+        except OSError as error:  # TimeoutError, too
+            connected.close()
+            failure = error
+        except BaseException:
+            connected.close()
+            raise
+    raise failure
+
+
+async def open_stream(
+    address: str,
+    timeout_s: float,
+    security: Security = PLAINTEXT,
+    *,
+    client_id: str = CLIENT_ID,
+    limit_s: float | None = None,
+) -> StreamConnection:
     """Connect to a broker.
+
+    Args:
+        address: "host:port".
+        timeout_s: how long the broker may take to respond.
+        security: the security settings.
+        client_id: the name of this client in the broker's log and metrics.
+        limit_s: how long the connection may take to open; by default `timeout_s`.
 
     Raises:
         UnavailableError: no connection to the address can be made.
@@ -105,12 +154,19 @@ async def open_stream(address: str, timeout_s: float, security: Security = PLAIN
     """
     host, port = host_and_port(address)
     given: dict[str, Any] = {"limit": READ_SIZE_MAX}
-    if security.tls is not None:
-        context = await asyncio.to_thread(context_of, security.tls)
-        given |= {"ssl": context, "server_hostname": host, "ssl_handshake_timeout": timeout_s}
+    limit_s = timeout_s if limit_s is None else max(0.001, min(limit_s, timeout_s))
+    tls = security.tls
     try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port, **given)
+        async with asyncio.timeout(limit_s):
+            if tls is not None:
+                context = await _beside(lambda: context_of(tls))
+                given |= {"ssl": context, "server_hostname": host, "ssl_handshake_timeout": limit_s}
+            connected = await _connect(host, port, limit_s)
+            try:
+                reader, writer = await asyncio.open_connection(sock=connected, **given)
+            except BaseException:
+                connected.close()
+                raise
         # macOS refuses this if the broker has closed the connection.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
@@ -119,7 +175,7 @@ async def open_stream(address: str, timeout_s: float, security: Security = PLAIN
         raise connection_error(address, security, error) from error
     except (ValueError, OverflowError) as error:
         raise invalid_address(address) from error
-    return StreamConnection(address, reader, writer, timeout_s, security)
+    return StreamConnection(address, reader, writer, timeout_s, security, client_id)
 
 
 class AsyncCluster:
@@ -127,9 +183,11 @@ class AsyncCluster:
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
+        client_id: the name of this client in the brokers' logs.
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
         security: the security settings.
+        backoff_s: the first pause between two attempts, and the greatest one.
 
     Attributes:
         core: the steps of this cluster's calls, and what it knows of the brokers.
@@ -142,13 +200,18 @@ class AsyncCluster:
         self,
         bootstrap: str,
         *,
+        client_id: str = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
         security: Security = PLAINTEXT,
+        backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
-        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security)
+        self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security, backoff_s=backoff_s)
         self._timeout_s = timeout_s
+        self._client_id = client_id
         watch(self)
+        self._awaited: StreamConnection | None = None  # the connection for which the present effect waits
+        self._beside: asyncio.Future[Any] | None = None  # the present work that can be given up
         self._pausing: asyncio.Future[None] | None = None  # done when the present pause has to end early
 
     def after_fork(self) -> None:
@@ -164,16 +227,30 @@ class AsyncCluster:
     async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
         """Open a connection to a broker. `probe` is that of `steps.Open`."""
         security = self.core.security if probe is None else PROBES[probe]
-        return await open_stream(address, self._timeout_s, security)
+        return await open_stream(
+            address, self._timeout_s, security, client_id=self._client_id, limit_s=self._limit_s()
+        )
+
+    def _limit_s(self) -> float | None:
+        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        return None if self.core.until is None else max(0.0, self.core.until - time.monotonic())
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
         self.core.close()
 
     def cancel(self) -> None:
-        """Cancel retries, and end a pause or a long poll, so that the steps in progress end soon."""
+        """Cancel retries, and end what the steps in progress wait for, so that they end at once."""
         self.core.cancel_retries()
+        self.break_off()
+
+    def break_off(self) -> None:
+        """End what the steps in progress wait for: close the connection, or give a call up."""
         self.end_pause()
+        if self._awaited is not None:
+            self._awaited.close()
+        if self._beside is not None:
+            self._beside.cancel()
 
     def end_pause(self) -> None:
         """End the present pause, if there is one."""
@@ -214,21 +291,53 @@ class AsyncCluster:
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, StreamConnection)
-                return await connection.receive(size)
+                self._awaited = connection
+                try:
+                    return await connection.receive(size, self._limit_s())
+                finally:
+                    self._awaited = None
             case Send(connection, pieces):
                 assert isinstance(connection, StreamConnection)
-                await connection.send(pieces)
+                self._awaited = connection
+                try:
+                    await connection.send(pieces, self._limit_s())
+                finally:
+                    self._awaited = None
             case Now():
                 return time.monotonic()
             case Pause(seconds):
-                await self._pause(seconds)
+                limit_s = self._limit_s()
+                await self._pause(seconds if limit_s is None else min(seconds, limit_s))
             case Call(function):
-                return await asyncio.to_thread(function)
+                return await self._cancellable(self._call(function))
             case Open(address, probe):
-                return await self.open_connection(address, probe)
+                return await self._cancellable(self.open_connection(address, probe))
             case _:
                 raise AssertionError(effect)
         return None
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._limit_s()):
+                return await _beside(function)
+        except TimeoutError as error:
+            raise UnavailableError("a login has not ended in time") from error
+
+    async def _cancellable(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run work that `break_off` can give up.
+
+        Raises:
+            UnavailableError: it was given up.
+        """
+        self._beside = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((self._beside,))
+            if self._beside.cancelled():
+                raise UnavailableError("no broker responds: the call was cancelled")
+            return self._beside.result()
+        finally:
+            self._beside.cancel()
+            self._beside = None
 
     async def _pause(self, seconds: float) -> None:
         self._pausing = asyncio.get_running_loop().create_future()

@@ -6,6 +6,7 @@ raised. The wait ends with the broker's response, or with the timeout for a brok
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -23,6 +24,7 @@ from stablelog.client.futures import RecordFutures
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
 
+_log = logging.getLogger("stablelog.client")
 WHAT = "this transaction"
 
 
@@ -204,7 +206,7 @@ class AsyncTransaction:
         async def in_turn() -> Result:
             async with self._running:
                 try:
-                    return await self._cluster.run(steps())
+                    return await self._cluster.run(self.writing.cluster.in_time(steps()))
                 finally:
                     self._settle()
 
@@ -215,8 +217,12 @@ class AsyncTransaction:
             raise
 
     def _cancel(self) -> None:
-        self.writing.cancel()
-        self._cluster.end_pause()
+        is_first = self.writing.cancel()
+        if self.writing.is_in_doubt:
+            _log.warning("a cancelled task waits for the outcome of a commit that is in flight")
+            self._cluster.end_pause()
+        elif is_first:  # a further cancellation does not break off the request for the abort
+            self._cluster.break_off()
 
     # --- the deadline ---
 

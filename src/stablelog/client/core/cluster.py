@@ -1,8 +1,10 @@
 """The brokers of a cluster: connections, retries, leaders and coordinators."""
 
 import itertools
+import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -33,6 +35,10 @@ EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffset
 DEADLINE_S: Final = 30.0
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
+LATE_MAX_S: Final = 0.5  # how long after its deadline a call may end
+GRACE_S: Final = LATE_MAX_S - 0.1  # how long after the deadline of a call its last attempt may wait
+
+_log = logging.getLogger("stablelog.client")
 
 
 class Cluster:
@@ -42,8 +48,10 @@ class Cluster:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline_s: how long a call is retried before it fails.
         security: the security settings of the shell's connections.
+        backoff_s: the first pause between two attempts, and the greatest one.
 
     Attributes:
+        until: until when the shell may wait for a broker, in seconds of its clock; None if no call is in progress.
         bootstrap: as given.
         deadline_s: as given.
         security: as given.
@@ -55,8 +63,17 @@ class Cluster:
     """
 
     def __init__(
-        self, bootstrap: str, *, deadline_s: float = DEADLINE_S, security: Security = PLAINTEXT
+        self,
+        bootstrap: str,
+        *,
+        deadline_s: float = DEADLINE_S,
+        security: Security = PLAINTEXT,
+        backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
+        self.until: float | None = None
+        self._backoff_s = backoff_s
+        # Since when no broker has responded to a wait for records; None if one has responded since.
+        self.silent_since: float | None = None
         self.bootstrap = bootstrap
         self.deadline_s = deadline_s
         self.security = security
@@ -91,8 +108,30 @@ class Cluster:
         """Drop all connections without closing them, and retry again: in a forked process, they are those of the parent
         process.
         """
-        self._connections, self._idle, self.waiting_on = {}, {}, []
+        self._connections, self._idle, self.waiting_on, self.until = {}, {}, [], None
         self.allow_retries()
+
+    # --- time ---
+
+    @contextmanager
+    def within(self, until: float) -> Iterator[None]:
+        """Context in which no effect waits for a broker after this time, by the shell's clock."""
+        before = self.until
+        self.until = until if before is None else min(before, until)
+        try:
+            yield
+        finally:
+            self.until = before
+
+    def in_time(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
+        """Run the steps of one call of the program, with all their attempts, until the deadline, or for `limit_s`."""
+        with self.within((yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)):
+            return (yield from steps)
+
+    def left_s(self, now: float) -> float:
+        """Return how many seconds are left for attempts of the present call, at most the deadline."""
+        left_s = self.deadline_s if self.until is None else self.until - GRACE_S - now
+        return max(0.0, min(self.deadline_s, left_s))
 
     # --- retries ---
 
@@ -112,11 +151,21 @@ class Cluster:
             RefusedError: `attempt` failed with an error that no retry can resolve.
         """
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
-        deadline = (yield NOW) + deadline_s
-        backoff = BACKOFF_FIRST_S
+        now = yield NOW
+        deadline = (now if self.silent_since is None else self.silent_since) + deadline_s
+        with self.within(max(now, deadline) + GRACE_S):
+            return (yield from self._retrying(what, attempt, deadline, deadline_s))
+
+    def _retrying(
+        self, what: str, attempt: Callable[[], Steps[Result]], deadline: float, deadline_s: float
+    ) -> Steps[Result]:
+        assert self.until is not None
+        deadline = min(deadline, self.until - GRACE_S)
+        backoff, backoff_max = self._backoff_s
         while True:
             try:
                 result = yield from attempt()
+                self.silent_since = None
                 # These listeners have answered, so their security protocol is the client's.
                 self._explained.update(self._connections)
                 return result
@@ -134,10 +183,11 @@ class Cluster:
                     f"{what}: no success within {deadline_s:g} s. The last failure: {last}"
                 ) from last
             if not self.are_retries_cancelled:
+                _log.info("%s: %s. The next attempt is in %g s", what, last, backoff)
                 yield Pause(backoff)
             if self.are_retries_cancelled:
                 raise UnavailableError(f"{what}: the call was cancelled. The last failure: {last}") from last
-            backoff = min(2 * backoff, BACKOFF_MAX_S)
+            backoff = min(2 * backoff, backoff_max)
 
     def cancel_retries(self) -> None:
         """Stop all retries until `allow_retries`: a call whose next attempt fails raises at once. End a long poll."""
@@ -183,9 +233,14 @@ class Cluster:
             UnavailableError: no broker responds.
         """
         failures: dict[str, None] = {}  # each failure once, in order
-        for address in [*self._connections, *self._addresses, *self._nodes.values()]:
+        addresses = list(dict.fromkeys([*self._connections, *self._addresses, *self._nodes.values()]))
+        for place, address in enumerate(addresses):
+            now = yield NOW
+            # An address that does not answer leaves time for the others.
+            share = now + ((self.until or now + self.deadline_s) - now) / (len(addresses) - place)
             try:
-                return (yield from self._connection(address))
+                with self.within(share):
+                    return (yield from self._connection(address))
             except UnavailableError as failure:
                 failures[str(failure)] = None
         raise UnavailableError("; ".join(failures))
@@ -209,7 +264,9 @@ class Cluster:
         """
         if address not in self._explained and not self.are_retries_cancelled:
             self._explained.add(address)
-            yield from explain(address, self.security)
+            now = yield NOW
+            with self.within(now + ((self.until or now + self.deadline_s) - now) / 2):
+                yield from explain(address, self.security)
 
     def lend_connection(self, address: str) -> Steps[Connection]:
         """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""

@@ -22,7 +22,7 @@ from stablelog.client.core.frames import SIZE, Frames
 from stablelog.client.core.login import certificate_message, log_in
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Pause, Receive, Send, Steps
-from stablelog.client.responses import ClosedError
+from stablelog.client.responses import ClosedError, RetriableError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked
@@ -54,6 +54,7 @@ RENEW_AFTER: Final = 0.85
 BEFORE_LOGIN: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 # Maximum of the wait for a quota: a false broker could stop the client for weeks.
 THROTTLE_MAX_S: Final = 60.0
+THROTTLE_EARLY_S: Final = 0.01  # a pause may end a little early
 RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice in a second
 
 
@@ -241,11 +242,20 @@ class Connection(ABC):
             self._throttled_until = max(until, self._throttled_until or until)
 
     def _wait_for_quota(self) -> Steps[None]:
-        """Wait until the throttle time is over. The wait ends early if the call is cancelled."""
+        """Wait until the throttle time is over.
+
+        Raises:
+            RetriableError: the call was cancelled before, or its deadline has passed. The throttle time goes on.
+        """
         assert self._throttled_until is not None
         left = self._throttled_until - (yield NOW)
         if left > 0:
             yield Pause(left)
+            left = self._throttled_until - (yield NOW)
+        if left > THROTTLE_EARLY_S:
+            raise RetriableError(
+                f"{self.address}: the client is above its quota, and may send its next request in {left:.1f} s"
+            )
         self._throttled_until = None
 
     def read(self, response_class: Any, data: Buffer) -> Any:

@@ -6,13 +6,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.cluster import GRACE_S, Cluster
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
-from stablelog.client.core.steps import Steps
+from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.responses import check, is_retriable
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
 
+WHAT: Final = "waiting for records"  # names the work in messages
 # How long a request waits at one broker. A partition that was added to a topic is noticed after at most this time.
 WAIT_MAX_S: Final = 1.0
 # How long a fetch waits if the partitions have several leaders: the steps read one response after another.
@@ -42,31 +43,21 @@ def wait_for_records(
         RefusedError: a partition does not exist.
         UnavailableError: `cancel_retries` was called.
     """
-    what = "waiting for records"
     changed: dict[TopicPartition, Fetched | None] = dict.fromkeys(offsets)
     waiting_on = cluster.waiting_on
     assert not waiting_on, "one call at a time"
+    now = yield NOW
+    # If the network is silent, half of the deadline is left to try another connection.
+    until = now + min(wait_s, WAIT_MAX_S, cluster.deadline_s / 2) + cluster.deadline_s / 2 + GRACE_S / 2
     try:
-        by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for target, offset in offsets.items():
-            by_leader.setdefault((yield from cluster.leader(*target)), {})[target] = offset
-        wait_s = min(wait_s, WAIT_MAX_S if len(by_leader) == 1 else SEVERAL_LEADERS_WAIT_S)
-        for leader_id, wanted in by_leader.items():
-            waiting_on.append((yield from cluster.connection_to(leader_id)))
-            yield from send_fetch(waiting_on[-1], wanted, size_max, "read_committed", ceil(1000 * wait_s))
-        cluster.check_cancelled(what)
-        for connection, wanted in zip(waiting_on, by_leader.values(), strict=True):
-            response = yield from receive_fetch(connection)
-            check(response.error, what)
-            for target in wanted.keys() & response.partitions.keys():
-                fetched = changed[target] = response.partitions[target]
-                has_error = fetched.error is not ErrorCode.none
-                if not has_error and not fetched.records and fetched.last_stable_offset == offsets[target]:
-                    del changed[target]
+        with cluster.within(until):
+            yield from _poll(cluster, offsets, wait_s, size_max, changed)
+        cluster.silent_since = None
     except Exception as failure:
-        cluster.check_cancelled(what)
+        cluster.check_cancelled(WHAT)
         if not is_retriable(failure):
             raise
+        cluster.silent_since = now if cluster.silent_since is None else cluster.silent_since
         cluster.forget_metadata()
     finally:
         for connection in waiting_on:
@@ -74,3 +65,30 @@ def wait_for_records(
                 connection.close()  # a later request would get the response to this one
         waiting_on.clear()
     return changed
+
+
+def _poll(
+    cluster: Cluster,
+    offsets: Mapping[TopicPartition, int],
+    wait_s: float,
+    size_max: int,
+    changed: dict[TopicPartition, Fetched | None],
+) -> Steps[None]:
+    """Send the requests of `wait_for_records`, and note in `changed` what has changed."""
+    waiting_on = cluster.waiting_on
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for target, offset in offsets.items():
+        by_leader.setdefault((yield from cluster.leader(*target)), {})[target] = offset
+    wait_s = min(wait_s, WAIT_MAX_S if len(by_leader) == 1 else SEVERAL_LEADERS_WAIT_S)
+    for leader_id, wanted in by_leader.items():
+        waiting_on.append((yield from cluster.connection_to(leader_id)))
+        yield from send_fetch(waiting_on[-1], wanted, size_max, "read_committed", ceil(1000 * wait_s))
+    cluster.check_cancelled(WHAT)
+    for connection, wanted in zip(waiting_on, by_leader.values(), strict=True):
+        response = yield from receive_fetch(connection)
+        check(response.error, WHAT)
+        for target in wanted.keys() & response.partitions.keys():
+            fetched = changed[target] = response.partitions[target]
+            has_error = fetched.error is not ErrorCode.none
+            if not has_error and not fetched.records and fetched.last_stable_offset == offsets[target]:
+                del changed[target]

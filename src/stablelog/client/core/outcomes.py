@@ -121,3 +121,10 @@ def key_shared(key: WriterKey, found: joint.Committed) -> TransactionAbortedErro
     if found.commit_sequence < 0:
         return unknown_for_ever(f"{sharing} a later version")
     return aborted(f"{sharing} version {key.version}")
+
+
+def naming_group(failure: Exception, group: str) -> Exception:
+    """Return the error of a batch. If the topic may not be in the transaction, its message names the group."""
+    if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
+        return failure
+    return RefusedError(failure.code, f"the transaction was begun with group={group!r}: {failure}")

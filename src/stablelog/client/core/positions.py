@@ -69,8 +69,9 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
-    left_s = cluster.deadline_s
-    deadline = (yield NOW) + left_s
+    now = yield NOW
+    left_s = cluster.left_s(now)
+    deadline = now + left_s
     while True:
         # The wait is not cancelled with the call: the commit is decided, and its marker is durable within moments.
         listed = yield from describe_commits(

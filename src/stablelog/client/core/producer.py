@@ -24,7 +24,7 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.batch.stamping import stamp
 from stablelog.client.core.batch_queue import BatchQueue, Pending
-from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.cluster import GRACE_S, Cluster
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
@@ -276,6 +276,11 @@ class Producer:
         """If `wait` is set, receive one response. Then send the batches for which the limit of requests in flight
         leaves space.
         """
+        now = yield NOW
+        with self._cluster.within(max(now, self._progress_at + self._deadline_s) + GRACE_S):
+            yield from self._send_in_time(wait=wait)
+
+    def _send_in_time(self, *, wait: bool) -> Steps[None]:
         try:
             busy = next((leader for leader in self._leaders.values() if leader.requests), None)
             if wait and busy is not None:
@@ -458,7 +463,9 @@ class Producer:
             raise UnavailableError(
                 f"{self._transactional_id}: the call was cancelled: {failure}"
             ) from failure
-        if (yield NOW) - self._progress_at > self._deadline_s:
+        now = yield NOW
+        is_late = self._cluster.until is not None and now > self._cluster.until - GRACE_S
+        if is_late or now - self._progress_at > self._deadline_s:
             raise UnavailableError(
                 f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
             ) from failure

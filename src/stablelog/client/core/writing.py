@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import Codec
 from stablelog.batch.records import encode_batch
 from stablelog.client.core import joint
 from stablelog.client.core.cluster import Cluster
@@ -32,6 +33,7 @@ from stablelog.client.core.outcomes import (
     failure_of,
     is_silence,
     key_shared,
+    naming_group,
     unknown,
     unknown_for_ever,
 )
@@ -47,6 +49,7 @@ from stablelog.errors import (
 )
 from stablelog.types import TopicPartition
 
+CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transaction
 RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
 
 
@@ -64,6 +67,7 @@ class Writing:
         on_end: called with the outcome, again if an exception interrupts it: the records' positions in the order of the
             `put` calls, or the error with the reason of the abort.
         release: called once when no more requests will be sent.
+        codec: the compression of the batches.
 
     Attributes:
         cluster: as given.
@@ -87,6 +91,7 @@ class Writing:
         now: float,
         on_end: Callable[[Outcome], None],
         release: "Callable[[Writing], None]",
+        codec: Codec = Codec.NONE,
     ) -> None:
         self.cluster = cluster
         self.key = key
@@ -94,7 +99,7 @@ class Writing:
         self.deadline = now + timeout_s
         self.failure: RefusedError | DataLossError | None = None
         self.timeout_s = timeout_s
-        self._on_end = on_end
+        self._on_end, self._codec = on_end, codec
         self._release: Callable[[Writing], None] | None = release
         self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
         self._state = State.OPEN
@@ -136,7 +141,11 @@ class Writing:
         """
         yield from self._check_open()
         if topic not in self.records.partition_counts:
-            counts = yield from self.cluster.partition_counts((topic,))
+            try:
+                counts = yield from self.cluster.partition_counts((topic,))
+            except UnavailableError:
+                yield from self._check_cancelled()
+                raise
             self.records.partition_counts.update(counts)
             yield from self._check_open()
 
@@ -177,12 +186,9 @@ class Writing:
             RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
         """
         yield from self._check_open()
-        yield from self._or_abort(self._flush())
-
-    def _flush(self) -> Steps[None]:
-        yield from self._send(self.records.unsent())
+        yield from self._or_abort(self._send(self.records.unsent()))
         if self.producer is not None:
-            yield from self.producer.flush()
+            yield from self._or_abort(self.producer.flush())
 
     def _send(self, targets: Sequence[TopicPartition]) -> Steps[None]:
         """Send the unsent records of these partitions in batches."""
@@ -191,17 +197,12 @@ class Writing:
         for target in targets:
             assert self.producer is not None
             records = self.records.take(target)
-            batch = bytearray(encode_batch(records))
+            batch = bytearray(encode_batch(records, codec=self._codec))
             number = yield from self.producer.append(*target, batch, more=target is not targets[-1])
             self._batches[target].append((number, len(records)))
 
     def _begin(self) -> Steps[None]:
-        """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used.
-
-        Raises:
-            RefusedError: the broker does not begin the transaction under any key.
-            UnavailableError: no response within the deadline.
-        """
+        """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used."""
         self.is_key_free = False
         deadline_s = self.cluster.deadline_s
         try:
@@ -229,8 +230,13 @@ class Writing:
         )
         yield from self.producer.begin(deadline_s=deadline_s)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the commit was requested and its outcome is unknown."""
+        return self._state is State.IN_DOUBT
+
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Mark the key of the joint commit as free: it returns to the pool of keys when this transaction ends."""
+        """Mark the key as free: it returns to the pool of keys when this transaction ends."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
@@ -318,20 +324,21 @@ class Writing:
             yield from self._abandon(error)
         elif self._state is State.IN_DOUBT and self._is_cancelled:
             self.cancel()
-            with suppress(RefusedError, OutcomeUnknownError):
-                yield from self.abort()  # try only once; without a response, the transaction stays in doubt
+            with suppress(RefusedError, OutcomeUnknownError):  # try only once
+                yield from self.cluster.in_time(self.abort(), CANCEL_S)
             if not self._has_ended:
                 self.cluster.allow_retries()
 
-    def cancel(self) -> None:
-        """Cancel retries, so that the steps in progress end soon.
+    def cancel(self) -> bool:
+        """Cancel retries, so that the steps in progress end soon. Return whether this is the first call.
 
         After this call, the client requests no commit. A commit that was requested before may still happen. Call
         `leave` next.
         """
-        self._is_cancelled = True
+        is_first, self._is_cancelled = not self._is_cancelled, True
         if not self._has_ended:
             self.cluster.cancel_retries()
+        return is_first
 
     def expire(self) -> None:
         """Abort the transaction at its deadline if it is open, as the broker does by its own clock. Otherwise finish what
@@ -350,7 +357,7 @@ class Writing:
 
     @property
     def children(self) -> list[joint.Shown]:
-        """The children of the joint commit: only this transaction. Call this only after a batch was sent."""
+        """The children of the joint commit: only this transaction, of which a batch was sent."""
         assert self.producer is not None
         return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
@@ -393,12 +400,7 @@ class Writing:
         self._is_unanswered = True
 
     def _ask_to_abort(self) -> Steps[bool]:
-        """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
-
-        Raises:
-            RefusedError: the broker refuses the request.
-            UnavailableError: no response within the deadline.
-        """
+        """Request the abort. Return whether the transaction is aborted; if not, it was committed before."""
         is_committed = yield from joint.abort(
             self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
         )
@@ -437,11 +439,7 @@ class Writing:
             self._is_torn = False
             return result
         except (UnavailableError, RefusedError) as failure:
-            cause: BaseException = failure
-            if isinstance(failure, RefusedError) and failure.code is ErrorCode.topic_authorization_failed:
-                message = f"the transaction was begun with group={self.key.group!r}: {failure}"
-                cause = RefusedError(failure.code, message)
-            ended = yield from self._abandon(cause)
+            ended = yield from self._abandon(naming_group(failure, self.key.group))
             raise ended from ended.__cause__
         except GeneratorExit:
             raise  # the shell has dropped the steps, so no request can be sent
@@ -460,9 +458,11 @@ class Writing:
         """
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()
-            if not is_silence(cause):
+            if self._is_cancelled or not is_silence(cause):
                 with suppress(RefusedError, UnavailableError):
-                    yield from self._ask_to_abort()
+                    yield from self.cluster.in_time(
+                        self._ask_to_abort(), CANCEL_S if self._is_cancelled else None
+                    )
         if isinstance(cause, RefusedError) and cause.code in LOST:
             self.is_key_free = False
         return self._fail(failure_of(cause))

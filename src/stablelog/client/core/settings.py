@@ -1,0 +1,113 @@
+"""Settings of a client by the names of Kafka's Java client."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stablelog.batch.header import Codec
+from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
+from stablelog.client.core.connection import CLIENT_ID
+from stablelog.client.core.security import ALIASES, PLAINTEXT, SETTINGS, Security, security_of
+from stablelog.errors import UsageError, did_you_mean
+
+SECONDS_MAX: Final = 2**31 // 1000  # a signed 32-bit number of milliseconds
+TIMEOUT_S: Final = 10.0
+CLIENT_ID_SIZE_MAX: Final = 255
+CODECS: Final = {codec.name.lower(): codec for codec in Codec}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a client.
+
+    Attributes:
+        security: the security protocol and the credentials.
+        deadline_s: how long a call may take.
+        client_id: the name of the client in the broker's log, metrics and quotas.
+        compression: the codec of the batches that the client writes.
+        timeout_s: how long a broker may take to respond to a request.
+        backoff_s: the first pause between two attempts, and the greatest one.
+    """
+
+    security: Security = PLAINTEXT
+    deadline_s: float = DEADLINE_S
+    client_id: str = CLIENT_ID
+    compression: Codec = Codec.NONE
+    timeout_s: float = TIMEOUT_S
+    backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S)
+
+
+def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) -> Settings:
+    """Check the settings of a client.
+
+    Args:
+        given: values by Kafka's names.
+        deadline: the deadline in seconds; None for that of the settings.
+
+    Raises:
+        UsageError: a setting is unknown, missing, contradictory or not valid. The message contains no secret.
+    """
+    values = dict(given or {})
+    if deadline is not None and "default.api.timeout.ms" in values:
+        raise UsageError(
+            "the deadline is given twice: as deadline and as default.api.timeout.ms. Give it once"
+        )
+    own = {name: read(name, values.pop(name)) for name, read in _READERS.items() if name in values}
+    for name in values:
+        hint = did_you_mean(name, _READERS)
+        if hint and name not in (*SETTINGS, *ALIASES):
+            raise UsageError(f"the setting {name} is unknown{hint}")
+    deadline_s = own.get("default.api.timeout.ms", DEADLINE_S) if deadline is None else _seconds(deadline)
+    first_s = own.get("retry.backoff.ms", BACKOFF_FIRST_S)
+    return Settings(
+        security_of(values),
+        deadline_s,
+        own.get("client.id", CLIENT_ID),
+        own.get("compression.type", Codec.NONE),
+        own.get("request.timeout.ms", TIMEOUT_S),
+        (first_s, max(first_s, own.get("retry.backoff.max.ms", BACKOFF_MAX_S))),
+    )
+
+
+def _seconds(deadline: object) -> float:
+    is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
+    if not is_number or not 0 <= deadline <= SECONDS_MAX:  # type: ignore[operator]
+        raise UsageError(f"deadline={deadline!r} is not valid: a number of seconds from 0 to {SECONDS_MAX}")
+    return float(deadline)  # type: ignore[arg-type]
+
+
+def _milliseconds(least: int) -> Callable[[str, Any], float]:
+    def read(name: str, value: Any) -> float:
+        try:
+            number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
+        except ValueError:
+            number = -1
+        if not least <= number < 2**31:
+            raise UsageError(
+                f"{name}={value!r} is not valid: a number of milliseconds from {least} to {2**31 - 1}"
+            )
+        return number / 1000
+
+    return read
+
+
+def _client_id(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value.encode(errors="replace")) > CLIENT_ID_SIZE_MAX:
+        raise UsageError(f"{name}={value!r} is not valid: a text of at most {CLIENT_ID_SIZE_MAX} bytes")
+    return value
+
+
+def _codec(name: str, value: Any) -> Codec:
+    if value not in CODECS:
+        raise UsageError(f"{name}={value!r} is not valid: one of {', '.join(CODECS)}")
+    return CODECS[value]
+
+
+_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "client.id": _client_id,
+    "compression.type": _codec,
+    "default.api.timeout.ms": _milliseconds(0),
+    "request.timeout.ms": _milliseconds(1),
+    "retry.backoff.ms": _milliseconds(0),
+    "retry.backoff.max.ms": _milliseconds(0),
+}

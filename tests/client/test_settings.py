@@ -1,0 +1,104 @@
+"""Settings of the native client by Kafka's names: each has its effect, and a wrong one is refused by name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import stablelog
+from stablelog.batch.header import Codec, headers_in
+from stablelog.client.cluster import Cluster
+from stablelog.client.core.settings import Settings, settings_of
+from stablelog.errors import UnavailableError, UsageError
+from stablelog.testing.faulty_broker import FaultyBroker
+from tests.client.transactions import create
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+OWN = (
+    "client.id",
+    "compression.type",
+    "default.api.timeout.ms",
+    "request.timeout.ms",
+    "retry.backoff.ms",
+    "retry.backoff.max.ms",
+)
+
+
+def test_settings_are_read_as_text_and_as_numbers():
+    assert settings_of(None) == Settings()
+    found = settings_of(
+        {
+            "client.id": "shop",
+            "compression.type": "zstd",
+            "default.api.timeout.ms": "1500",
+            "request.timeout.ms": 2000,
+            "retry.backoff.ms": 0,
+            "retry.backoff.max.ms": "50",
+        }
+    )
+    assert (found.client_id, found.compression, found.deadline_s) == ("shop", Codec.ZSTD, 1.5)
+    assert (found.timeout_s, found.backoff_s) == (2.0, (0.0, 0.05))
+    assert settings_of({"retry.backoff.ms": 5000}).backoff_s == (5.0, 5.0)
+    assert settings_of(None, 3).deadline_s == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"client.idd": "x"}, "the setting client.idd is unknown; did you mean client.id?"),
+        (
+            {"compression.type": "rar"},
+            "compression.type='rar' is not valid: one of none, gzip, snappy, lz4, zstd",
+        ),
+        ({"request.timeout.ms": 0}, "request.timeout.ms=0 is not valid"),
+        ({"retry.backoff.ms": "soon"}, "retry.backoff.ms='soon' is not valid"),
+        ({"default.api.timeout.ms": True}, "default.api.timeout.ms=True is not valid"),
+        ({"client.id": 7}, "client.id=7 is not valid"),
+        ({"ssl.truststore.location": "x"}, "ssl.truststore.location"),
+    ],
+)
+@pytest.mark.parametrize("connect", [stablelog.connect, stablelog.aio.connect])
+def test_a_wrong_setting_is_refused_by_name(connect, given, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        connect("localhost:9092", settings=given)
+
+
+@pytest.mark.parametrize("deadline", [-1, float("nan"), float("inf"), "5", True])
+def test_a_deadline_is_a_number_of_seconds(deadline):
+    with pytest.raises(UsageError, match=r"deadline=.* is not valid"):
+        stablelog.connect("localhost:9092", deadline=deadline)
+
+
+def test_the_deadline_is_given_once():
+    with pytest.raises(UsageError, match="given twice"):
+        stablelog.connect("localhost:9092", deadline=3, settings={"default.api.timeout.ms": 3000})
+
+
+def test_batches_are_compressed_and_the_broker_sees_the_client_id():
+    with FaultyBroker() as broker:
+        topic = create(broker.bootstrap)
+        fault = broker.faults.delay("Produce", 0, client_id="shop")
+        settings = {"client.id": "shop", "compression.type": "zstd"}
+        with stablelog.connect(broker.bootstrap, settings=settings) as client:
+            with client.transaction() as txn:
+                txn.write(topic, "k", bytes(1000), partition=0)
+            fault.wait()
+            (read,) = client.read(topic, wait=0)
+        assert read.records[0].value == bytes(1000)
+        with Cluster(broker.bootstrap) as cluster:
+            records = cluster.fetch(topic, 0, 0).records
+        assert [header.codec for _, header in headers_in(records) if not header.is_control] == [Codec.ZSTD]
+        fault = broker.faults.delay("Metadata", count=1000)
+        with (
+            stablelog.connect(
+                broker.bootstrap, settings={"request.timeout.ms": 50, "default.api.timeout.ms": 100}
+            ) as client,
+            pytest.raises(UnavailableError, match="timed out"),
+        ):
+            client.transaction().write(topic, "k", "v")
+        broker.faults.clear()
+
+
+def test_the_page_has_a_row_for_each_setting():
+    table = PAGE.read_text().partition("| setting | default | meaning |\n")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([\w.]+)`", table, re.M)) == OWN
