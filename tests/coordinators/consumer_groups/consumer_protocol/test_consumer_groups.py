@@ -522,7 +522,7 @@ def test_a_static_member_that_does_not_come_back_expires():
         ({"client_id": "x" * 32_001}, "invalid_request"),
         ({"group_id": ""}, "invalid_request"),
         ({"assignor": "mine"}, "unsupported_assignor"),
-        ({"member_epoch": 1}, "group_id_not_found"),
+        ({"member_epoch": 1}, "unknown_member_id"),
     ],
 )
 def test_a_bad_request_is_refused_with_a_sentence_and_leaves_nothing(fields, code):
@@ -683,6 +683,50 @@ def test_a_restart_begins_the_time_to_revoke_again():
     b.beat()
     room.wait(30_000)
     assert a.beat().code is ErrorCode.unknown_member_id
+
+
+def test_a_member_of_a_group_that_has_expired_joins_again():
+    """Clients stop at GROUP_ID_NOT_FOUND. The first check after a start deletes the group soon after the session."""
+    room = Room()
+    a = Client(room, "a", topics=())
+    a.beat()
+    room.restart()
+    settle(a)
+    room.wait(30_000)
+    room.wait(30_000)
+    assert room.coordinator.list_groups().answer == []
+    answer = a.beat()
+    assert answer.code is ErrorCode.unknown_member_id
+    assert "join with member epoch 0" in answer.message
+    assert room.coordinator.list_groups().answer == []
+    assert a.beat().code is ErrorCode.none
+    assert room.group.state == "Stable"
+
+
+def delete_group(room):
+    assert room.keep(room.coordinator.delete_groups(["g"], now_ms=room.now_ms)).answer["g"] is ErrorCode.none
+
+
+def become_an_empty_classic_group(room):
+    member_id = room.join("").member_id
+    room.keep(room.coordinator.leave("g", [LeavingMember(member_id)], now_ms=room.now_ms))
+
+
+@pytest.mark.parametrize("lose_group", [delete_group, become_an_empty_classic_group])
+def test_a_member_of_a_group_that_has_gone_is_unknown_whatever_it_asks(lose_group):
+    room = Room()
+    a = Client(room, "a", instance_id="one")
+    settle(a)
+    room.wait(SESSION_MS)
+    lose_group(room)
+    before = len(room.log)
+    for fields in ({}, {"instance_id": None}, {"member_epoch": -1}, {"member_epoch": -2}):
+        asked = {"member_epoch": a.epoch, "owned": a.owned} | a.fields | fields
+        assert room.beat("a", **asked).code is ErrorCode.unknown_member_id
+    assert len(room.log) == before, "who is refused changes nothing"
+    a.lose()
+    assert a.beat().code is ErrorCode.none
+    assert indexes(a) == [0, 1, 2, 3]
 
 
 NAMES = st.sampled_from("abcd")

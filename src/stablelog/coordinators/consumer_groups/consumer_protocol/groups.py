@@ -128,17 +128,17 @@ class ConsumerGroups:
         return decision
 
     def _group(self, request: HeartbeatRequest, former: AnyGroup | None) -> ConsumerGroup:
-        """Return the group of a heartbeat. A member that joins makes a new group, also of an empty classic group."""
+        """Return the group of a heartbeat, a new one if there is none or if it is an empty classic group.
+
+        A member that joins stays in the new group. Any other member is refused with UNKNOWN_MEMBER_ID, and joins again:
+        the group was deleted after the member's session had ended. Clients do not join again after GROUP_ID_NOT_FOUND.
+        """
         if isinstance(former, ConsumerGroup):
             return former
-        is_empty = former is None or (former.state is State.EMPTY and not former.pending_joins)
-        if request.member_epoch == JOIN_EPOCH and is_empty:
+        if former is None or (former.state is State.EMPTY and not former.pending_joins):
             return ConsumerGroup(request.group_id)
         raise RefusedError(
-            ErrorCode.group_id_not_found,
-            f"there is no group {request.group_id!r}"
-            if former is None
-            else f"group {request.group_id!r} is not a consumer group",
+            ErrorCode.group_id_not_found, f"group {request.group_id!r} is not a consumer group"
         )
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedConsumerGroup]]:
