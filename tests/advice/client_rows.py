@@ -4,7 +4,7 @@ import stablelog
 from stablelog.client.core.security import security_of
 from stablelog.client.core.tokens import token_of
 from tests.advice.steps import command, doing, row, steps
-from tests.client.transactions import create
+from tests.client.transactions import create, write_undecodable
 from tests.secured import jaas
 
 SECURED = "secured brokers"
@@ -401,6 +401,19 @@ def _in_doubt(user):
     user.transaction.commit()
 
 
+def _read_undecodable(user):
+    """A topic with a record that no client can decode."""
+    user.undecodable = create(user.bootstrap, partitions=1)
+    write_undecodable(user.bootstrap, user.undecodable)
+    _read_past(user, skip_unreadable=False)
+
+
+def _read_past(user, *, skip_unreadable=True):
+    with stablelog.connect(user.bootstrap) as client:
+        (one,) = client.read(user.undecodable, wait=0.1, skip_unreadable=skip_unreadable)
+    assert one.unreadable_count == 1
+
+
 def _commit_again(user):
     user.fixture("stablelog_faults").faults.clear()
     assert user.transaction.commit().commit_sequence > 0
@@ -411,6 +424,11 @@ TRANSACTIONS = [
         "Call commit() of this transaction again to learn the outcome",
         doing(_in_doubt),
         doing(_commit_again),
+    ),
+    row(
+        "Their producer has written them so. skip_unreadable=True leaves them out",
+        doing(_read_undecodable),
+        doing(_read_past),
     ),
     row(
         "is closed: make another one with stablelog.connect",

@@ -6,6 +6,7 @@ import tracemalloc
 import cramjam
 import pytest
 
+from stablelog.batch import compression
 from stablelog.batch.compression import (
     LZ4_HEADER,
     XERIAL_HEADER,
@@ -15,7 +16,8 @@ from stablelog.batch.compression import (
     decompress,
 )
 from stablelog.batch.header import Codec
-from stablelog.errors import DamageError
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import DamageError, DecompressedSizeError
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
@@ -114,3 +116,14 @@ def test_what_stablelog_compresses_has_the_framing_of_the_java_client(codec):
     for plain in (b"", b"x", PLAIN):
         check_framing(codec, compress(codec, plain))
     check_framing(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(PLAIN)))
+
+
+def test_the_limit_against_bombs_does_not_hold_for_records_that_are_not_compressed(monkeypatch):
+    """The broker accepts them up to max.message.bytes, and a reader gets as many bytes as it decodes."""
+    monkeypatch.setattr(compression, "SIZE_MAX", 1000)
+    record = Record(0, 0, None, bytes(2000))
+    assert decode_records(encode_batch([record])) == [record]
+    with pytest.raises(DecompressedSizeError, match="more than 1000 bytes"):
+        decode_records(encode_batch([record], codec=Codec.ZSTD))
+    with pytest.raises(DecompressedSizeError):
+        decompress(Codec.NONE, bytes(2000), 1000)

@@ -265,6 +265,11 @@ class ModelBroker:
         self._batches[partition].append((end, encode_batch(records, base_offset=start)))
         return start, end
 
+    def change(self, partition, number, change):
+        """Change the bytes of the batch with this number."""
+        end, batch = self._batches[partition][number]
+        self._batches[partition][number] = (end, change(batch))
+
     def abort_joint(self, request, response):
         if self._joint.get(request.key, (-1,))[0] >= request.version:
             return response(error_code=ErrorCode.none, committed=True)

@@ -36,3 +36,11 @@ def test_a_record_of_an_earlier_write_is_not_taken_back(buffer):
     add(buffer, b"1")
     buffer.take_back(1)
     assert [record.value for record in buffer.take(("t", 0))] == [b"1"]
+
+
+def test_what_readers_would_not_decompress_is_not_compressed(buffer, monkeypatch):
+    monkeypatch.setattr(record_buffer, "COMPRESSED_SIZE_MAX", 1000)
+    add(buffer, bytes(900))
+    assert buffer.may_compress(("t", 0))
+    add(buffer, bytes(1001), 1)
+    assert not buffer.may_compress(("t", 1))

@@ -4,8 +4,8 @@ from concurrent.futures import wait
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stablelog.batch.header import headers_in
-from stablelog.batch.records import decode_records
+from stablelog.batch.header import HEADER, headers_in
+from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
@@ -14,6 +14,7 @@ from stablelog.client.connection import run
 from stablelog.client.core.admin.transactions import describe_at
 from stablelog.client.core.positions import Position
 from stablelog.client.native import Client
+from stablelog.client.producer import Producer
 from stablelog.client.responses import RetriableError
 from stablelog.client.transaction import Transaction
 from stablelog.errors import RefusedError
@@ -126,6 +127,18 @@ def flush(txn):
         txn.run(txn.writing.flush())
     else:
         txn.flush()
+
+
+def write_undecodable(bootstrap, topic):
+    """A transaction of a record whose length is wrong. A broker takes it only with `stablelog.produce.proof=header`."""
+    with Cluster(bootstrap) as cluster:
+        producer = Producer(cluster, unique("undecodable"))
+        producer.begin()
+        batch = bytearray(encode_batch([Record(0, 0, None, b"v")]))
+        batch[HEADER.size] = 0x7E
+        producer.append(topic, 0, batch)
+        producer.flush()
+        producer.end(commit=True)
 
 
 def write_everywhere(client, *topics, group=""):

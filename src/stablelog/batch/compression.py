@@ -51,13 +51,21 @@ def compress(codec: Codec, plain: Buffer) -> bytes:
     return bytes(COMPRESSORS[codec](plain))
 
 
-def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
+def decompress(codec: Codec, packed: Buffer, size_max: int | None = None) -> bytes:
     """Decompress the records of a batch.
+
+    Args:
+        codec: the codec of the batch.
+        packed: the records, as they stand in the batch.
+        size_max: the limit of the records' size in bytes. None stands for SIZE_MAX, which is a limit against few bytes
+            that decompress to very many: it does not hold for records that are not compressed.
 
     Raises:
         DecompressedSizeError: the records would be more than `size_max` bytes.
         DamageError: the bytes are not in this codec's format.
     """
+    if size_max is None:
+        size_max = len(packed) if codec is Codec.NONE else SIZE_MAX
     try:
         plain = DECOMPRESSORS[codec](packed, size_max)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, EOFError) as error:

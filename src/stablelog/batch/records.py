@@ -9,7 +9,7 @@ Format: docs/formats.md, "Record".
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from stablelog.batch.compression import SIZE_MAX, compress, decompress
+from stablelog.batch.compression import compress, decompress
 from stablelog.batch.header import (
     HEADER,
     MAGIC,
@@ -149,13 +149,14 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
         raise DamageError(f"{len(data) - at} bytes follow the last record of a batch")
 
 
-def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
+def decode_records(batch: Buffer, position: int = 0, *, size_max: int | None = None) -> list[Record]:
     """Decode the records of the batch that begins at `position`. The whole batch must be in the buffer.
 
     The function does not check the CRC; `crc_holds` does.
 
     Raises:
-        DamageError: the records do not match the header, or decompress to more than `size_max` bytes.
+        DamageError: the records do not match the header, or decompress to more than `size_max` bytes; None stands for
+            the limit of `decompress`.
     """
     header = read_header(batch, position)
     end = position + header.size

@@ -79,6 +79,7 @@ def select(
     after: int | None,
     wait_s: float | None,
     group: str | None,
+    skips_unreadable: bool = False,
 ) -> Selection:
     """Check the arguments of `Client.read`.
 
@@ -90,4 +91,4 @@ def select(
             f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
         )
     names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    return Selection(names, cut, after, wait_s, group)
+    return Selection(names, cut, after, wait_s, group, skips_unreadable)

@@ -103,6 +103,7 @@ class AsyncClient:
         after: int | None = 0,
         wait: float | None = None,
         group: str | None = None,
+        skip_unreadable: bool = False,
     ) -> AsyncGenerator[CommittedTransaction, None]:
         """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
 
@@ -117,14 +118,28 @@ class AsyncClient:
                 for the oldest transaction that is left, None for new commits only.
             wait: seconds to wait for another transaction before the reader ends; None for no limit.
             group: the transaction group of the topics; None asks the broker for it.
+            skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
+                `unreadable_count` of a transaction says how many are left out.
 
         Raises:
             UsageError: another order, no topic, or an invalid group name; or another event loop has used the client.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read.
+            DamageError: bytes have changed since they were written, or records cannot be decoded. The message names the
+                partition and the offset.
             UnavailableError: no response within the deadline.
         """
-        return self._read(select(topics, order, cut=cut, after=after, wait_s=wait, group=group))
+        return self._read(
+            select(
+                topics,
+                order,
+                cut=cut,
+                after=after,
+                wait_s=wait,
+                group=group,
+                skips_unreadable=skip_unreadable,
+            )
+        )
 
     async def _read(self, selection: Selection) -> AsyncGenerator[CommittedTransaction, None]:
         process = this_process()

@@ -12,14 +12,14 @@ records of this fetch are kept: they are the ones that the reader needs next.
 
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import headers_in
-from stablelog.batch.records import Header, Record, decode_records
+from stablelog.batch.records import Header, Record
+from stablelog.client.core.batches import read_batches
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit, describe_commits
 from stablelog.client.core.cuts import Cut, describe_cut
@@ -57,18 +57,26 @@ class CommittedTransaction:
         commit_sequence: the number of its commit in the transaction group.
         time_ms: the time of its commit, by the broker's clock.
         records: by topic and partition; in each partition in the order in which they were written.
+        unreadable_count: how many records are left out because no client can decode them.
     """
 
     commit_sequence: int
     time_ms: int
     records: tuple[ReadRecord, ...]
+    unreadable_count: int = 0
 
 
 class _Stream:
     """Reader of the transactions of one partition that have a greater commit sequence than `after`."""
 
-    def __init__(self, cluster: Cluster, target: TopicPartition, after: int) -> None:
+    def __init__(
+        self, cluster: Cluster, target: TopicPartition, after: int, *, skips_unreadable: bool = False
+    ) -> None:
         self._cluster = cluster
+        self._skips_unreadable = skips_unreadable
+        # (first offset, number) of records that are left out
+        self._unreadable: deque[tuple[int, int]] = deque()
+        self.unreadable_count = 0  # how many the transaction that was taken last lacks
         self._target = target
         self._after = after
         self._topic_id: uuid.UUID | None = None  # None before the first request
@@ -163,6 +171,7 @@ class _Stream:
             DataLossError: the transaction may have been removed, or the topic was deleted and created again.
         """
         sequence = self._listed[0].commit_sequence
+        self.unreadable_count = 0
         records: list[ReadRecord] = []
         while self._listed and self._listed[0].commit_sequence == sequence:
             commit = self._listed[0]
@@ -187,6 +196,9 @@ class _Stream:
         records = []
         while self._fetched and self._fetched[0].offset < end:
             records.append(self._fetched.popleft())
+        while self._unreadable and self._unreadable[0][0] < end:
+            offset, count = self._unreadable.popleft()
+            self.unreadable_count += count if offset >= start else 0
         return records
 
     def _fetch(self, end: int) -> Steps[None]:
@@ -206,15 +218,13 @@ class _Stream:
 
     def _add(self, batches: Buffer) -> None:
         """Add the records of batches that were fetched from `_fetched_end`."""
-        for position, header in headers_in(batches):
-            if header.next_offset > self._fetched_end:
-                if not header.is_control:
-                    self._fetched.extend(
-                        record
-                        for record in decode_records(batches, position)
-                        if record.offset >= self._fetched_end
-                    )
-                self._fetched_end = header.next_offset
+        skips = self._skips_unreadable
+        for header, records in read_batches(self._target, batches, self._fetched_end, skips_unreadable=skips):
+            if records is None:
+                self._unreadable.append((header.base_offset, header.record_count))
+            else:
+                self._fetched.extend(record for record in records if record.offset >= self._fetched_end)
+            self._fetched_end = header.next_offset
 
 
 class _Patience:
@@ -292,27 +302,28 @@ def _look(
     return bool(changed)
 
 
-def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None) -> Steps[None]:
+def read_partitions(cluster: Cluster, selection: "Selection", after: int) -> Steps[None]:
     """Give the transactions of each partition in the order of their commits, round-robin over the partitions.
 
     Args:
         cluster: the brokers.
-        topics: commit-ordered topics; only the partitions that exist now are read.
+        selection: commit-ordered topics; only the partitions that exist now are read.
         after: the commit sequence after which to begin.
-        wait_s: how long to wait for another transaction; None for no limit.
 
     Raises:
+        DamageError: a batch was changed since it was written, or its records cannot be decoded.
         RefusedError: a topic does not exist or is not commit-ordered.
         DataLossError: transactions were removed before they were read.
         UnavailableError: no response within the deadline.
     """
-    patience = _Patience(cluster, wait_s)
+    topics, skips = selection.topics, selection.skips_unreadable
+    patience = _Patience(cluster, selection.wait_s)
     found = yield from cluster.metadata(topics)
     if after > 0:
         for topic in topics:  # one request for each topic, because their transaction groups may differ
             _check_nothing_removed((yield from describe_cut(cluster, (topic,))), after)
     targets = [(topic, partition) for topic in topics for partition in found[topic].partitions]
-    streams = {target: _Stream(cluster, target, after) for target in targets}
+    streams = {target: _Stream(cluster, target, after, skips_unreadable=skips) for target in targets}
     is_checked = False  # each partition was asked once more after the last wait had ended
     while True:
         for stream in streams.values():
@@ -324,7 +335,9 @@ def read_partitions(cluster: Cluster, topics: Sequence[str], after: int, wait_s:
                 assert commit is not None
                 records = tuple((yield from stream.take()))
                 yield from patience.give(
-                    CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
+                    CommittedTransaction(
+                        commit.commit_sequence, commit.time_ms, records, stream.unreadable_count
+                    )
                 )
         ends = {target: stream.end for target, stream in streams.items()}
         ended = {target: end for target, end in ends.items() if end is not None}
@@ -356,27 +369,25 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
         )
 
 
-def read_cuts(
-    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
-) -> Steps[None]:
+def read_cuts(cluster: Cluster, selection: "Selection", after: int) -> Steps[None]:
     """Give whole transactions, each with its records of all partitions, in the order of their commits.
 
     Args:
         cluster: the brokers.
-        topics: commit-ordered topics of the group; partitions that are added later are read, too.
+        selection: commit-ordered topics of one transaction group; partitions that are added later are read, too.
         after: the commit sequence after which to begin.
-        wait_s: how long to wait for another transaction; None for no limit.
-        group: the transaction group; None for the group of the topics.
 
     Raises:
+        DamageError: a batch was changed since it was written, or its records cannot be decoded.
         RefusedError: a topic does not exist, is not commit-ordered or is in another group.
         DataLossError: transactions were removed before they were read.
         UnavailableError: no response within the deadline.
     """
-    patience = _Patience(cluster, wait_s)
+    topics, skips = selection.topics, selection.skips_unreadable
+    patience = _Patience(cluster, selection.wait_s)
     streams: dict[TopicPartition, _Stream] = {}
     while True:
-        cut = yield from describe_cut(cluster, topics, group=group)
+        cut = yield from describe_cut(cluster, topics, group=selection.group)
         if not streams:
             if after == 0:
                 after = cut.whole_after()  # skip transactions that have lost records in some partition
@@ -389,7 +400,8 @@ def read_cuts(
         added = cut.offsets.keys() - streams.keys()
         if added:
             cluster.forget_metadata()  # request new metadata: the cached metadata may lack the new partitions
-            streams |= {target: _Stream(cluster, target, after) for target in added}
+            made = {target: _Stream(cluster, target, after, skips_unreadable=skips) for target in added}
+            streams |= made
         if cut.commit_sequence > after:
             while (transaction := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
                 yield from patience.give(transaction)
@@ -416,7 +428,12 @@ def _next_up_to(
     records: list[ReadRecord] = []
     for _, stream in parts:
         records += yield from stream.take()
-    return CommittedTransaction(least, max(commit.time_ms for commit, _ in parts), tuple(records))
+    return CommittedTransaction(
+        least,
+        max(commit.time_ms for commit, _ in parts),
+        tuple(records),
+        sum(stream.unreadable_count for _, stream in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +449,7 @@ class Selection:
     after: int | None
     wait_s: float | None
     group: str | None
+    skips_unreadable: bool = False
 
     def __post_init__(self) -> None:
         if not self.topics:
@@ -447,9 +465,9 @@ def read(cluster: Cluster, selection: Selection) -> Steps[None]:
         cut = yield from describe_cut(cluster, topics, group=group)
         after = cut.commit_sequence if after is None else after
     if selection.is_cut:
-        yield from read_cuts(cluster, topics, after, selection.wait_s, group)
+        yield from read_cuts(cluster, selection, after)
     else:
-        yield from read_partitions(cluster, topics, after, selection.wait_s)
+        yield from read_partitions(cluster, selection, after)
 
 
 def check_group(group: str | None) -> None:

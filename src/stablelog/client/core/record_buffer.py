@@ -12,6 +12,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.compression import SIZE_MAX
 from stablelog.batch.records import Record
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
@@ -20,6 +21,8 @@ from stablelog.wire.partitioning import partition_for
 BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of keys, values and headers in a batch of several records
 # Maximum bytes of records that are not in a batch yet, over all partitions.
 BUFFERED_SIZE_MAX: Final = 8 << 20
+# Maximum bytes of records that are compressed. Readers decompress at most SIZE_MAX bytes; the sizes here are approximate.
+COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
 # A batch stores differences of two timestamps, which must fit into 64 bits.
 TIMESTAMP_MAX: Final = (1 << 62) - 1
 
@@ -139,6 +142,10 @@ class RecordBuffer:
         """Return the partitions that have unsent records."""
         self._roll_back()
         return [target for target, unsent in self._unsent.items() if unsent.records]
+
+    def may_compress(self, target: TopicPartition) -> bool:
+        """Whether readers decompress a batch of the unsent records of a partition."""
+        return self._unsent[target].size <= COMPRESSED_SIZE_MAX
 
     def take(self, target: TopicPartition) -> list[Record]:
         """Remove the unsent records of a partition, and return them for one batch."""

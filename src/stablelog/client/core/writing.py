@@ -196,8 +196,9 @@ class Writing:
             yield from self._begin()
         for target in targets:
             assert self.producer is not None
+            codec = self._codec if self.records.may_compress(target) else Codec.NONE
             records = self.records.take(target)
-            batch = bytearray(encode_batch(records, codec=self._codec))
+            batch = bytearray(encode_batch(records, codec=codec))
             number = yield from self.producer.append(*target, batch, more=target is not targets[-1])
             self._batches[target].append((number, len(records)))
 
@@ -396,8 +397,7 @@ class Writing:
         self._free_key(may_be_ending=False)
 
     def _note_unanswered(self) -> None:
-        """Note a request for the commit that the broker may have carried out, and has not answered."""
-        self._is_unanswered = True
+        self._is_unanswered = True  # the broker may have carried out a request for the commit
 
     def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before."""

@@ -1,0 +1,63 @@
+"""The batches that a reader has fetched: each is checked before its records are used."""
+
+import logging
+from collections.abc import Iterator
+
+from stablelog.batch.header import BatchHeader, crc_holds, headers_in
+from stablelog.batch.records import Record, decode_records
+from stablelog.errors import DamageError
+from stablelog.types import TopicPartition
+from stablelog.wire.guard import Buffer
+
+_log = logging.getLogger("stablelog.client")
+
+
+def read_batches(
+    target: TopicPartition, batches: Buffer, offset: int, *, skips_unreadable: bool = False
+) -> Iterator[tuple[BatchHeader, list[Record] | None]]:
+    """Check and decode the batches of a partition that end after `offset`.
+
+    Args:
+        target: the partition.
+        batches: whole batches, and a part of the next one.
+        offset: the batches that end at or before it are left out.
+        skips_unreadable: whether to go on after records that cannot be decoded although the CRC of their batch is
+            right: their producer has written them so. A line of the log says how many there are.
+
+    Yields:
+        The header of each batch, and its records: none for a control batch, and None if they cannot be decoded.
+
+    Raises:
+        DamageError: a batch has changed since it was written, or its records cannot be decoded.
+    """
+    place = f"{target[0]}-{target[1]}"
+    try:
+        for position, header in headers_in(batches):
+            if header.next_offset > offset:
+                offset = header.base_offset
+                yield header, _records(place, batches, position, header, skips_unreadable)
+                offset = header.next_offset
+    except DamageError as damage:
+        raise DamageError(f"{place}, offset {offset}: {damage}") from damage
+
+
+def _records(
+    place: str, batches: Buffer, position: int, header: BatchHeader, skips_unreadable: bool
+) -> list[Record] | None:
+    if not crc_holds(batches, position, header):
+        raise DamageError(
+            "the CRC of the batch does not hold: its bytes have changed since they were written. Restore the file of the "
+            "broker"
+        )
+    if header.is_control:
+        return []
+    try:
+        return decode_records(batches, position)
+    except DamageError as damage:
+        what = f"the {header.record_count} records of the batch cannot be decoded: {damage}"
+        if not skips_unreadable:
+            raise DamageError(
+                f"{what}. Their producer has written them so. skip_unreadable=True leaves them out"
+            ) from damage
+        _log.warning("%s, offset %s: %s. They are left out", place, header.base_offset, what)
+        return None
