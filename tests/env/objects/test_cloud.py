@@ -118,3 +118,21 @@ def test_missing_credentials_are_named_and_not_the_address_that_was_asked_for_th
     failing(error(f"Error performing PUT {address} in 1ms - HTTP error: error sending request"))
     with pytest.raises(RejectedError, match=f"^credentials are missing: set {names}"):
         requests.get("key")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("AccessDenied", RejectedError), ("InternalError", UnclearError), ("SlowDown", UnclearError)],
+)
+def test_a_delete_that_the_store_refuses_for_the_key_alone_is_not_repeated(requests, monkeypatch, code, kind):
+    """The answer has status 200. An error of the store's own is repeated, also if the key names a refusal."""
+
+    def delete(*_):
+        raise cloud.exceptions.GenericError(
+            f"Generic S3 error: DeleteObjects request failed for key p/(code: AccessDenied): no (code: {code})"
+        )
+
+    monkeypatch.setattr(cloud.obstore, "delete", delete)
+    monkeypatch.setattr(cloud.obstore, "head", lambda *_: {"size": 1})
+    with pytest.raises(kind):
+        requests.delete("key")

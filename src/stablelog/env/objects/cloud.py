@@ -53,6 +53,9 @@ UNCLEAR_CODES = (
     "<Code>SlowDown</Code>",
     "<Code>InternalError</Code>",
 )
+# S3 answers a DeleteObjects request with status 200, and has an error for each key that it did not delete.
+KEPT = re.compile(r"DeleteObjects request failed for key .*\(code: (\w+)\)", re.S)
+FINAL_CODES = frozenset(["AccessDenied", "InvalidRequest", "MethodNotAllowed", "NotImplemented"])
 # obstore has no exception class for some errors with status 404.
 NO_PLACE = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
 # Words in obstore's errors without a status, and what they mean.
@@ -322,7 +325,10 @@ class CloudRequests:
 
 
 def _is_final(text: str) -> bool:
-    """Whether the status of an answer shows that the store will give it again."""
+    """Whether the status of an answer, or the code of a delete, shows that the store will give it again."""
+    kept = KEPT.search(text)
+    if kept is not None:
+        return kept[1] in FINAL_CODES
     found = STATUS.search(text)
     status = int(found[1]) if found is not None else 0
     if status == HTTPStatus.NOT_FOUND:
