@@ -505,7 +505,7 @@ CLI = [
     ),
     # -- groups with members ---------------------------------------------------------------------------------------
     row(
-        "other members of group {group} read all partitions; with --follow",
+        "other members of group {self._source.group} read all partitions; with --follow",
         steps(_first_member, command("consume $topic --group $group")),
         doing(_follow_until_the_member_leaves),
         seen="one",

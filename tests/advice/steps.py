@@ -38,14 +38,15 @@ class Seen(NamedTuple):
 
 
 class Member:
-    """A member of a group that polls, as a program does. It is the first of the members by name."""
+    """A member of a group that polls, as a program does."""
 
     def __init__(self, bootstrap, topic, group):
         settings = {
             "group.id": group,
+            "group.protocol": "consumer",
             "client.id": "a-member",
             "auto.offset.reset": "earliest",
-            "heartbeat.interval.ms": 100,
+            "enable.auto.commit": False,
         }
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
         self._consumer.subscribe([topic])

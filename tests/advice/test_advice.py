@@ -66,6 +66,7 @@ def broker(module_path):
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS",
         "stablelog.produce.proof": "header",
+        "group.consumer.heartbeat.interval.ms": 100,
     }
     with stablelog.serve(module_path / "broker", settings=settings) as broker:
         yield broker

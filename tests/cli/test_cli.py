@@ -355,8 +355,8 @@ def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
     answer("topics", "create", name, bootstrap=at)
     answer("produce", name, bootstrap=at, given="a\n")
-    # Partitions are dealt out by the ids of members, which begin with the client's.
-    first = Consumer({"bootstrap.servers": at, "group.id": group, "client.id": "a", "log_level": 0})
+    settings = {"group.id": group, "group.protocol": "consumer", "log_level": 0}
+    first = Consumer({"bootstrap.servers": at, **settings})
     first.subscribe([name])
     until(lambda: first.poll(0.1) is not None or first.assignment(), "the first member got nothing")
     over = threading.Event()
@@ -376,6 +376,19 @@ def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
     assert (second.returncode, second.stdout) == (2, "")
     assert "other members of group" in second.stderr
     assert second.stderr.count("\n") == 1
+
+
+def test_a_group_with_members_of_the_classic_protocol_is_refused_by_name(stablelog_broker):
+    at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
+    answer("topics", "create", name, bootstrap=at)
+    first = Consumer({"bootstrap.servers": at, "group.id": group, "log_level": 0})
+    first.subscribe([name])
+    until(lambda: first.poll(0.1) is not None or first.assignment(), "the first member got nothing")
+    second = run("consume", name, "--group", group, bootstrap=at)
+    first.close()
+    assert (second.returncode, second.stdout) == (2, "")
+    assert f"group {group!r} has members that use the classic protocol: stop them" in second.stderr
+    assert run("consume", name, "--group", group, bootstrap=at).returncode == 0
 
 
 def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):

@@ -6,50 +6,75 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from stablelog.batch.header import HEADER, read_header
+from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import record_reader
+from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.output import OutputError
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain
 from stablelog.cli.record_reader import Reader
-from stablelog.errors import UnavailableError
+from stablelog.client.core.membership import Change
+from stablelog.client.core.record_reader import ReadBatch, Round
 from tests.cli.test_cli import answer, begun
 from tests.clients.drivers import unique
 from tests.commands import run
 from tests.waiting import until
 
 
-class Message:
-    """A message of librdkafka: a record, or with `code` the end of a partition."""
-
-    def __init__(self, offset, partition=0, code=None):
-        self.offset = lambda: offset
-        self.partition = lambda: partition
-        self.error = lambda: KafkaError(code) if code is not None else None
-        self.key = lambda: None
-        self.value = lambda: b"%d" % offset
+def read(first, count, partition=0):
+    """A batch of records whose values are their offsets, as a reader gets it."""
+    batch = encode_batch(
+        [Record(0, 1, None, b"%d" % offset) for offset in range(first, first + count)], base_offset=first
+    )
+    header = read_header(batch)
+    return ReadBatch(("t", partition), header, batch[HEADER.size :], first)
 
 
-class FakeConsumer:
-    """A consumer with these messages. `commits` has what it commits, and what was written before."""
+class FakeSource:
+    """A group's partitions that give these rounds: lists of batches. `commits` has what is committed, and how many
+    records were written before.
+    """
 
-    def __init__(self, messages=(), written=None):
-        self.messages = list(messages)
+    def __init__(self, rounds=(), written=None, *, group="g", ends=None, changes=()):
+        self.rounds = list(rounds)
+        self.group = group
         self.commits = []
+        self.follow = iter([*changes, *[Change()] * 1000]).__next__
+        self._ends = ends or {}
+        self._positions = {("t", 0): 0}
         self._written = written if written is not None else []
 
-    def poll(self, _timeout_s):
-        return self.messages.pop(0) if self.messages else None
+    def begin(self, change):
+        for target in (*change.revoked, *change.lost):
+            self._positions.pop(target)
 
-    def assignment(self):
-        return []
+    def is_left_out(self):
+        return False
 
-    def list_topics(self, timeout):
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+    def positions(self):
+        return self._positions
 
-    def commit(self, *, offsets, asynchronous):
-        self.commits.append(({at.partition: at.offset for at in offsets}, asynchronous, len(self._written)))
+    def read_round(self, _wait_s):
+        batches = self.rounds.pop(0) if self.rounds else []
+        for batch in batches:
+            self._positions[batch.target] = batch.header.next_offset
+        if not self.rounds:
+            self._positions |= self._ends
+        at_end = set() if self.rounds else set(self._positions)
+        return Round(batches, at_end, {}, {})
+
+    def commit(self, offsets):
+        self.commits.append(({index: at for (_, index), at in offsets.items()}, len(self._written)))
+
+
+class SilentSource(FakeSource):
+    """Its broker does not answer."""
+
+    def read_round(self, _wait_s):
+        return Round([], set(), dict.fromkeys(self._positions, "no broker"), {})
 
 
 @pytest.fixture
@@ -67,47 +92,62 @@ def written(monkeypatch):
     return flushed
 
 
-def reader(consumer, group="g", **others):
+def reader(source, **others):
     watch = PartitionWatch("here:1", "t", [0], {}, "read_committed")
-    return Reader(consumer, group, watch, render_plain, **{"follow": False, **others})
+    return Reader(source, watch, render_plain, **{"follow": False, **others})
 
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_reader_whose_broker_goes_away_ends(monkeypatch, group):
     monkeypatch.setattr(record_reader, "TIMEOUT_S", 0.0)
-    with pytest.raises(UnavailableError, match="no broker responds at here:1"):
-        reader(FakeConsumer(), group).print_records(1, None)
+    with pytest.raises(NoBrokerError, match="no broker responds at here:1"):
+        reader(SilentSource(group=group)).print_records(None)
 
 
 def test_offsets_are_committed_in_batches_after_their_records_are_written(written, monkeypatch):
     monkeypatch.setattr(record_reader, "COMMIT_S", 1000.0)
     monkeypatch.setattr(record_reader, "COMMIT_COUNT", 10)
-    end = Message(26, code=KafkaError._PARTITION_EOF)  # a marker follows the last record
-    consumer = FakeConsumer([*map(Message, range(25)), end], written)
-    reader(consumer).print_records(1, None)
-    assert consumer.commits == [({0: 10}, True, 10), ({0: 20}, True, 20), ({0: 26}, False, 25)]
+    # A marker follows the last record.
+    source = FakeSource([[read(0, 5), read(5, 5), read(10, 10)], [read(20, 5)]], written, ends={("t", 0): 26})
+    reader(source).print_records(None)
+    assert [offsets for offsets, _ in source.commits] == [{0: 10}, {0: 20}, {0: 26}]
+    assert b"".join(written).split() == [b"%d" % offset for offset in range(25)]
+
+
+def test_records_are_written_before_their_offsets_are_committed(written, monkeypatch):
+    monkeypatch.setattr(record_reader, "COMMIT_COUNT", 1)
+    source = FakeSource([[read(0, 5)], [read(5, 5)]], written)
+    reader(source).print_records(None)
+    assert source.commits == [({0: 5}, 1), ({0: 10}, 2), ({0: 10}, 2)]
 
 
 def test_nothing_is_committed_twice_while_a_reader_waits(written, monkeypatch):
     monkeypatch.setattr(record_reader, "COMMIT_S", 0.0)
-    consumer = FakeConsumer([Message(0), None, None, None, Message(1), None], written)
-    made = reader(consumer, follow=True)
-    made.print_records(1, 2)
-    assert [offsets for offsets, asynchronous, _ in consumer.commits if asynchronous] == [{0: 1}, {0: 2}]
+    source = FakeSource([[read(0, 1)], [], [], [], [read(1, 1)], []], written)
+    reader(source, follow=True).print_records(2)
+    assert [offsets for offsets, _ in source.commits] == [{0: 1}, {0: 2}, {0: 2}]
+
+
+def test_a_reader_stops_within_a_batch_and_commits_what_it_has_written(written):
+    source = FakeSource([[read(0, 9)]], written)
+    reader(source, follow=True).print_records(4)
+    assert source.commits[-1] == ({0: 4}, 1)
+    assert b"".join(written).split() == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_reader_that_is_stopped_commits_what_it_has_written(written):
-    consumer = FakeConsumer(map(Message, range(9)), written)
-    made = reader(consumer, follow=True)
+    source = FakeSource([[read(0, 5)], [read(5, 4)]], written)
+    made = reader(source, follow=True)
+    read_round = source.read_round
 
-    def poll(_timeout_s, poll=consumer.poll):
-        assert consumer.messages, "the reader goes on"
-        made.is_stopped = len(consumer.messages) == 5
-        return poll(0)
+    def stopping(wait_s):
+        found = read_round(wait_s)
+        made.is_stopped = len(source.rounds) == 0
+        return found
 
-    consumer.poll = poll
-    made.print_records(1, None)
-    assert consumer.commits == [({0: 5}, False, 5)]
+    source.read_round = stopping
+    made.print_records(None)
+    assert source.commits == [({0: 5}, 1)]
 
 
 def test_nothing_is_committed_that_cannot_be_written(written, monkeypatch):
@@ -117,21 +157,23 @@ def test_nothing_is_committed_that_cannot_be_written(written, monkeypatch):
         raise OutputError(BrokenPipeError(32, "Broken pipe"))
 
     monkeypatch.setattr(record_reader.sys.stdout, "flush", flush)
-    consumer = FakeConsumer(map(Message, range(9)), written)
+    source = FakeSource([[read(0, 9)]], written)
     with pytest.raises(OutputError):
-        reader(consumer).print_records(1, None)
-    assert consumer.commits == []
+        reader(source).print_records(None)
+    assert source.commits == []
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_partitions_that_another_member_gets_are_committed_once_unless_they_are_lost(written, is_lost):
-    consumer = FakeConsumer([Message(0), Message(7, partition=1)], written)
-    made = reader(consumer)
-    made.print_records(1, 2)
-    consumer.commits.clear()
-    made.give_up([0], is_lost=is_lost)
-    made.give_up([0, 1], is_lost=is_lost)
-    assert consumer.commits == ([] if is_lost else [({0: 1}, False, 2), ({1: 8}, False, 2)])
+    taken = Change(lost=(("t", 0),)) if is_lost else Change(revoked=(("t", 0),))
+    source = FakeSource([[read(0, 1), read(7, 1, 1)], []], written, changes=[Change(), taken])
+    made = reader(source, follow=True)
+    made.print_records(2)
+    source.commits.clear()
+    made.is_stopped = False
+    source.rounds = [[read(8, 1, 1)]]
+    made.print_records(3)
+    assert source.commits == ([] if is_lost else [({0: 1}, 2)]) + [({1: 9}, 3)]
 
 
 # -- with a broker ---------------------------------------------------------------------------------------------------

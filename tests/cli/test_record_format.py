@@ -5,29 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.cli.record_format import FIELDS, parse_format, render_json, render_plain
+from stablelog.batch.header import HEADER
+from stablelog.batch.records import Record as ToEncode
+from stablelog.batch.records import encode_batch
+from stablelog.batch.walk import walk_fields
+from stablelog.cli.record_format import FIELDS, PrintedRecord, parse_format, render_json, render_plain
 from stablelog.errors import UnavailableError
 
 
-class Message:
-    """A message of confluent-kafka."""
-
-    def __init__(self, key=b"k", value=b"val", headers=None):
-        self.key = lambda: key
-        self.value = lambda: value
-        self.headers = lambda: headers
-
-    def topic(self):
-        return "töpic"
-
-    def partition(self):
-        return 3
-
-    def offset(self):
-        return 41
-
-    def timestamp(self):
-        return (1, 1234)
+def message(key=b"k", value=b"val", headers=()):
+    """A record to print."""
+    batch = encode_batch([ToEncode(0, 1234, key, value, tuple(headers))])[HEADER.size :]
+    ((*_, at),) = walk_fields(batch, 1)
+    return PrintedRecord("töpic", 3, 41, 1234, key, value, batch, at)
 
 
 @pytest.mark.parametrize(
@@ -43,22 +33,22 @@ class Message:
     ],
 )
 def test_a_record_is_written_in_a_format(form, written):
-    assert parse_format(form)(Message()) == written.encode()
+    assert parse_format(form)(message()) == written.encode()
 
 
 def test_null_is_empty_and_has_the_length_minus_one():
-    assert parse_format("[%k %v %K %S %R %h]")(Message(None, None)) == b"[  -1 -1 \xff\xff\xff\xff ]"
+    assert parse_format("[%k %v %K %S %R %h]")(message(None, None)) == b"[  -1 -1 \xff\xff\xff\xff ]"
 
 
 def test_headers_have_commas_between_them():
     headers = [("a", b"1"), ("a", None), ("b", b"\xff")]
-    assert parse_format("%h")(Message(headers=headers)) == b"a=1,a=NULL,b=\xff"
+    assert parse_format("%h")(message(headers=headers)) == b"a=1,a=NULL,b=\xff"
 
 
 def test_bytes_are_written_as_they_are():
-    assert parse_format("%k%v")(Message(b"\xff\x00", b"\x1b[2J")) == b"\xff\x00\x1b[2J"
-    assert render_plain(Message(None, b"\xff")) == b"\xff\n"
-    assert render_plain(Message(b"\xfe", None)) == b"\xfe\t\n"
+    assert parse_format("%k%v")(message(b"\xff\x00", b"\x1b[2J")) == b"\xff\x00\x1b[2J"
+    assert render_plain(message(None, b"\xff")) == b"\xff\n"
+    assert render_plain(message(b"\xfe", None)) == b"\xfe\t\n"
 
 
 @pytest.mark.parametrize("form", ["%x", "%", "\\", r"\q", r"\x4", "%t %"])
@@ -75,7 +65,7 @@ def test_every_escape_is_documented():
 
 def test_json_has_bytes_that_are_not_utf8_in_fields_of_their_own():
     headers = [("a", b"1"), ("b", b"\xff"), ("c", None)]
-    line = render_json(Message(b"\xff", b"v", headers))
+    line = render_json(message(b"\xff", b"v", headers))
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
         "topic": "töpic",
@@ -90,5 +80,5 @@ def test_json_has_bytes_that_are_not_utf8_in_fields_of_their_own():
             {"name": "c", "value": None},
         ],
     }
-    nothing = json.loads(render_json(Message(None, None)))
+    nothing = json.loads(render_json(message(None, None)))
     assert (nothing["key"], nothing["value"], nothing["headers"]) == (None, None, [])

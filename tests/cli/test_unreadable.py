@@ -14,7 +14,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.cli import consume, disk_watch, partition_watch, record_reader
 from stablelog.cli.partition_watch import OPENING, PartitionWatch
-from stablelog.errors import UnavailableError
+from stablelog.errors import DamageError, UnavailableError
 from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
 from tests.commands import run
@@ -109,8 +109,10 @@ def test_consume_ends_with_one_line_and_exit_code_2(broker):
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
-    """The broker hands out what it has not read; the consumer checks the CRC."""
-    with pytest.raises(UnavailableError, match="changed"):
+    """The broker hands out what it has not read; the consumer checks the CRC, and says at once what is damaged."""
+    with pytest.raises(
+        DamageError, match=r"changed-0: the batch at offset [0-9]+ is damaged: its CRC is wrong"
+    ):
         read(broker, "changed", isolation=isolation)
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]

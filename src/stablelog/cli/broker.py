@@ -164,6 +164,17 @@ class Broker:
             self._clusters = ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline_s, security=security))
         return Admin(self._clusters)
 
+    def cluster(self) -> "Cluster":
+        """Return the brokers, with connections of their own. The caller closes them.
+
+        Raises:
+            NoBrokerError, AuthenticationError, UsageError: as `reach`.
+        """
+        bootstrap = self.reach()
+        from stablelog.client.cluster import Cluster
+
+        return Cluster(bootstrap, deadline_s=DEADLINE_S, security=login.security())
+
     def close(self) -> None:
         """Close the connections."""
         if self._clusters is not None:

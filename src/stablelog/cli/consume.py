@@ -4,25 +4,28 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
 from stablelog.cli.admin import chosen_partitions
 from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.disk_watch import disk_watch
-from stablelog.cli.librdkafka import interrupts, quiet
+from stablelog.cli.disk_watch import Watch, disk_watch
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
-from stablelog.cli.options import AsJson, Partitions, command_app, examples
+from stablelog.cli.options import AsJson, command_app, examples
+from stablelog.cli.options import Partitions as PartitionNumbers
 from stablelog.cli.output import fail
 from stablelog.cli.partition_watch import PartitionWatch, without_leader
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
-from stablelog.cli.record_reader import Reader
+from stablelog.cli.record_reader import Membership, Partitions, Reader
 from stablelog.client.admin import Admin
+from stablelog.client.cluster import EARLIEST, LATEST
+from stablelog.client.core.membership import GroupMember
+from stablelog.client.core.record_reader import RecordReader
+from stablelog.types import TopicPartition
 
-# The offsets that librdkafka finds itself, so that a partition without a leader can have them, too.
-OF_LIBRDKAFKA = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+# The offsets that the reader finds itself, so that a partition without a leader can have them, too.
+OF_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 app = command_app()
 
@@ -39,7 +42,7 @@ def consume(
     topic: str,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
     start: Annotated[str, typer.Option("--offset", "-o", help=f"Where to begin: {FORMS}.")] = "earliest",
-    partitions: Partitions = None,
+    partitions: PartitionNumbers = None,
     count_max: Annotated[
         int | None, typer.Option("--count", "-c", min=1, help="Stop after this number of records.")
     ] = None,
@@ -68,29 +71,23 @@ def consume(
     render = _render(form, as_json=as_json)
     admin, bootstrap = broker.admin(), broker.reach()
     chosen = chosen_partitions(admin, topic, partitions)
-    places = _places(admin, topic, chosen, spec, isolation) if group is None else []
-    settings = {
-        "group.id": group or "stablelog-cli",
-        "isolation.level": isolation,
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "check.crcs": True,
-        "auto.offset.reset": spec.kind if group is not None else "earliest",
-    }
-    consumer = Consumer(quiet(bootstrap, **settings))
-    membership: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    begin = {at.partition: at.offset for at in places if at.offset >= 0 or at.offset == OFFSET_BEGINNING}
+    places = _places(admin, topic, chosen, spec, isolation) if group is None else {}
+    begin = {index: at for (_, index), at in places.items() if at >= 0 or at == EARLIEST}
     watch = PartitionWatch(bootstrap, topic, chosen if group is None else (), begin, isolation)
-    reader = Reader(consumer, group, watch, render, follow=follow)
-    if group is None:
-        consumer.assign(places)
-    else:
-        membership = _joined(bootstrap, consumer, topic, group, reader, follow=follow)
-    try:
-        with interrupts(), membership, watch, _stopped_by_signals(reader):
-            reader.print_records(len(chosen), count_max)
-    finally:
-        consumer.close()
+    with broker.cluster() as cluster:
+        records = RecordReader(cluster.core, places, isolation)
+        if group is None:
+            reader = Reader(Partitions(cluster, records), watch, render, follow=follow)
+            with watch, _stopped_by_signals(reader):
+                reader.print_records(count_max)
+            return
+        member = Membership(cluster, records, GroupMember(cluster.core, group, [topic]), OF_WORDS[spec.kind])
+        reader = Reader(member, watch, render, follow=follow)
+        with watch, _joining(bootstrap, group, member), _stopped_by_signals(reader):
+            try:
+                reader.print_records(count_max)
+            finally:
+                member.close()
 
 
 def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: str | None) -> OffsetSpec:
@@ -106,7 +103,7 @@ def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: 
         return spec
     if group == "":
         fail("--group '' is not valid: the name of a group has one character or more")
-    if spec.kind not in OF_LIBRDKAFKA:
+    if spec.kind not in OF_WORDS:
         fail(
             f"--offset {start} is not valid with --group: a group continues at its committed offsets; earliest or "
             "latest say where a new group begins"
@@ -145,49 +142,24 @@ def _stopped_by_signals(reader: Reader) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _joined(
-    bootstrap: str, consumer: Consumer, topic: str, group: str, reader: Reader, *, follow: bool
-) -> Iterator[None]:
-    """Join a consumer group. Report on stderr if the broker accepts no members because its disk is full."""
-    joined = threading.Event()
-    with disk_watch(
+def _joining(bootstrap: str, group: str, member: Membership) -> Watch:
+    """Report on stderr if the broker accepts no members because its disk is full."""
+    return disk_watch(
         bootstrap,
-        lambda: not joined.is_set(),
+        lambda: not member.positions(),
         f"group {group} may accept no members until the disk has space",
         f"group {group} is joined",
-    ) as watch:
-
-        def assigned(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            joined.set()
-            watch.progress()
-            if not partitions and not follow:
-                fail(
-                    f"other members of group {group} read all partitions; with --follow this member waits for a partition"
-                )
-
-        def revoked(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            reader.give_up(at.partition for at in partitions)
-            joined.clear()
-            watch.progress()
-
-        def lost(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            reader.give_up((at.partition for at in partitions), is_lost=True)
-            joined.clear()
-            watch.progress()
-
-        consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
-        yield
+    )
 
 
 def _places(
     admin: Admin, topic: str, partitions: list[int], spec: OffsetSpec, isolation: str
-) -> list[TopicPartition]:
+) -> dict[TopicPartition, int]:
     """Return the start offset of each partition: the offset that `spec` names, but at most the partition's end
     offset.
     """
-    if spec.kind in OF_LIBRDKAFKA:
-        return [TopicPartition(topic, index, OF_LIBRDKAFKA[spec.kind]) for index in partitions]
+    if spec.kind in OF_WORDS:
+        return {(topic, index): OF_WORDS[spec.kind] for index in partitions}
     unavailable = without_leader(admin.topics.list(internal=True), [topic])
     served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
     missing = [index for index in partitions if (topic, index) in unavailable]
@@ -200,5 +172,5 @@ def _places(
     end_max = max((at.end for at in found.values()), default=0)
     if spec.kind == "offset" and spec.value > end_max and not missing:
         fail(f"--offset {spec.value} is not valid: {topic} ends at offset {end_max}")
-    places = [TopicPartition(*target, at.offset) for target, at in found.items()]
-    return places + [TopicPartition(topic, index, spec.value) for index in missing]
+    places = {target: at.offset for target, at in found.items()}
+    return places | {(topic, index): spec.value for index in missing}

@@ -1,7 +1,7 @@
 """Report of the partitions that cannot be read, for `stablelog consume` and for the commands that list partitions.
 
-If a partition has no leader, or if the broker responds to a fetch with an error, librdkafka retries and reports
-nothing. So the commands send their own requests to find the reason.
+If a partition has no leader, or if the broker responds to a fetch with an error, the reader tries again. A thread finds
+out why, so that the command can say what it waits for.
 """
 
 import time
@@ -79,7 +79,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
                 return None
             position = ends[-1]
     except OffsetOutOfRangeError:
-        return None  # the offset is out of range: librdkafka resets the reader's position, so the reader can go on
+        return None  # the offset is out of range: the reader goes on at the start of the log
     except (RefusedError, UnavailableError) as error:
         reason = error.__cause__ if isinstance(error.__cause__, RefusedError) else error
         if not isinstance(reason, RefusedError):
@@ -104,6 +104,7 @@ class PartitionWatch(disk_watch.Watch):
         bootstrap: as given.
         topic: as given.
         partitions: the partitions assigned to the reader.
+        is_answered: whether the broker has answered the last question.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class PartitionWatch(disk_watch.Watch):
         self._since_s: dict[int, float] = {}
         self._faults: dict[int, str] = {}
         self._asked_s = 0.0
+        self.is_answered = False
 
     def assigned(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
         """Record that these partitions are assigned to the reader, and that it begins at these offsets."""
@@ -173,6 +175,7 @@ class PartitionWatch(disk_watch.Watch):
         try:
             with Cluster(self.bootstrap, deadline_s=0, security=security()) as cluster:
                 offline = leaderless(cluster, self.topic)
+                self.is_answered = True
                 for index in sorted(self.partitions):
                     fault = offline.get((self.topic, index))
                     if fault is None and self._is_due(index):
@@ -181,6 +184,7 @@ class PartitionWatch(disk_watch.Watch):
                     if fault is not None:
                         faults[index] = fault
         except StablelogError:
+            self.is_answered = False
             return {}  # the broker does not respond; the reader has its own report of that
         return faults
 

@@ -4,11 +4,43 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from stablelog.batch.records import Header
+from stablelog.batch.walk import headers_at, walk_fields
 from stablelog.cli.output import fail
 
-Render = Callable[[Any], bytes]
+
+class PrintedRecord(NamedTuple):
+    """A record to print.
+
+    Attributes:
+        topic: its topic.
+        partition: its partition.
+        offset: its offset.
+        timestamp_ms: its timestamp.
+        key: its key; None for null.
+        value: its value; None for null.
+        batch: the decompressed records of its batch.
+        headers_at: where its headers begin in these bytes.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    batch: bytes = b"\0"
+    headers_at: int = 0
+
+    @property
+    def headers(self) -> list[Header]:
+        """The headers, which are decoded only if they are printed."""
+        return headers_at(self.batch, self.headers_at)
+
+
+Render = Callable[[PrintedRecord], bytes]
 
 
 class Field(NamedTuple):
@@ -26,33 +58,30 @@ def _number(value: int) -> bytes:
     return b"%d" % value
 
 
-def _headers(message: Any) -> bytes:
+def _headers(record: PrintedRecord) -> bytes:
     return b",".join(
-        name.encode() + b"=" + (b"NULL" if content is None else content)
-        for name, content in message.headers() or ()
+        name.encode() + b"=" + (b"NULL" if content is None else content) for name, content in record.headers
     )
 
 
-_VALUE: Final = Field("the value", lambda message: message.value() or b"")
+_VALUE: Final = Field("the value", lambda record: record.value or b"")
 # kcat's escapes, and %v as a second name of %s.
 FIELDS: Final = {
-    "t": Field("the topic", lambda message: message.topic().encode()),
-    "p": Field("the partition", lambda message: _number(message.partition())),
-    "o": Field("the offset", lambda message: _number(message.offset())),
-    "k": Field("the key", lambda message: message.key() or b""),
+    "t": Field("the topic", lambda record: record.topic.encode()),
+    "p": Field("the partition", lambda record: _number(record.partition)),
+    "o": Field("the offset", lambda record: _number(record.offset)),
+    "k": Field("the key", lambda record: record.key or b""),
     "v": _VALUE,
     "s": _VALUE,
     "h": Field("the headers, as name=value with commas between them", _headers),
-    "T": Field("the timestamp in ms", lambda message: _number(message.timestamp()[1])),
-    "K": Field("the length of the key in bytes, -1 for null", lambda message: _number(_size(message.key()))),
-    "S": Field(
-        "the length of the value in bytes, -1 for null", lambda message: _number(_size(message.value()))
-    ),
+    "T": Field("the timestamp in ms", lambda record: _number(record.timestamp_ms)),
+    "K": Field("the length of the key in bytes, -1 for null", lambda record: _number(_size(record.key))),
+    "S": Field("the length of the value in bytes, -1 for null", lambda record: _number(_size(record.value))),
     "R": Field(
         "the length of the value as 4 bytes, big-endian",
-        lambda message: _size(message.value()).to_bytes(4, "big", signed=True),
+        lambda record: _size(record.value).to_bytes(4, "big", signed=True),
     ),
-    "%": Field("a percent sign", lambda _message: b"%"),
+    "%": Field("a percent sign", lambda _record: b"%"),
 }
 CHARACTERS: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)|([^%\\]+)", re.DOTALL)
@@ -78,31 +107,46 @@ def parse_format(text: str) -> Render:
             fields = " ".join(f"%{name}" for name in FIELDS)
             characters = " ".join(f"\\{name}" for name in CHARACTERS)
             fail(f"--format {text!r} has an escape that is not supported: use {fields} {characters} \\xNN")
-    return lambda message: b"".join(
-        piece if isinstance(piece, bytes) else piece(message) for piece in renders
-    )
+    return lambda record: b"".join(piece if isinstance(piece, bytes) else piece(record) for piece in renders)
 
 
-def render_plain(message: Any) -> bytes:
+def render_plain(record: PrintedRecord) -> bytes:
     """Return the value of a record, after its key and a tab if it has a key, on one line."""
-    key, value = message.key(), message.value() or b""
+    key, value = record.key, record.value or b""
     return value + b"\n" if key is None else key + b"\t" + value + b"\n"
 
 
-def render_json(message: Any) -> bytes:
+def plain_lines(records: bytes, count: int) -> bytes:
+    """Return the lines of `render_plain` for all records of a batch, without an object for each record.
+
+    Args:
+        records: the decompressed records of the batch.
+        count: how many they are.
+
+    Raises:
+        DamageError: the bytes are not as many records.
+    """
+    lines: list[bytes] = []
+    for _, _, key, value, _ in walk_fields(records, count):
+        if key is not None:
+            lines += (key, b"\t")
+        lines += (value or b"", b"\n")
+    return b"".join(lines)
+
+
+def render_json(record: PrintedRecord) -> bytes:
     """Return all parts of a record as a JSON object on one line."""
     return (
         json.dumps(
             {
-                "topic": message.topic(),
-                "partition": message.partition(),
-                "offset": message.offset(),
-                "timestamp_ms": message.timestamp()[1],
-                **text_or_base64("key", message.key()),
-                **text_or_base64("value", message.value()),
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp_ms": record.timestamp_ms,
+                **text_or_base64("key", record.key),
+                **text_or_base64("value", record.value),
                 "headers": [
-                    {"name": name, **text_or_base64("value", content)}
-                    for name, content in message.headers() or ()
+                    {"name": name, **text_or_base64("value", content)} for name, content in record.headers
                 ],
             }
         ).encode()

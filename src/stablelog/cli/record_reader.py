@@ -1,99 +1,217 @@
-"""Reader of `stablelog consume`: prints the records that a consumer gets, and commits the offsets of its group.
-
-An offset is committed only after the records before it were written to standard output, so an interrupted command loses
-no record. The next member of the group may read the last records again.
-"""
+"""Reader of `stablelog consume`: prints the records of a topic's partitions, and commits a group's offsets."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from kio.schema.errors import ErrorCode
 
-from stablelog.cli.disk_watch import fail_if_full
-from stablelog.cli.librdkafka import TIMEOUT_S, ask
+from stablelog.batch.walk import walk_fields
+from stablelog.cli.broker import NoBrokerError
+from stablelog.cli.disk_watch import fail_if_full, say
 from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
-from stablelog.cli.record_format import Render
+from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain
+from stablelog.client.cluster import Cluster
+from stablelog.client.core.membership import Change, GroupMember
+from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import RetriableError
+from stablelog.errors import FencedError, RefusedError, StablelogError, UnavailableError
+from stablelog.types import TopicPartition
 
 POLL_S = 0.5
+TIMEOUT_S = 10.0  # how long a broker that was reached may be silent
 # A reader without --follow fails when its remaining partitions could not be read for this time.
 UNREADABLE_S = 30.0
 # A group's offsets are committed after this number of records, or this time.
 COMMIT_COUNT = 1000
 COMMIT_S = 1.0
-COMMIT_LATER: Final = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
+_NOT_A_MEMBER: Final = (
+    ErrorCode.unknown_member_id,
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.illegal_generation,
+)
+
+
+class Partitions:
+    """Where a reader's records come from: chosen partitions, without a group.
+
+    Args:
+        cluster: the brokers.
+        reader: reads the partitions.
+
+    Attributes:
+        group: the consumer group; None if there is none.
+    """
+
+    def __init__(self, cluster: Cluster, reader: RecordReader) -> None:
+        self.group: str | None = None
+        self._cluster = cluster
+        self._reader = reader
+
+    def read_round(self, wait_s: float) -> Round:
+        """Return the next records."""
+        return self._cluster.run(self._reader.read_round(wait_s))
+
+    def follow(self) -> Change:
+        """Nothing changes."""
+        return Change()
+
+    def begin(self, change: Change) -> None:
+        """Nothing changes."""
+
+    def is_left_out(self) -> bool:
+        """There are no other members."""
+        return False
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        """There is no group to commit for."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset to read of each partition."""
+        return self._reader.positions
+
+
+class Membership(Partitions):
+    """The partitions that a consumer group assigns to this member.
+
+    Args:
+        cluster: the brokers.
+        reader: reads the assigned partitions; it has none yet.
+        member: the member.
+        start: the position of partitions without a committed offset: EARLIEST or LATEST.
+    """
+
+    def __init__(self, cluster: Cluster, reader: RecordReader, member: GroupMember, start: int) -> None:
+        super().__init__(cluster, reader)
+        self.group = member.group_id
+        self._member = member
+        self._start = start
+
+    def _run(self, steps: Steps[None]) -> None:
+        self._cluster.run(steps)
+
+    def follow(self) -> Change:
+        """Send a heartbeat if one is due."""
+        return self._cluster.run(self._member.follow())
+
+    def begin(self, change: Change) -> None:
+        """Read the partitions that are assigned now."""
+        for target in (*change.revoked, *change.lost):
+            self._reader.forget(target)
+        for target, committed in change.assigned.items():
+            self._reader.seek(target, self._start if committed is None else committed.offset)
+
+    def is_left_out(self) -> bool:
+        """Whether the group is stable, and this member has no partition."""
+        from stablelog.client.core.admin.groups import describe_group
+
+        if self._member.owned or self._member.epoch == 0:
+            return False
+        return self._cluster.run(describe_group(self._cluster.core, self._member.group_id)).state == "Stable"
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        """Commit offsets of the group."""
+        self._run(self._member.commit(offsets))
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._run(self._member.leave())
 
 
 class Reader:
-    """Prints the records that a consumer gets.
+    """Prints the records that a source gives.
 
     Args:
-        consumer: the consumer of librdkafka, with assigned partitions or as a member of the group.
-        group: the consumer group; None if there is none.
+        source: gives the records.
         watch: reports on stderr which partitions cannot be read. The reader reports its progress to the watch.
         render: returns the bytes to print for a record.
         follow: whether to wait for new records at the end.
 
     Attributes:
-        is_stopped: set it to stop the reader after the record that it prints.
+        is_stopped: set it to stop the reader after the records that it prints.
     """
 
-    def __init__(
-        self, consumer: Consumer, group: str | None, watch: PartitionWatch, render: Render, *, follow: bool
-    ) -> None:
-        self._consumer = consumer
-        self._group = group
+    def __init__(self, source: Partitions, watch: PartitionWatch, render: Render, *, follow: bool) -> None:
+        self._source = source
         self._watch = watch
         self._render = render
         self._follow = follow
-        self._ended: set[int] = set()  # the partitions that the reader has read to their end
+        self._ended: set[TopicPartition] = set()  # the partitions that the reader has read to their end
         self._count = 0
         # The offset to commit for each assigned partition of which a record was printed.
-        self._offsets: dict[int, int] = {}
-        self._uncommitted_count = 0  # how many changes of `_offsets` no commit has
+        self._offsets: dict[TopicPartition, int] = {}
+        self._uncommitted_count = 0  # how many records no commit has
         self._committed_s = time.monotonic()
         self.is_stopped = False
 
-    def print_records(self, partition_count: int, count_max: int | None) -> None:
+    def print_records(self, count_max: int | None) -> None:
         """Print records until the end of the topic, until `count_max` are printed or until the reader is stopped, and
         commit the group's offsets.
 
         Raises:
             UnavailableError: a partition cannot be read to its end, or the broker does not respond.
+            DamageError: a batch is damaged.
         """
         heard_s = time.monotonic()
-        while (
-            not self.is_stopped
-            and self._count != count_max
-            and (self._follow or len(self._ended) < partition_count)
-        ):
-            message = self._consumer.poll(POLL_S)
-            if message is not None:
+        while not self.is_stopped and self._count != count_max:
+            self._follow_group()
+            positions = self._source.positions()
+            if not self._follow and positions and self._ended >= positions.keys():
+                break
+            if not positions:
+                self._wait_for_partitions()
+                continue
+            found = self._source.read_round(POLL_S)
+            self._take(found, count_max)
+            if len(found.failures) < len(positions):
                 heard_s = time.monotonic()
-                self._take(message)
+            if found.batches:
                 continue
             sys.stdout.flush()
-            self._commit_sometimes()
-            assigned = self._assigned() if self._group is not None else set()
             if self._follow:
                 continue
-            if assigned and self._ended >= assigned:
-                break  # the assigned partitions are read; other members of the group read the other partitions
             if (why := self._watch.given_up(UNREADABLE_S)) is not None:
                 self._commit()
                 fail(
                     f"{self._watch.topic} cannot be read to its end: {why}. With --follow, consume waits until it can"
                 )
-            if time.monotonic() > heard_s + TIMEOUT_S:
-                what = f"reading {self._watch.topic}"
-                ask(self._watch.bootstrap, lambda: self._consumer.list_topics(timeout=TIMEOUT_S), what)
-                heard_s = time.monotonic()
+            if time.monotonic() > heard_s + TIMEOUT_S and not self._watch.is_answered:
+                raise NoBrokerError(
+                    f"reading {self._watch.topic}: no broker responds at {self._watch.bootstrap}"
+                )
         self._commit()
 
-    def give_up(self, partitions: Iterable[int], *, is_lost: bool = False) -> None:
+    def _wait_for_partitions(self) -> None:
+        """Wait for partitions of the group. Without --follow, fail if others have all of them."""
+        if not self._follow and self._source.is_left_out():
+            fail(
+                f"other members of group {self._source.group} read all partitions; with --follow this member waits for a "
+                "partition"
+            )
+        time.sleep(POLL_S / 5)
+
+    def _follow_group(self) -> None:
+        try:
+            change = self._source.follow()
+        except UnavailableError as failure:
+            # A broker that answers, but takes no members now, is waited for: the watch says why.
+            if not self._follow and not isinstance(failure.__cause__, RefusedError | RetriableError):
+                raise NoBrokerError(str(failure)) from failure
+            return
+        if change.revoked:
+            self.give_up(change.revoked)
+        if change.lost:
+            self.give_up(change.lost, is_lost=True)
+        self._source.begin(change)
+        if change.revoked or change.lost or change.assigned:
+            positions = {index: at for (_, index), at in self._source.positions().items()}
+            self._watch.assigned(positions, {index: max(at, -1) for index, at in positions.items()})
+
+    def give_up(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> None:
         """Commit the offsets of partitions that the group assigns to another member, and read them no further. If the
         partitions are lost, another member has them already, and nothing is committed.
         """
@@ -101,91 +219,106 @@ class Reader:
         self._ended -= left
         if not is_lost:
             # If the commit fails, the next member reads the last records again.
-            with contextlib.suppress(KafkaException):
-                self._commit_now(left, asynchronous=False)
-        for index in left:
-            self._offsets.pop(index, None)
+            with contextlib.suppress(StablelogError):
+                self._commit_now(left)
+        for target in left:
+            self._offsets.pop(target, None)
 
-    def _take(self, message: Any) -> None:
-        """Print the record in a message. If the message reports the end of a partition instead, note that the partition
-        is read to its end.
-
-        Raises:
-            UnavailableError: the consumer reports an error.
-        """
-        partition, error = message.partition(), message.error()
-        if error is None:
-            self._ended.discard(partition)
-            self._watch.heard(partition, message.offset() + 1)
-            print_bytes(self._render(message))
-            self._count += 1
-            self._offsets[partition] = message.offset() + 1
-            self._uncommitted_count += 1
+    def _take(self, found: Round, count_max: int | None) -> None:
+        """Print the records of a round, and note which partitions are at their end."""
+        for target, position in found.moved.items():
+            say(f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at its start")
+            self._ended.discard(target)
+        for batch in found.batches:
+            if self.is_stopped or self._count == count_max:
+                return
+            self._print(batch, None if count_max is None else count_max - self._count)
             self._commit_sometimes()
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name in the library
-            self._ended.add(partition)
-            self._watch.ended(partition)
-            if self._offsets.get(partition, message.offset()) < message.offset():
+        if self._count == count_max:
+            return
+        for target in found.at_end:
+            self._ended.add(target)
+            self._watch.ended(target[1])
+            position = self._source.positions().get(target, -1)
+            if self._offsets.get(target, position) < position:
                 # Commit the end, so that no lag is left if the partition ends with the marker of a transaction.
-                self._offsets[partition] = message.offset()
+                self._offsets[target] = position
                 self._uncommitted_count += 1
+        self._commit_sometimes()
+
+    def _print(self, batch: ReadBatch, count_max: int | None) -> None:
+        """Print the records of a batch, at most `count_max` of them."""
+        header, target = batch.header, batch.target
+        is_whole = batch.first_offset <= header.base_offset and (
+            count_max is None or header.record_count <= count_max
+        )
+        if self._render is render_plain and is_whole:
+            print_bytes(plain_lines(batch.records, header.record_count))
+            self._note(target, header.next_offset, header.record_count)
+            return
+        printed: list[bytes] = []
+        next_offset = batch.first_offset
+        topic, partition = target
+        for timestamp_delta, offset_delta, key, value, at in walk_fields(batch.records, header.record_count):
+            offset = header.base_offset + offset_delta
+            if offset < batch.first_offset:
+                continue
+            if len(printed) == count_max:
+                break
+            time_ms = (
+                header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+            )
+            record = PrintedRecord(topic, partition, offset, time_ms, key, value, batch.records, at)
+            printed.append(self._render(record))
+            next_offset = offset + 1
         else:
-            where = f"{self._watch.topic}-{partition}" if partition >= 0 else self._watch.topic
-            fail(f"reading {where} from {self._watch.bootstrap}: {error.str()}")
+            next_offset = header.next_offset
+        print_bytes(b"".join(printed))
+        self._note(target, next_offset, len(printed))
 
-    def _assigned(self) -> set[int]:
-        """Return the partitions that are assigned to this group member. Report a changed assignment to the watch."""
-        assignment = self._consumer.assignment()
-        assigned = {at.partition for at in assignment}
-        if assigned != self._watch.partitions:
-            committed: list[TopicPartition] = []
-            with contextlib.suppress(KafkaException):
-                committed = self._consumer.committed(assignment, timeout=TIMEOUT_S) if assignment else []
-            self._watch.assigned(assigned, {at.partition: max(at.offset, -1) for at in committed})
-        return assigned
+    def _note(self, target: TopicPartition, next_offset: int, count: int) -> None:
+        self._ended.discard(target)
+        self._watch.heard(target[1], next_offset)
+        self._count += count
+        self._offsets[target] = next_offset
+        self._uncommitted_count += count
 
-    def _commit_now(self, partitions: Iterable[int], *, asynchronous: bool) -> None:
+    def _commit_now(self, targets: Iterable[TopicPartition]) -> None:
         """Write the printed records out, and commit the offsets of these partitions.
 
         Raises:
-            KafkaException: a synchronous commit has failed.
+            StablelogError: the commit has failed.
         """
         sys.stdout.flush()
-        offsets = [
-            TopicPartition(self._watch.topic, index, self._offsets[index])
-            for index in partitions
-            if index in self._offsets
-        ]
-        if self._group is not None and offsets:
-            self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+        offsets = {target: self._offsets[target] for target in targets if target in self._offsets}
+        if self._source.group is not None and offsets:
+            self._source.commit(offsets)
 
     def _commit_sometimes(self) -> None:
-        """Commit if COMMIT_COUNT records were printed since the last commit, or one record and COMMIT_S has passed. Do
-        not wait for the response.
-        """
+        """Commit if COMMIT_COUNT records were printed since the last commit, or one record and COMMIT_S has passed."""
         now_s = time.monotonic()
-        if self._uncommitted_count >= COMMIT_COUNT or (
-            self._uncommitted_count and now_s >= self._committed_s + COMMIT_S
+        if self._source.group is not None and (
+            self._uncommitted_count >= COMMIT_COUNT
+            or (self._uncommitted_count and now_s >= self._committed_s + COMMIT_S)
         ):
             self._committed_s, self._uncommitted_count = now_s, 0
-            self._commit_now(self._offsets, asynchronous=True)
+            # The member notices with its next heartbeat that it is none any more; a later commit may succeed.
+            with contextlib.suppress(StablelogError):
+                self._commit_now(self._offsets)
 
     def _commit(self) -> None:
-        """Write the printed records out and commit the group's offsets. Retry for TIMEOUT_S on an error that a retry
-        can resolve.
+        """Write the printed records out and commit the group's offsets.
 
         Raises:
             UnavailableError: the offsets were not committed; the message says why.
         """
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                self._commit_now(self._offsets, asynchronous=False)
-                return
-            except KafkaException as error:
-                reason = error.args[0]
-            if reason.code() not in COMMIT_LATER or time.monotonic() >= deadline_s:
-                what = f"committing the offsets of group {self._group}, which reads the last records again"
-                fail_if_full(self._watch.bootstrap, what)
-                fail(f"{what}: {reason.str()}")
-            time.sleep(POLL_S)
+        try:
+            self._commit_now(self._offsets)
+        except StablelogError as failure:
+            what = f"committing the offsets of group {self._source.group}, which reads the last records again"
+            fail_if_full(self._watch.bootstrap, what)
+            if isinstance(failure, RefusedError) and not isinstance(failure, FencedError):
+                if failure.code in _NOT_A_MEMBER:
+                    fail(f"{what}: the group has given the partitions to other members")
+                fail(f"{what}: {failure}")
+            raise

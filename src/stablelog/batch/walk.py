@@ -1,0 +1,89 @@
+"""Walk through the records of a batch without an object for each: the fields that readers use, as plain values.
+
+A varint of one byte, which most are, is read in place; `read_varint` reads the others.
+
+Format: docs/formats.md, "Record".
+"""
+
+from collections.abc import Iterator
+
+from stablelog.batch.records import Header, _read_bytes
+from stablelog.errors import DamageError
+from stablelog.varint import read_varint
+
+# (timestamp delta, offset delta, key, value, position of the headers)
+Fields = tuple[int, int, bytes | None, bytes | None, int]
+
+
+def walk_fields(data: bytes, count: int) -> Iterator[Fields]:
+    """Yield the fields of each record.
+
+    Args:
+        data: the decompressed records of a batch.
+        count: how many records the header of the batch states.
+
+    Raises:
+        DamageError: the bytes are not exactly `count` records. The generator may have yielded some records before.
+    """
+    at, size = 0, len(data)
+    try:
+        for _ in range(count):
+            begin = at
+            byte = data[at]
+            length, at = (byte >> 1, at + 1) if byte < 0x80 and not byte & 1 else read_varint(data, at)
+            end = at + length
+            if not at < end <= size:
+                raise DamageError(
+                    f"a record has a size of {length} bytes, but only {size - at} bytes are left in the batch"
+                )
+            byte = data[at + 1]
+            if byte < 0x80:
+                timestamp_delta, at = (byte >> 1) ^ -(byte & 1), at + 2
+            else:
+                timestamp_delta, at = read_varint(data, at + 1)
+            byte = data[at]
+            if byte < 0x80:
+                offset_delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                offset_delta, at = read_varint(data, at)
+            byte = data[at]
+            length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(data, at)
+            if length < 0:
+                key = None
+            else:
+                key = data[at : at + length]
+                at += length
+            byte = data[at]
+            length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if byte < 0x80 else read_varint(data, at)
+            if length < 0:
+                value = None
+            else:
+                value = data[at : at + length]
+                at += length
+            if at >= end:
+                raise DamageError(f"the fields of a record are longer than the record of {end - begin} bytes")
+            yield timestamp_delta, offset_delta, key, value, at
+            at = end
+    except IndexError:
+        raise DamageError(f"the batch ends within a record: it has {size} bytes of records") from None
+    if at != size:
+        raise DamageError(f"{size - at} bytes follow the last record of a batch")
+
+
+def headers_at(data: bytes, at: int) -> list[Header]:
+    """Return the headers of a record, which begin at a position of `walk_fields`.
+
+    Raises:
+        DamageError: they are not valid.
+    """
+    count, at = read_varint(data, at)
+    if not 0 <= count <= len(data) - at:
+        raise DamageError(f"a record has {count} headers, which is impossible")
+    found: list[Header] = []
+    for _ in range(count):
+        name, at = _read_bytes(data, at)
+        content, at = _read_bytes(data, at)
+        if name is None:
+            raise DamageError("a record header has a null name")
+        found.append((name.decode(errors="replace"), content))
+    return found

@@ -1,0 +1,340 @@
+"""A member of a consumer group by KIP-848: the coordinator assigns the partitions, and the member follows.
+
+The member sends a heartbeat when its user asks it to, and the heartbeat interval has passed or something has changed. A
+heartbeat that takes partitions away reports them; the user commits their offsets, and the next heartbeat tells the
+coordinator that they are free.
+"""
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.core.admin.groups import CommittedOffset
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.coordinators import GROUP_COORDINATOR
+from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, check, is_retriable, refusal
+from stablelog.client.topics import by_topic
+from stablelog.errors import RefusedError, UnavailableError
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning
+REBALANCE_TIMEOUT: Final = timedelta(
+    minutes=5
+)  # how long the coordinator waits until a member gives partitions up
+EPOCH_RETRY_S: Final = 0.1
+# The member has no place in the group any more; it joins again.
+_FENCED: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
+# What a coordinator answers to a member that joins a group with members of the classic protocol.
+_OTHER_PROTOCOL: Final = (ErrorCode.group_id_not_found, ErrorCode.inconsistent_group_protocol)
+
+
+class Change(NamedTuple):
+    """What a heartbeat has changed.
+
+    Attributes:
+        revoked: partitions that the group gives to another member. Commit their offsets before the next heartbeat.
+        lost: partitions that another member may have already. Their offsets cannot be committed.
+        assigned: new partitions, with the offsets that the group has committed; None without one.
+    """
+
+    revoked: tuple[TopicPartition, ...] = ()
+    lost: tuple[TopicPartition, ...] = ()
+    assigned: Mapping[TopicPartition, CommittedOffset | None] = {}
+
+
+NO_CHANGE: Final = Change()
+
+
+class GroupMember:
+    """A member of a consumer group.
+
+    Args:
+        cluster: the brokers.
+        group_id: the group.
+        topics: the topics to read; or a regular expression (RE2) that whole names must match.
+        instance_id: the id of a static member; None for a dynamic one.
+
+    Attributes:
+        group_id: as given.
+        member_id: the id of this member, drawn by the client.
+        epoch: the epoch of this member; 0 before it has joined.
+        owned: the partitions that this member has.
+    """
+
+    def __init__(
+        self, cluster: Cluster, group_id: str, topics: Iterable[str] | str, *, instance_id: str | None = None
+    ) -> None:
+        self._cluster = cluster
+        self.group_id = group_id
+        self._names = None if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        self._pattern = topics if isinstance(topics, str) else None
+        self._instance_id = instance_id
+        self.member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        self.epoch = JOIN
+        self.owned: set[TopicPartition] = set()
+        self._target: set[TopicPartition] | None = None  # the assignment that the member is on the way to
+        self._unnamed: dict[uuid.UUID, tuple[int, ...]] = {}  # assigned topics whose names are not known yet
+        self._topic_ids: dict[str, uuid.UUID] = {}
+        self._due = 0.0  # when the next heartbeat is due
+        self._has_news = True  # whether the coordinator does not know yet what the member owns
+
+    def follow(self) -> Steps[Change]:
+        """Send a heartbeat if one is due, and follow the assignment.
+
+        Raises:
+            RefusedError: the coordinator refuses the member for good: the broker has no groups of KIP-848, the user may
+                not read the group, the expression is not valid, or the group is full or one of the classic protocol.
+            UnavailableError: no coordinator responds within the deadline.
+        """
+        now = yield NOW
+        if now < self._due and not self._has_news and not self._unnamed:
+            return NO_CHANGE
+        answer = yield from self._cluster.retrying(f"heartbeat of group {self.group_id!r}", self._beat)
+        self._due = (yield NOW) + answer.heartbeat_interval.total_seconds()
+        if answer.error_code in _FENCED:
+            return self._fenced()
+        self._has_news = False
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self._unnamed = {topic.topic_id: topic.partitions for topic in answer.assignment.topic_partitions}
+            self._target = set()
+        if self._unnamed:
+            yield from self._name_topics()
+        return (yield from self._approach())
+
+    def _fenced(self) -> Change:
+        lost, self.owned = tuple(sorted(self.owned)), set()
+        self.epoch, self._due, self._has_news, self._target = JOIN, 0.0, True, None
+        self._unnamed.clear()
+        return Change(lost=lost)
+
+    def _beat(self) -> Steps[Any]:
+        connection = yield from self._coordinator()
+        answer = yield from connection.ask_steps(self._request(self.epoch))
+        if answer.error_code is ErrorCode.unreleased_instance_id:
+            raise RetriableError(f"another member has the instance id {self._instance_id!r}")
+        if self.epoch == JOIN and answer.error_code in _OTHER_PROTOCOL:
+            raise RefusedError(
+                answer.error_code,
+                f"group {self.group_id!r} has members that use the classic protocol: stop them, let them use "
+                "group.protocol=consumer, or choose another group",
+            )
+        if answer.error_code not in _FENCED:
+            check(answer.error_code, f"group {self.group_id!r}", answer.error_message)
+        return answer
+
+    def _coordinator(self) -> Steps[Connection]:
+        connection = yield from self._cluster.coordinator(self.group_id, GROUP_COORDINATOR)
+        if not connection.speaks(ApiKey.CONSUMER_GROUP_HEARTBEAT):
+            raise RefusedError(
+                ErrorCode.unsupported_version,
+                f"the broker {connection.address} has no consumer groups of KIP-848, which this client needs: use a broker "
+                "that has them (stablelog, or Apache Kafka from 4.0 on), or a client with the classic protocol",
+            )
+        return connection
+
+    def _request(self, epoch: int) -> Any:
+        from kio.schema.consumer_group_heartbeat.v1.request import (
+            ConsumerGroupHeartbeatRequest,
+            TopicPartitions,
+        )
+
+        is_joining = epoch == JOIN
+        owned = None
+        if is_joining:
+            owned = ()
+        elif self._has_news:
+            owned = tuple(
+                TopicPartitions(topic_id=self._topic_ids[topic], partitions=tuple(sorted(indexes)))
+                for topic, indexes in by_topic(self.owned).items()
+            )
+        whole: dict[str, Any] = (
+            {
+                "rebalance_timeout": REBALANCE_TIMEOUT,
+                "subscribed_topic_names": self._names or (),
+                "subscribed_topic_regex": self._pattern,
+            }
+            if is_joining
+            else {}
+        )
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self._instance_id,
+            topic_partitions=owned,
+            **whole,
+        )
+
+    def _name_topics(self) -> Steps[None]:
+        """Find the names of assigned topics. A topic that was created just now may take some heartbeats."""
+        assert self._target is not None
+        names = {topic.topic_id: name for name, topic in (yield from self._cluster.metadata()).items()}
+        for topic_id in [one for one in self._unnamed if one in names]:
+            name = names[topic_id]
+            self._topic_ids[name] = topic_id
+            self._target |= {(name, index) for index in self._unnamed.pop(topic_id)}
+
+    def _approach(self) -> Steps[Change]:
+        """Give up what the target does not have; take the rest when the coordinator knows that."""
+        if self._target is None:
+            return NO_CHANGE
+        revoked = tuple(sorted(self.owned - self._target))
+        if revoked:
+            self.owned -= set(revoked)
+            self._has_news = True  # the coordinator learns with the next heartbeat that they are free
+            return Change(revoked=revoked)
+        new = sorted(self._target - self.owned)
+        if not self._unnamed:
+            self._target = None
+        if not new:
+            return NO_CHANGE
+        committed = yield from self.committed(new)
+        self.owned |= set(new)
+        self._has_news = True
+        return Change(assigned={target: committed.get(target) for target in new})
+
+    # --- offsets ---
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, CommittedOffset]]:
+        """Return the offsets that the group has committed for these partitions, after the end of transactions that have
+        written such offsets.
+
+        Raises:
+            RefusedError: the user may not read the group.
+            UnavailableError: the coordinator does not respond within the deadline.
+        """
+        from kio.schema.offset_fetch.v9.request import (
+            OffsetFetchRequest,
+            OffsetFetchRequestGroup,
+            OffsetFetchRequestTopics,
+        )
+
+        wanted = by_topic(partitions)
+
+        def attempt() -> Steps[dict[TopicPartition, CommittedOffset]]:
+            connection = yield from self._coordinator()
+            group = OffsetFetchRequestGroup(
+                group_id=self.group_id,
+                member_id=self.member_id,
+                member_epoch=self.epoch,
+                topics=tuple(
+                    OffsetFetchRequestTopics(name=name, partition_indexes=tuple(indexes))
+                    for name, indexes in wanted.items()
+                ),
+            )
+            request = OffsetFetchRequest(groups=(group,), require_stable=True)
+            (answer,) = (yield from connection.ask_steps(request)).groups
+            self._check_offsets(answer.error_code)
+            found = {}
+            for topic in answer.topics:
+                for at in topic.partitions:
+                    self._check_offsets(at.error_code)
+                    if at.committed_offset >= 0:
+                        found[topic.name, at.partition_index] = CommittedOffset(
+                            at.committed_offset, at.committed_leader_epoch, at.metadata or ""
+                        )
+            return found
+
+        return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt))
+
+    def _check_offsets(self, code: ErrorCode) -> None:
+        if code in (ErrorCode.unstable_offset_commit, ErrorCode.stale_member_epoch):
+            raise RetriableError(f"the offsets of group {self.group_id!r}: {code.name}")
+        check(code, f"the offsets of group {self.group_id!r}")
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Steps[None]:
+        """Commit the offsets of the next records to read.
+
+        Raises:
+            RefusedError: the member has no place in the group any more, so that another member reads these partitions;
+                or a partition does not exist, or the user may not read the group.
+            UnavailableError: the coordinator does not respond within the deadline.
+        """
+        from kio.schema.offset_commit.v9.request import (
+            OffsetCommitRequest,
+            OffsetCommitRequestPartition,
+            OffsetCommitRequestTopic,
+        )
+
+        left = dict(offsets)
+
+        def attempt() -> Steps[None]:
+            connection = yield from self._coordinator()
+            request = OffsetCommitRequest(
+                group_id=self.group_id,
+                generation_id_or_member_epoch=self.epoch,
+                member_id=self.member_id,
+                group_instance_id=self._instance_id,
+                topics=tuple(
+                    OffsetCommitRequestTopic(
+                        name=name,
+                        partitions=tuple(
+                            OffsetCommitRequestPartition(
+                                partition_index=index,
+                                committed_offset=left[name, index],
+                                committed_metadata="",
+                            )
+                            for index in indexes
+                        ),
+                    )
+                    for name, indexes in by_topic(left).items()
+                ),
+            )
+            answer = yield from connection.ask_steps(request)
+            failures = []
+            for topic in answer.topics:
+                for at in topic.partitions:
+                    if at.error_code is ErrorCode.none:
+                        left.pop((topic.name, at.partition_index), None)
+                    else:
+                        failures.append((at.error_code, f"{topic.name}-{at.partition_index}"))
+            for code, place in failures:
+                if code is ErrorCode.stale_member_epoch:
+                    yield from self._learn_epoch()
+                    raise RetriableError(f"the epoch of the member of group {self.group_id!r} has changed")
+                if code not in RETRIABLE_CODES:
+                    raise refusal(
+                        code, f"committing the offset of {place} of group {self.group_id!r}: {code.name}"
+                    )
+            if failures:
+                code, place = failures[0]
+                raise RetriableError(f"committing the offset of {place}: {code.name}")
+
+        if left:
+            yield from self._cluster.retrying(f"committing offsets of group {self.group_id!r}", attempt)
+
+    def _learn_epoch(self) -> Steps[None]:
+        """Ask for the present epoch. An assignment in the response is kept for the next `follow`."""
+        answer = yield from self._beat()
+        if answer.error_code in _FENCED:
+            raise refusal(answer.error_code, f"the member has left group {self.group_id!r}")
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self._unnamed = {topic.topic_id: topic.partitions for topic in answer.assignment.topic_partitions}
+            self._target = set()
+
+    def leave(self) -> Steps[None]:
+        """Leave the group, so that its partitions are assigned to others at once. A static member keeps them for its
+        session timeout. Nothing is raised: a member that cannot say so is dropped after its session timeout.
+        """
+        if self.epoch == JOIN:
+            return
+        epoch = LEAVE if self._instance_id is None else LEAVE_FOR_A_WHILE
+        self._has_news = False
+        try:
+            connection = yield from self._coordinator()
+            yield from connection.ask_steps(self._request(epoch))
+        except (RefusedError, UnavailableError, RetriableError) as failure:
+            if not is_retriable(failure):
+                return
+            yield Pause(EPOCH_RETRY_S)
+        self.epoch = JOIN
+        self.owned = set()

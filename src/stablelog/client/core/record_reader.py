@@ -1,0 +1,221 @@
+"""Reads single records in the order of the logs, of several partitions, at both isolations.
+
+`core.reading` reads whole transactions; this reader serves `stablelog consume` and readers of consumer groups.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.aborted import AbortedFilter
+from stablelog.batch.compression import decompress
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in
+from stablelog.client.core.cluster import EARLIEST, Cluster
+from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.partitions import list_offsets
+from stablelog.client.core.steps import Pause, Steps
+from stablelog.client.responses import (
+    RETRIABLE_CODES,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    check,
+    is_retriable,
+)
+from stablelog.errors import DamageError, StablelogError
+from stablelog.types import TopicPartition
+from stablelog.wire.fetch import Fetched
+
+FETCH_SIZE_MAX: Final = 4 << 20  # bytes of records in one response of a leader
+SEVERAL_LEADERS_WAIT_S: Final = 0.1  # the steps read one response after another
+BACKOFF_S: Final = 0.1  # after a round in which no leader answered
+
+
+class ReadBatch(NamedTuple):
+    """The records of one batch.
+
+    Attributes:
+        target: the partition.
+        header: the header of the batch.
+        records: its decompressed records, for `batch.walk.walk_fields`.
+        first_offset: the records before this offset were read before.
+    """
+
+    target: TopicPartition
+    header: BatchHeader
+    records: bytes
+    first_offset: int
+
+
+class Round(NamedTuple):
+    """What one round of fetches gave.
+
+    Attributes:
+        batches: the batches that were read, those of a partition in the order of their offsets.
+        at_end: the partitions that are read up to the end that readers of this isolation have now.
+        failures: why a partition was not read now. The next round tries again.
+        moved: partitions whose position was before the start of the log or past its end, with the old position. The
+            reader goes on at the start.
+    """
+
+    batches: list[ReadBatch]
+    at_end: set[TopicPartition]
+    failures: dict[TopicPartition, str]
+    moved: dict[TopicPartition, int]
+
+
+class RecordReader:
+    """Reads partitions from their positions on.
+
+    Args:
+        cluster: the brokers.
+        positions: the next offset to read of each partition; EARLIEST or LATEST for the start or the end, which the reader
+            asks for when the partition has a leader.
+        isolation: read_committed or read_uncommitted.
+
+    Attributes:
+        positions: the next offset to read of each partition.
+    """
+
+    def __init__(self, cluster: Cluster, positions: Mapping[TopicPartition, int], isolation: str) -> None:
+        self._cluster = cluster
+        self._isolation = isolation
+        self.positions = dict(positions)
+        self._aborted: dict[TopicPartition, AbortedFilter] = {}
+
+    def forget(self, target: TopicPartition) -> None:
+        """Stop reading a partition."""
+        self.positions.pop(target, None)
+        self._aborted.pop(target, None)
+
+    def seek(self, target: TopicPartition, offset: int) -> None:
+        """Go on at another offset of a partition."""
+        self.positions[target] = offset
+        self._aborted.pop(target, None)
+
+    def read_round(self, wait_s: float) -> Steps[Round]:
+        """Send one Fetch request to each leader, and return what they have.
+
+        Args:
+            wait_s: how long a leader may wait for a record if there is none.
+
+        Raises:
+            RefusedError: a partition does not exist, or the user may not read it.
+            DamageError: a batch is damaged; the message names partition and offset. The position is that of the batch.
+        """
+        found = Round([], set(), {}, {})
+        offsets: dict[int, dict[TopicPartition, int]] = {}
+        try:
+            for target, position in list(self.positions.items()):
+                try:
+                    leader_id = yield from self._cluster.leader(*target)
+                except RetriableError as failure:
+                    found.failures[target] = str(failure)
+                else:
+                    if position < 0:
+                        listed = yield from list_offsets(self._cluster, {target: position}, self._isolation)
+                        position = listed[target].offset
+                        self.positions[target] = position
+                    offsets.setdefault(leader_id, {})[target] = position
+        except (RetriableError, StablelogError) as failure:
+            yield from self._note(found, self.positions, failure)
+            return found
+        if len(offsets) > 1:
+            wait_s = min(wait_s, SEVERAL_LEADERS_WAIT_S)
+        connections = {}
+        for leader_id, wanted in offsets.items():
+            try:
+                connection = yield from self._cluster.connection_to(leader_id)
+                yield from send_fetch(
+                    connection, wanted, FETCH_SIZE_MAX, self._isolation, ceil(1000 * wait_s)
+                )
+                connections[leader_id] = connection
+            except (RetriableError, StablelogError) as failure:
+                yield from self._note(found, wanted, failure)
+        try:
+            for leader_id in list(connections):
+                try:
+                    response = yield from receive_fetch(connections.pop(leader_id))
+                    check(response.error, "reading records")
+                except (RetriableError, StablelogError) as failure:
+                    yield from self._note(found, offsets[leader_id], failure)
+                    continue
+                for target in offsets[leader_id]:
+                    if target in response.partitions:
+                        yield from self._take(target, response.partitions[target], found)
+        finally:
+            for connection in connections.values():
+                connection.close()  # a later request would get the response to this one
+        if found.failures:
+            self._cluster.forget_metadata()
+            if len(found.failures) == len(self.positions):
+                yield Pause(BACKOFF_S)
+        return found
+
+    def _note(self, found: Round, targets: Mapping[TopicPartition, int], failure: Exception) -> Steps[None]:
+        """Note why partitions were not read. Raise a failure that no retry can resolve."""
+        if not is_retriable(failure):
+            raise failure
+        self._cluster.check_cancelled("reading records")
+        found.failures.update(dict.fromkeys(targets, str(failure)))
+        self._cluster.forget_metadata()
+        if len(targets) == len(self.positions):
+            yield Pause(BACKOFF_S)
+
+    def _take(self, target: TopicPartition, fetched: Fetched, found: Round) -> Steps[None]:
+        name = f"{target[0]}-{target[1]}"
+        if fetched.error is ErrorCode.offset_out_of_range:
+            start = (yield from list_offsets(self._cluster, {target: EARLIEST}, self._isolation))[
+                target
+            ].offset
+            found.moved[target] = self.positions[target]
+            self.seek(target, start)
+            return
+        if fetched.error is ErrorCode.unknown_topic_or_partition:
+            # The leader may not know the partition yet, or the topic was deleted: metadata knows.
+            self._cluster.forget_metadata()
+            try:
+                yield from self._cluster.topic(target[0])
+            except RetriableError as failure:
+                found.failures[target] = str(failure)
+                return
+            except UnknownTopicOrPartitionError:
+                raise
+        if fetched.error in RETRIABLE_CODES:
+            found.failures[target] = fetched.error.name.upper()
+            return
+        check(fetched.error, f"reading {name}")
+        committed = self._isolation == "read_committed"
+        aborted = self._aborted.setdefault(target, AbortedFilter())
+        first_offset = self.positions[target]
+        if committed:
+            aborted.add(fetched.aborted, first_offset)
+        records = fetched.records
+        for at, header in headers_in(records):
+            if header.next_offset <= first_offset:
+                continue
+            if not crc_holds(records, at, header):
+                raise DamageError(
+                    f"{name}: the batch at offset {header.base_offset} is damaged: its CRC is wrong"
+                )
+            if header.is_control:
+                if committed:
+                    aborted.pass_control(records, at, header.producer_id, header.last_offset)
+            elif not (
+                committed
+                and header.is_transactional
+                and aborted.drops(header.producer_id, header.last_offset)
+            ):
+                packed = records[at + HEADER.size : at + header.size]
+                try:
+                    plain = decompress(header.codec, packed)
+                except DamageError as damage:
+                    raise DamageError(
+                        f"{name}: the batch at offset {header.base_offset} cannot be decoded: {damage}"
+                    ) from damage
+                found.batches.append(ReadBatch(target, header, plain, first_offset))
+            self.positions[target] = header.next_offset
+        end = fetched.last_stable_offset if committed else fetched.high_watermark
+        if self.positions[target] >= end:
+            found.at_end.add(target)
