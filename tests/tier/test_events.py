@@ -119,6 +119,16 @@ def test_a_partition_is_marked_once():
     assert not events.needs_mark
 
 
+def test_a_deleted_partition_has_objects_until_their_deletion_is_finished():
+    events = Events()
+    missing(events, Manifest("c", 0, (segment(0),)))
+    assert not events.has_deleted_objects
+    events.take(partition_deleted(PARTITION, NOW_MS, 1))
+    assert events.has_deleted_objects
+    events.take(partition_deleted(PARTITION, NOW_MS, 1, DeletionState.FINISHED))
+    assert not events.has_deleted_objects
+
+
 @pytest.mark.parametrize("state", [-1, 4, 100])
 def test_a_state_that_is_not_known_is_skipped(state):
     events = Events()

@@ -95,6 +95,7 @@ def test_a_restart_goes_on_with_the_deletion(tmp_path):
             delete_topic(one.broker.topics, "t")
             await one.copy()
             assert "deleted" in stored(tmp_path), "a restore must not bring the topic back in the delay"
+            assert Prefix(one.store).partitions("t") == []
             assert len(of_segments(tmp_path)) == 4
         async with tiered(tmp_path, disk, **AT_ONCE) as one:
             await one.copy()

@@ -289,8 +289,11 @@ def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
 
 
 def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_after_it():
-    """Scenario 21: the answer is the coordinator's of this moment, never an older one; and sequence 1 waits for 0."""
-    log = Log()
+    """Scenario 21: the answer is the coordinator's of this moment, never an older one; and sequence 1 waits for 0.
+
+    The log is not empty: a producer that is new in it may begin with any sequence.
+    """
+    log = Log().write("-")
     known = set()
 
     def check(header):
@@ -310,8 +313,8 @@ def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_aft
     assert refused(append, 0) is ErrorCode.invalid_txn_state
     known.add(1)
     assert refused(append, 1) is ErrorCode.out_of_order_sequence_number
-    assert append(0).first_offset == 0
-    assert append(1).first_offset == 1
+    assert append(0).first_offset == 1
+    assert append(1).first_offset == 2
     log.end(1, commit=False)
     known.clear()  # with the abort, the coordinator forgets the partition: a late success is nothing to it
     assert refused(append, 2) is ErrorCode.invalid_txn_state
