@@ -421,6 +421,16 @@ CLI = [
         command("produce $topic --header a=b", given="four\n"),
         seen="wrote 1 record",
     ),
+    row(
+        "Make the record smaller or the setting larger",
+        command("produce $topic", given="x" * 2_000_000),
+        command("produce $topic", given="x"),
+        steps(
+            command("topics alter $topic --config max.message.bytes=4000000"),
+            command("produce $topic", given="x" * 2_000_000),
+        ),
+        seen="wrote 1 record",
+    ),
     # -- quotas, topics, transactions ------------------------------------------------------------------------------
     row(
         "contradict each other: give one of them",

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import consume, disk_watch, librdkafka, produce, record_reader, record_writer
+from stablelog.cli import consume, disk_watch, librdkafka, produce, record_reader
 from stablelog.errors import DiskError, UnavailableError
 from tests.full_disk import served
 from tests.waiting import until
@@ -60,12 +60,8 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
 
 def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypatch):
     Told(monkeypatch)
-    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 1500)
-    monkeypatch.setattr(record_writer, "DELIVERY_TIMEOUT_MS", 1500)
-    monkeypatch.setattr(record_writer, "FLUSH_MARGIN_S", 1)
-    monkeypatch.setattr(record_writer, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_S", 1.5)
     monkeypatch.setattr(produce, "TIMEOUT_S", 1.0)
-    monkeypatch.setattr(librdkafka, "TIMEOUT_S", 1.0)
     broker.fill()
     for transactional_id in (None, "me"):
         with pytest.raises(UnavailableError, match=f"the disk of {broker.bootstrap} is full"):

@@ -7,42 +7,14 @@ import sys
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError
 from pyarrow import parquet
 
 from stablelog.batch.header import headers_in
-from stablelog.cli.record_input import read_lines
-from stablelog.cli.record_writer import Writer
-from stablelog.errors import UnavailableError
 from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
 from tests.commands import COMMAND, run
 from tests.spark.reading import settled
-
-
-class GoneProducer:
-    """A producer whose records are given up one after the other."""
-
-    def __init__(self):
-        self._told = []
-
-    def produce(self, _topic, _value, _key, on_delivery):
-        self._told.append(on_delivery)
-
-    def poll(self, _timeout_s):
-        while self._told:
-            self._told.pop()(KafkaError(KafkaError._MSG_TIMED_OUT), None)
-
-    def flush(self, _timeout_s):
-        return 0
-
-
-def test_records_are_read_no_further_than_to_the_first_that_is_given_up():
-    records = read_lines([b"x\n"] * 1000, None)
-    writer = Writer(GoneProducer(), "here:1", "t", None, None, lambda: None, lambda _count: None)
-    with pytest.raises(UnavailableError, match="1 of 1 records were not written to t"):
-        writer.send(records)
-    assert next(records).place == "line 3"
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -87,6 +59,18 @@ def test_what_consume_writes_as_json_is_what_produce_reads(stablelog_broker, top
     assert [record[3:] for record in copied if record[0] == 0] == [
         (None, "/w==", None, [{"name": "b", "value_base64": "/w=="}])
     ]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_timestamp_of_any_sign_comes_out_as_it_went_in(stablelog_broker, topic, form):
+    at, given = stablelog_broker.bootstrap, [0, -1, -2, -2_208_988_800_000, 1_790_000_000_000, 1 - (1 << 63)]
+    lines = "".join(f'{{"value": "v", "timestamp_ms": {one}, "partition": 0}}\n' for one in given)
+    rows = "value,timestamp_ms,partition\n" + "".join(f"v,{one},0\n" for one in given)
+    answer("produce", topic, "--input", form, bootstrap=at, given=lines if form == "json" else rows)
+    assert [found for (found,) in read(stablelog_broker, topic, "timestamp_ms")] == given
+    copied = run("consume", topic, "--json", bootstrap=at).stdout
+    answer("produce", topic, "--input", "json", bootstrap=at, given=copied)
+    assert [found for (found,) in read(stablelog_broker, topic, "timestamp_ms")] == given * 2
 
 
 def test_options_complete_records_that_lack_a_part(stablelog_broker, topic):
@@ -203,6 +187,17 @@ def test_options_that_are_not_valid_are_refused_before_a_broker_is_asked(words, 
     done = run("produce", "t", *words, "--timeout", "0", bootstrap="127.0.0.1:1", given="")
     assert done.returncode == 2
     assert why in done.stderr
+
+
+def test_a_line_is_written_while_the_input_stays_open(stablelog_broker, topic):
+    command = [sys.executable, "-c", COMMAND, "produce", topic, "--bootstrap", stablelog_broker.bootstrap]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        for count in (1, 2):
+            writer.stdin.write(b"x\n")
+            writer.stdin.flush()
+            until(lambda n=count: len(read(stablelog_broker, topic, "value")) == n, "the line is written")
+        writer.stdin.close()
+        assert (writer.wait(60), writer.stdout.read()) == (0, b"wrote 2 records to %s\n" % topic.encode())
 
 
 def test_progress_is_shown_at_a_terminal_only(stablelog_broker, topic):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from stablelog.cli.output import fail
 from stablelog.cli.record_input import (
     PARTITION_MAX,
-    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_RANGE,
     BadRecordError,
     Header,
     Record,
@@ -98,7 +98,7 @@ def _of_row(place: str, row: dict[str, Any]) -> Record:
         _as_bytes(row.get("key")),
         _as_bytes(row["value"]),
         whole_number(place, "partition", row.get("partition"), 0, PARTITION_MAX),
-        whole_number(place, "timestamp_ms", row.get("timestamp_ms"), 1, TIMESTAMP_MS_MAX),
+        whole_number(place, "timestamp_ms", row.get("timestamp_ms"), *TIMESTAMP_MS_RANGE),
         _headers(place, row.get("headers")),
     )
 

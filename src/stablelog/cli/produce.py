@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from types import TracebackType
+from typing import Annotated, Any, Final
 
 import typer
-from confluent_kafka import KafkaException, Producer
+from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import Codec
+from stablelog.cli import login
 from stablelog.cli.admin import group_of_topic, topic_to_write
-from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.disk_watch import disk_watch, fail_if_full
-from stablelog.cli.librdkafka import TIMEOUT_S, ask, interrupts, quiet
+from stablelog.cli.broker import Broker, NoBrokerError, with_broker
+from stablelog.cli.disk_watch import Watch, disk_watch, fail_if_full
 from stablelog.cli.offsets import parse_time_ms
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import counted, done, fail
@@ -30,12 +32,19 @@ from stablelog.cli.record_input import (
     read_json,
     read_lines,
 )
-from stablelog.cli.record_writer import DELIVERY_TIMEOUT_MS, Writer
+from stablelog.cli.record_writer import Target, Writer
+from stablelog.cli.waiting_input import BeforeInput, open_input
 from stablelog.client.admin import Admin
-from stablelog.errors import UnavailableError
+from stablelog.client.cluster import Cluster
+from stablelog.client.producer import Producer
+from stablelog.client.topics import Topic
+from stablelog.errors import RefusedError, StablelogError, UnavailableError
 
+TIMEOUT_S = 10.0  # how long a broker that was reached may take to begin and to commit a transaction
+DELIVERY_TIMEOUT_S = 60.0  # how long records are sent again while the broker accepts none
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
 TRANSACTION_TIMEOUT_S = 60.0
+SIZE_SETTING: Final = "max.message.bytes"
 
 app = command_app()
 
@@ -88,7 +97,7 @@ Timestamp = Annotated[
     str | None,
     typer.Option(help="The timestamp of records that have none, in ms or ISO 8601; by default the time now."),
 ]
-Codec = Annotated[Compression, typer.Option(help="How to compress batches.")]
+Compress = Annotated[Compression, typer.Option(help="How to compress batches.")]
 InTransaction = Annotated[bool, typer.Option("--transaction", help="Append all records in one transaction.")]
 Batch = Annotated[
     int | None, typer.Option(min=1, help="Append each N records in a transaction of their own.", metavar="N")
@@ -125,7 +134,7 @@ def produce(
     partition: Partition = None,
     headers: Headers = None,
     timestamp: Timestamp = None,
-    compression: Codec = Compression.NONE,
+    compression: Compress = Compression.NONE,
     transaction: InTransaction = False,
     batch: Batch = None,
     transactional_id: TransactionalId = None,
@@ -149,27 +158,29 @@ def produce(
         None if timestamp is None else parse_time_ms(timestamp, "--timestamp "),
         [_header(one) for one in headers] if headers else None,
     )
-    records = _completed(_records(file, form, key_separator, empty_is_null=empty_is_null), given)
+
+    def records(before_input: BeforeInput) -> Iterator[Record]:
+        found = _records(file, form, key_separator, empty_is_null=empty_is_null, before_input=before_input)
+        return _completed(found, given)
+
     admin, bootstrap = broker.admin(), broker.reach()
-    partition_count = len(topic_to_write(admin, topic).partitions)
+    found = topic_to_write(admin, topic)
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")
-    settings: dict[str, Any] = {
-        "acks": "all",
-        "enable.idempotence": True,
-        "linger.ms": 5,
-        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-        "compression.type": compression.value,
-    }
-    if transactional_id is not None:
-        timeout_ms = round(transaction_timeout_s * 1000)
-        settings["transactional.id"] = transactional_id
-        settings["transaction.timeout.ms"] = timeout_ms
-        settings["message.timeout.ms"] = min(timeout_ms, DELIVERY_TIMEOUT_MS)
-    producer = Producer(quiet(bootstrap, **settings))
-    with interrupts(), _progress(as_json=as_json) as advance:
-        target = Target(producer, admin, bootstrap, topic, partition_count, transactional_id, advance)
-        count, transaction_count = _write(target, records, batch)
+    with Cluster(bootstrap, deadline_s=TIMEOUT_S, security=login.security()) as cluster:
+        producer = Producer(
+            cluster,
+            transactional_id,
+            transaction_timeout_ms=round(transaction_timeout_s * 1000),
+            deadline_s=min(
+                transaction_timeout_s if transactional_id else DELIVERY_TIMEOUT_S, DELIVERY_TIMEOUT_S
+            ),
+            on_acknowledged=lambda _number, _offset: calls.watch.progress(),
+        )
+        target = _target(producer, admin, bootstrap, found, Codec[compression.name], transactional_id)
+        calls = Calls(bootstrap)
+        with contextlib.closing(producer), calls.watch, _progress(as_json=as_json) as advance:
+            count, transaction_count = _write(target, calls, Writer(target, calls, advance), records, batch)
     said = f" in {counted(transaction_count, 'transaction')}" if batch is not None else ""
     done(
         f"wrote {counted(count, 'record')} to {topic}{said}",
@@ -193,8 +204,45 @@ def _new_id(group: str) -> str:
     return f"{group}/{own}" if group else own
 
 
+def _target(
+    producer: Producer,
+    admin: Admin,
+    bootstrap: str,
+    topic: Topic,
+    codec: Codec,
+    transactional_id: str | None,
+) -> Target:
+    """Return the topic to write to, with what the writer has to know of it."""
+    keyless = [index for index, partition in topic.partitions.items() if partition.leader_id >= 0]
+    return Target(
+        producer,
+        admin,
+        bootstrap,
+        topic.name,
+        len(topic.partitions),
+        keyless or list(topic.partitions),
+        _batch_size_max(admin, topic.name),
+        codec,
+        transactional_id,
+    )
+
+
+def _batch_size_max(admin: Admin, topic: str) -> int | None:
+    """Return the size of the greatest batch that the topic accepts; None if the user may not describe its settings."""
+    try:
+        found = admin.configs.describe("topic", topic, names=(SIZE_SETTING,))
+    except RefusedError:
+        return None
+    return next((int(config.value) for config in found.values() if config.value is not None), None)
+
+
 def _records(
-    file: Path | None, form: Form, key_separator: str | None, *, empty_is_null: bool
+    file: Path | None,
+    form: Form,
+    key_separator: str | None,
+    *,
+    empty_is_null: bool,
+    before_input: BeforeInput,
 ) -> Iterator[Record]:
     """Read the records of the input."""
     if form is Form.PARQUET:
@@ -202,7 +250,7 @@ def _records(
         yield from read_parquet(file)
         return
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
+        with open_input(file, before_input) as stream:
             if form is Form.JSON:
                 yield from read_json(stream)
             elif form is Form.CSV:
@@ -216,31 +264,71 @@ def _records(
 
 def _completed(records: Iterator[Record], given: Record) -> Iterator[Record]:
     """Add what the options give to records that do not have it."""
-    for record in records:
-        yield record._replace(
+    if given == Record("", None, None):
+        return records
+    return (
+        record._replace(
             key=given.key if record.key is None else record.key,
             partition=given.partition if record.partition is None else record.partition,
             timestamp_ms=given.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
             headers=given.headers if record.headers is None else record.headers,
         )
+        for record in records
+    )
 
 
-class Target(NamedTuple):
-    """The topic to which a command writes, and its producer.
+class Calls(contextlib.AbstractContextManager[None]):
+    """The context in which the command waits for the broker.
 
-    `transactional_id` is None outside transactions. `advance` shows how many more records were read.
+    Args:
+        bootstrap: the addresses of the broker.
+
+    Attributes:
+        watch: reports that the broker's disk is full, if the command waits for a long time.
     """
 
-    producer: Producer
-    admin: Admin
-    bootstrap: str
-    topic: str
-    partition_count: int
-    transactional_id: str | None
-    advance: Callable[[int], None]
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._is_waiting = threading.Event()
+        self.watch: Watch = disk_watch(bootstrap, self._is_waiting.is_set)
+
+    def __enter__(self) -> None:
+        self.watch.progress()
+        self._is_waiting.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_waiting.clear()
+        self.watch.progress()
+
+    def make(self, work: Callable[[], None], what: str) -> None:
+        """Make a call to the broker that is about no record.
+
+        Args:
+            work: makes the call.
+            what: names the work in messages.
+
+        Raises:
+            UnavailableError: the call failed. NoBrokerError: no broker responds.
+        """
+        try:
+            with self:
+                work()
+        except RefusedError as refused:
+            fail(f"{what}: {refused}")
+        except UnavailableError as failure:
+            fail_if_full(self._bootstrap, what)
+            raise NoBrokerError(f"{what}: {failure}") from failure
 
 
-def _write(target: Target, records: Iterator[Record], batch: int | None) -> tuple[int, int]:
+def _write(
+    target: Target,
+    calls: Calls,
+    writer: Writer,
+    records: Callable[[BeforeInput], Iterator[Record]],
+    batch: int | None,
+) -> tuple[int, int]:
     """Write the records: in one transaction, in transactions of `batch` records, or in none.
 
     Returns:
@@ -249,60 +337,77 @@ def _write(target: Target, records: Iterator[Record], batch: int | None) -> tupl
     Raises:
         UnavailableError: not all records were written; the message says which, and why.
     """
-    producer, bootstrap, topic = target.producer, target.bootstrap, target.topic
-    calling = threading.Event()
-    with disk_watch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
-
-        def call(work: Callable[[], Any], what: str) -> None:
-            calling.set()
-            try:
-                ask(bootstrap, work, what)
-            except UnavailableError:
-                fail_if_full(bootstrap, what)
-                raise
-            finally:
-                calling.clear()
-                watch.progress()
-
-        writer = Writer(
-            producer,
-            target.admin,
-            bootstrap,
-            topic,
-            target.partition_count,
-            target.transactional_id,
-            watch.progress,
-            target.advance,
-        )
-        if target.transactional_id is None:
-            try:
-                return writer.send(records), 0
-            except BadRecordError as bad:
-                fail(f"{bad}. {_were_written(writer.finish(), 0)}")
-        call(lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {target.transactional_id}")
-        count = transaction_count = 0
+    producer = target.producer
+    read = records(writer.before_input)
+    _begin(target, calls)
+    if target.transactional_id is None:
         try:
-            for part in _parts(records, batch):
-                producer.begin_transaction()
-                with _aborting(producer):
-                    added = writer.send(part)
-                call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
-                count, transaction_count = count + added, transaction_count + 1
+            return writer.send(read), 0
         except BadRecordError as bad:
-            fail(f"{bad}. {_were_written(count, transaction_count)}")
+            fail(f"{bad}. {_were_written(writer.finish(), 0)}")
+    count = transaction_count = 0
+    try:
+        for part in _parts(read, batch):
+            with _aborting(target):
+                added = writer.send(part)
+            calls.make(lambda: producer.end(commit=True, deadline_s=TIMEOUT_S), "committing")
+            count, transaction_count = count + added, transaction_count + 1
+    except BadRecordError as bad:
+        fail(f"{bad}. {_were_written(count, transaction_count)}")
     return count, transaction_count
 
 
+def _begin(target: Target, calls: Calls) -> None:
+    """Get a producer id.
+
+    Raises:
+        UnavailableError: the broker refuses to give one, or does not respond.
+    """
+    transactional_id = target.transactional_id
+    denied: dict[int, str] = {
+        ErrorCode.cluster_authorization_failed: f"WRITE to the topic {target.topic!r}",
+        ErrorCode.transactional_id_authorization_failed: f"WRITE the transactional id {transactional_id!r}",
+    }
+    what = (
+        f"writing to {target.topic}" if transactional_id is None else f"transactional id {transactional_id}"
+    )
+    deadline_s = DELIVERY_TIMEOUT_S if transactional_id is None else TIMEOUT_S
+
+    def begin() -> None:
+        try:
+            target.producer.begin(deadline_s=deadline_s)
+        except RefusedError as refused:
+            if refused.code not in denied:
+                raise
+            raise RefusedError(
+                refused.code, f"this user is not authorized to {denied[refused.code]}: ask for an ACL"
+            ) from None
+
+    calls.make(begin, what)
+
+
 @contextlib.contextmanager
-def _aborting(producer: Producer) -> Iterator[None]:
+def _aborting(target: Target) -> Iterator[None]:
     """Abort the transaction on any error, also on Ctrl-C: until its timeout, an open transaction would keep
     read-committed readers from later records.
     """
     try:
         yield
     except BaseException as error:
-        with contextlib.suppress(KafkaException):
-            producer.abort_transaction(TIMEOUT_S if isinstance(error, UnavailableError) else INTERRUPTED_S)
+        producer = target.producer
+        producer.close()
+        if producer.has_begun:
+            # With connections of its own: those of the producer may wait for a broker that does not respond.
+            wait_s = TIMEOUT_S if isinstance(error, UnavailableError) else INTERRUPTED_S
+            with (
+                contextlib.suppress(StablelogError),
+                Cluster(
+                    target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, security=login.security()
+                ) as cluster,
+            ):
+                ending = Producer(cluster, target.transactional_id)
+                ending.resume(producer.producer_id, producer.producer_epoch)
+                ending.end(commit=False)
         raise
 
 

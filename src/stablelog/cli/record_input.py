@@ -18,7 +18,8 @@ FIELDS: Final = ("key", "key_base64", "value", "value_base64", "partition", "tim
 IGNORED: Final = ("topic", "offset")
 HEADER_PREFIX: Final = "header."  # of the CSV columns with headers
 COLUMNS: Final = ("key", "value", "partition", "timestamp_ms")
-TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
+# -1 means that a record has no timestamp. Times before 1970 are negative, too.
+TIMESTAMP_MS_RANGE: Final = (-(1 << 63), (1 << 63) - 1)
 PARTITION_MAX: Final = (1 << 31) - 1
 CSV_FIELD_SIZE_MAX: Final = 1 << 30
 
@@ -87,7 +88,7 @@ def _of_json(place: str, line: bytes) -> Record:
         _content(place, "key", found),
         _content(place, "value", found),
         whole_number(place, "partition", found.get("partition"), 0, PARTITION_MAX),
-        whole_number(place, "timestamp_ms", found.get("timestamp_ms"), 1, TIMESTAMP_MS_MAX),
+        whole_number(place, "timestamp_ms", found.get("timestamp_ms"), *TIMESTAMP_MS_RANGE),
         _headers(place, found.get("headers")),
     )
 
@@ -181,14 +182,15 @@ def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bo
         cell = cells.get(name)
         if not cell:
             return None
-        return whole_number(place, name, int(cell) if cell.isdigit() else cell, least, most)
+        is_number = cell.removeprefix(b"-").isdigit()
+        return whole_number(place, name, int(cell) if is_number else cell, least, most)
 
     return Record(
         place,
         cells.get("key") or None,
         cells["value"] or (None if empty_is_null else b""),
         number("partition", 0, PARTITION_MAX),
-        number("timestamp_ms", 1, TIMESTAMP_MS_MAX),
+        number("timestamp_ms", *TIMESTAMP_MS_RANGE),
         headers or None,
     )
 
@@ -218,5 +220,5 @@ def whole_number(place: str, name: str, value: object, least: int, most: int) ->
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise BadRecordError(f"{place}: {name} is not a whole number from {least} on")
+        raise BadRecordError(f"{place}: {name} is not a whole number from {least} to {most}")
     return value

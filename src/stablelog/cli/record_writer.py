@@ -1,67 +1,98 @@
-"""Writer of `stablelog produce`: passes records to a producer, and waits until they are written."""
+"""Writer of `stablelog produce`: puts records into batches, sends the batches, and waits until they are written."""
 
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import HEADER, Codec
+from stablelog.batch.records import Record as BatchRecord
+from stablelog.batch.records import encode_batch
 from stablelog.cli.admin import group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
-from stablelog.cli.librdkafka import TIMEOUT_S
-from stablelog.cli.output import fail
 from stablelog.cli.record_input import BadRecordError, Record
 from stablelog.client.admin import Admin
+from stablelog.client.producer import Producer
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.extension.transaction_groups import group_in_words, group_of
+from stablelog.wire.partitioning import partition_for
 
-POLL_S = 0.5
-PROGRESS_COUNT = 1000
-DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka allows no more in a transaction
-# Additional wait in which librdkafka reports the reasons for records that it could not deliver.
-FLUSH_MARGIN_S = 5
+PROGRESS_COUNT: Final = 1000
+BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of a batch of several records
+UNSENT_SIZE_MAX: Final = 8 << 20  # maximum bytes of records that are in no batch yet, over all partitions
+LINGER_S: Final = (
+    0.005  # how long a record waits for others before it is sent, if the input has no more of them
+)
+# What a record takes in a batch at most in addition to its key and value, and to a header's name and value.
+RECORD_OVERHEAD: Final = 36
+HEADER_OVERHEAD: Final = 10
+# A batch stores the difference between the timestamps of a record and of its first record in 64 bits.
+TIMESTAMP_FAR: Final = 1 << 61
+
+
+class Target(NamedTuple):
+    """The topic to which a command writes, and its producer.
+
+    Attributes:
+        producer: sends the batches.
+        admin: administers the cluster.
+        bootstrap: the addresses of the broker.
+        topic: the topic's name.
+        partition_count: how many partitions it has.
+        keyless: the partitions for records without a key.
+        batch_size_max: the greatest batch that the topic accepts, in bytes; None if that is unknown.
+        codec: the compression of the batches.
+        transactional_id: None outside transactions.
+    """
+
+    producer: Producer
+    admin: Admin
+    bootstrap: str
+    topic: str
+    partition_count: int
+    keyless: Sequence[int]
+    batch_size_max: int | None
+    codec: Codec
+    transactional_id: str | None
 
 
 class Writer:
     """Writes records to a topic.
 
+    A record without a partition goes to the partition that Kafka's Java producer chooses for its key. Records without a
+    key go to one partition until a batch of it is sent, and then to the next one.
+
     Args:
-        producer: the producer of librdkafka.
-        admin: administers the cluster.
-        bootstrap: the addresses of the broker.
-        topic: the topic to write to.
-        partition_count: the number of its partitions.
-        transactional_id: the producer's transactional id; None outside transactions.
-        written: called when the broker has acknowledged a record.
-        advance: called with the number of records that were passed to the producer since the last call.
+        target: the topic and the producer.
+        calling: a context in which the writer may wait for the broker. It is entered again and again.
+        advance: called with the number of records that were read since the last call.
     """
 
     def __init__(
-        self,
-        producer: Producer,
-        admin: Admin,
-        bootstrap: str,
-        topic: str,
-        partition_count: int,
-        transactional_id: str | None,
-        written: Callable[[], None],
-        advance: Callable[[int], None],
+        self, target: Target, calling: AbstractContextManager[None], advance: Callable[[int], None]
     ) -> None:
-        self._producer = producer
-        self._admin = admin
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self._partition_count = partition_count
-        self._transactional_id = transactional_id
-        self._written = written
+        self._target = target
+        self._producer = target.producer
+        self._calling = calling
         self._advance = advance
-        self._failures: list[KafkaError] = []
+        self._size_max = min(BATCH_SIZE_MAX, target.batch_size_max or BATCH_SIZE_MAX) - HEADER.size
+        self._turn = random.randrange(len(target.keyless))
         self._count = 0
+        # By partition: the records that are in no batch yet, and their greatest size in a batch.
+        self._unsent: dict[int, list[BatchRecord]] = {}
+        self._sizes: dict[int, int] = {}
+        self._size = 0  # over all partitions
+        self._oldest_s = 0.0  # when the first of the unsent records was read
+        self._is_acknowledged = True  # whether the broker has acknowledged each batch that was sent
 
     def send(self, records: Iterable[Record]) -> int:
-        """Pass each record to the producer, up to the first one that the broker refuses, and wait until all of them are
-        written.
+        """Write the records, and wait until all of them are written.
 
         Returns:
-            How many records were written.
+            How many they are.
 
         Raises:
             BadRecordError: a record is not valid. The records before it may not be written yet.
@@ -69,98 +100,168 @@ class Writer:
         """
         self._count = 0
         for record in records:
-            if not self._send(record):
-                break
-            self._count += 1
+            self._add(record)
             if self._count % PROGRESS_COUNT == 0:
                 self._advance(PROGRESS_COUNT)
         self._advance(self._count % PROGRESS_COUNT)
         return self.finish()
 
     def finish(self) -> int:
-        """Wait until the records that were passed to the producer are written. Return how many they are.
+        """Wait until the records that were read are written. Return how many they are.
 
         Raises:
             UnavailableError: not all records were written; the message says why.
         """
-        left = self._flush()
-        if self._failures or left:
-            what = f"{len(self._failures) + left} of {self._count} records were not written to {self._topic}"
-            why = self._reason() if self._failures else f"no broker responds at {self._bootstrap}"
-            fail_if_full(self._bootstrap, what)
-            fail(f"{what}: {why}")
+        self._send_all()
+        self._flush()
         return self._count
 
-    def _send(self, record: Record) -> bool:
-        """Pass a record to the producer. If an earlier record has failed, return False without passing the record,
-        because it would time out, too.
+    def before_input(self, wait: Callable[[float], bool]) -> None:
+        """Send the records that wait for others, before the command waits for more input (`waiting_input`). If the input
+        is silent, also wait until they are written: an error is then reported at once.
         """
-        optional: dict[str, object] = {}
-        if record.partition is not None:
-            if record.partition >= self._partition_count:
-                raise BadRecordError(
-                    f"{record.place}: {self._topic} has no partition {record.partition}, only 0 to "
-                    f"{self._partition_count - 1}"
-                )
-            optional["partition"] = record.partition
-        if record.timestamp_ms is not None:
-            optional["timestamp"] = record.timestamp_ms
-        if record.headers is not None:
-            optional["headers"] = record.headers
-        while not self._failures:
-            try:
-                self._producer.produce(
-                    self._topic, record.value, record.key, on_delivery=self._note, **optional
-                )
-            except BufferError:
-                self._producer.poll(POLL_S)
-            except KafkaException as error:
-                reason = error.args[0]
-                if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise BadRecordError(f"{record.place}: {reason.str()}") from None
-                fail(f"writing to {self._topic}: {reason.str()}")
+        if self._size:
+            left_s = self._oldest_s + LINGER_S - time.monotonic()
+            if left_s > 0 and wait(left_s):
+                return
+            self._send_all()
+        if not self._is_acknowledged and not wait(LINGER_S):
+            self.finish()
+
+    # --- batches ---
+
+    def _add(self, record: Record) -> None:
+        place, key, value, partition, timestamp_ms, headers = record
+        is_keyless = partition is None and key is None
+        if partition is None:
+            if key is None:
+                partition = self._target.keyless[self._turn]
             else:
-                self._producer.poll(0)
-                return True
-        return False
+                partition = partition_for(key, self._target.partition_count)
+        elif partition >= self._target.partition_count:
+            raise BadRecordError(
+                f"{place}: {self._target.topic} has no partition {partition}, only 0 to "
+                f"{self._target.partition_count - 1}"
+            )
+        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        for name, content in headers or ():
+            size += HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
+        is_far = timestamp_ms is not None and abs(timestamp_ms) >= TIMESTAMP_FAR
+        made = BatchRecord(
+            0,
+            time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+            key,
+            value,
+            () if headers is None else tuple(headers),
+        )
+        self._count += 1
+        if is_far or size > self._size_max:
+            self._send_alone(place, partition, made)
+            return
+        while (waiting := self._sizes.get(partition, 0)) + size > self._size_max:
+            self._send_partition(partition)
+            if is_keyless:
+                partition = self._target.keyless[self._turn]
+        if not waiting:
+            self._unsent[partition] = []
+            if not self._size:
+                self._oldest_s = time.monotonic()
+        self._unsent[partition].append(made)
+        self._sizes[partition] = waiting + size
+        self._size += size
+        if self._size > UNSENT_SIZE_MAX:
+            self._send_all()
 
-    def _note(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self._failures.append(error)
-        else:
-            self._written()
+    def _send_all(self) -> None:
+        for partition in list(self._unsent):
+            self._send_partition(partition)
 
-    def _flush(self) -> int:
-        """Wait until each record is written or has failed. Return how many records still wait, for example after
-        Ctrl-C.
+    def _send_partition(self, partition: int) -> None:
+        """Send the unsent records of a partition, if there are any."""
+        records = self._unsent.pop(partition, None)
+        if records is None:
+            return
+        self._size -= self._sizes.pop(partition)
+        if partition == self._target.keyless[self._turn]:
+            self._turn = (self._turn + 1) % len(self._target.keyless)
+        with self._sending():
+            self._is_acknowledged = False
+            self._producer.append(self._target.topic, partition, self._batch(records))
+
+    def _batch(self, records: list[BatchRecord]) -> bytearray:
+        return bytearray(encode_batch(records, codec=self._target.codec))
+
+    def _send_alone(self, place: str, partition: int, record: BatchRecord) -> None:
+        """Write a record in a batch of its own, so that a refusal is about this record.
+
+        Raises:
+            BadRecordError: the topic does not accept so large a record.
+            UnavailableError: a record was not written; the message says why.
         """
-        deadline_s = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S
-        while (left := int(self._producer.flush(POLL_S))) and time.monotonic() < deadline_s:
-            pass
-        return left
-
-    def _reason(self) -> str:
-        """Return the reason why a record was not written. If the transaction has failed, librdkafka gives the reason
-        only at the commit.
-        """
-        failure = self._failures[0]
-        if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
+        self._send_all()
+        self._flush()
+        batch = self._batch([record])
+        with self._sending():
             try:
-                self._producer.commit_transaction(TIMEOUT_S)
-            except KafkaException as error:
-                failure = error.args[0]
-        if failure.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._transactional_id is not None:
-            own = group_of(self._transactional_id)
-            group = group_of_topic(self._admin, self._topic)
-            if group is None:
-                return (
-                    f"{failure.str()}. The topic may also belong to another transaction group than the transactional id "
-                    f"{self._transactional_id!r}: this user may not describe the topic's settings"
-                )
-            if own != group:
-                fitting = f"that begins with {group + '/'!r}" if group else "without a slash"
-                return (
-                    f"transactional id {self._transactional_id!r} belongs to {group_in_words(own)}, and the topic to "
-                    f"{group_in_words(group)}. Use an id {fitting}"
-                )
-        return str(failure.str())
+                if self._target.batch_size_max is not None and len(batch) > self._target.batch_size_max:
+                    raise RefusedError(ErrorCode.message_too_large, "")
+                self._producer.append(self._target.topic, partition, batch)
+                self._producer.flush()
+            except RefusedError as refused:
+                if refused.code is not ErrorCode.message_too_large:
+                    raise
+                self._count -= 1
+                raise BadRecordError(
+                    f"{place}: the record takes {len(batch)} bytes, which is more than max.message.bytes of "
+                    f"{self._target.topic} allows. Make the record smaller or the setting larger"
+                ) from None
+
+    def _flush(self) -> None:
+        if not self._is_acknowledged:
+            with self._sending():
+                self._producer.flush()
+            self._is_acknowledged = True
+
+    # --- errors ---
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Wait for the broker in this context. An error of the producer becomes one that says how many records were not
+        written, and why.
+
+        Raises:
+            UnavailableError: the broker refuses a batch, or does not respond.
+        """
+        try:
+            with self._calling:
+                yield
+        except BadRecordError:
+            raise
+        except (RefusedError, UnavailableError) as failure:
+            missing = self._count - self._producer.record_count
+            what = f"{missing} of {self._count} records were not written to {self._target.topic}"
+            fail_if_full(self._target.bootstrap, what)
+            raise UnavailableError(f"{what}: {self._reason(failure)}") from failure
+
+    def _reason(self, failure: RefusedError | UnavailableError) -> str:
+        """Return the reason why a record was not written."""
+        topic, transactional_id = self._target.topic, self._target.transactional_id
+        if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
+            return str(failure)
+        denied = f"this user is not authorized to WRITE to the topic {topic!r}"
+        if transactional_id is None:
+            return f"{denied}: ask for an ACL"
+        own = group_of(transactional_id)
+        group = group_of_topic(self._target.admin, topic)
+        if group is None:
+            return (
+                f"{denied}. The topic may also belong to another transaction group than the transactional id "
+                f"{transactional_id!r}: this user may not describe the topic's settings"
+            )
+        if own != group:
+            fitting = f"that begins with {group + '/'!r}" if group else "without a slash"
+            return (
+                f"transactional id {transactional_id!r} belongs to {group_in_words(own)}, and the topic to "
+                f"{group_in_words(group)}. Use an id {fitting}"
+            )
+        return f"{denied}: ask for an ACL"

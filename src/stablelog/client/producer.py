@@ -1,4 +1,4 @@
-"""Transactional producer of complete record batches over blocking sockets. What it sends is decided by
+"""Producer of complete record batches over blocking sockets. What it sends is decided by
 `core.producer`.
 """
 
@@ -10,14 +10,15 @@ from stablelog.client.core.producer import TIMEOUT_MS
 
 
 class Producer:
-    """A transactional producer of whole batches. It has one transaction at a time.
+    """A producer of whole batches. It has one transaction at a time, or none at all.
 
     Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
-    be aborted.
+    be aborted. Without transactions, the producer can only be closed then.
 
     Args:
         cluster: the brokers.
-        transactional_id: the transactional id. `begin` fences an earlier producer with the same id.
+        transactional_id: the transactional id. `begin` fences an earlier producer with the same id. None for an
+            idempotent producer without transactions, which has no `end`.
         transaction_timeout_ms: after this time the coordinator aborts an open transaction.
         deadline_s: how long batches are retried while none is acknowledged.
         on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
@@ -31,7 +32,7 @@ class Producer:
     def __init__(
         self,
         cluster: Cluster,
-        transactional_id: str,
+        transactional_id: str | None,
         *,
         transaction_timeout_ms: int = TIMEOUT_MS,
         deadline_s: float = TIMEOUT_MS / 1000,

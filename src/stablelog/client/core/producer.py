@@ -1,4 +1,5 @@
-"""Transactional producer of complete record batches, which appends each batch exactly once despite failures.
+"""Producer of complete record batches, which appends each batch exactly once despite failures: in transactions, or as
+an idempotent producer without them.
 
 A batch keeps its sequence number when the producer sends it again. The broker remembers a producer's last five batches
 in each partition, and repeats its first response to a repeated batch. So the producer has at most five requests in
@@ -27,6 +28,7 @@ from stablelog.client.core.batch_queue import BatchQueue, Pending
 from stablelog.client.core.cluster import GRACE_S, Cluster
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.core.topic_ids import TopicIds
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
 from stablelog.client.topics import by_topic
 from stablelog.errors import RefusedError, UnavailableError
@@ -65,14 +67,15 @@ class _Leader:
 
 
 class Producer:
-    """A transactional producer of whole batches. It has one transaction at a time.
+    """A producer of whole batches. It has one transaction at a time, or none at all.
 
     Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
-    be aborted.
+    be aborted. Without transactions, the producer can only be closed then.
 
     Args:
         cluster: the brokers.
-        transactional_id: the transactional id. `begin` fences an earlier producer with the same id.
+        transactional_id: the transactional id. `begin` fences an earlier producer with the same id. None for an
+            idempotent producer without transactions, which has no `end`.
         transaction_timeout_ms: after this time the coordinator aborts an open transaction.
         deadline_s: how long batches are retried while none is acknowledged.
         on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
@@ -87,7 +90,7 @@ class Producer:
     def __init__(
         self,
         cluster: Cluster,
-        transactional_id: str,
+        transactional_id: str | None,
         *,
         transaction_timeout_ms: int = TIMEOUT_MS,
         deadline_s: float = TIMEOUT_MS / 1000,
@@ -95,6 +98,7 @@ class Producer:
     ) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
+        self._name = transactional_id or "an idempotent producer"  # for messages
         self._transaction_timeout_ms = transaction_timeout_ms
         self._deadline_s = deadline_s
         self._on_acknowledged = on_acknowledged
@@ -110,6 +114,7 @@ class Producer:
         # The base sequence number of the next batch of each partition.
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
+        self._topic_ids = TopicIds()
         self._index = 0
         self._progress_at = 0.0
 
@@ -123,27 +128,29 @@ class Producer:
     # --- begin and end ---
 
     def begin(self, *, deadline_s: float | None = None) -> Steps[None]:
-        """Get a producer id and epoch. This fences an earlier producer with the same transactional id, and aborts its
-        open transaction.
+        """Get a producer id and epoch. With a transactional id, this fences an earlier producer with the same id, and
+        aborts its open transaction.
 
         Args:
             deadline_s: replaces the cluster's deadline.
 
         Raises:
-            RefusedError: the coordinator refuses the transactional id or the timeout; the message says why.
-            UnavailableError: the coordinator does not respond within the deadline.
+            RefusedError: the broker refuses the transactional id, the timeout or the producer; the message says why.
+            UnavailableError: the broker does not respond within the deadline.
         """
-        answer = yield from self._cluster.retrying(
-            f"beginning {self._transactional_id}", self._ask_for_producer_id, deadline_s
-        )
+        what = f"beginning {self._name}"
+        answer = yield from self._cluster.retrying(what, self._ask_for_producer_id, deadline_s)
         self.close()
         self._reset()
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
     def _ask_for_producer_id(self) -> Steps[Any]:
-        coordinator = yield from self._coordinator()
+        if self._transactional_id is None:
+            connection = yield from self._cluster.any_connection()  # each broker gives ids of producers
+        else:
+            connection = yield from self._coordinator()
         timeout = timedelta(milliseconds=self._transaction_timeout_ms)
-        answer = yield from coordinator.ask_steps(
+        answer = yield from connection.ask_steps(
             InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout=timeout)
         )
         if answer.error_code is ErrorCode.invalid_transaction_timeout:
@@ -154,11 +161,12 @@ class Producer:
             )
         self._check(answer.error_code, "InitProducerId")
         if answer.producer_id < 0 or answer.producer_epoch < 0:
-            raise RetriableError(f"the response of {coordinator.address} has no producer id")
+            raise RetriableError(f"the response of {connection.address} has no producer id")
         return answer
 
     def _coordinator(self) -> Steps[Connection]:
         """Return the connection to the coordinator, and record which transaction version the coordinator supports."""
+        assert self._transactional_id is not None
         coordinator = yield from self._cluster.coordinator(self._transactional_id)
         level = coordinator.features.get("transaction.version", 0)
         self._is_tv2 = level >= 2 and coordinator.speaks(ApiKey.PRODUCE, TV2_PRODUCE)
@@ -182,6 +190,7 @@ class Producer:
             RefusedError: the transaction was not committed, because it was fenced or has timed out.
             UnavailableError: no response within the deadline; the transaction may or may not have ended.
         """
+        assert self._transactional_id is not None, "an idempotent producer has no transaction"
         assert not (commit and self._unacknowledged()), "flush before the commit"
         self.close()
         if self.has_begun:
@@ -246,7 +255,8 @@ class Producer:
         assert self.producer_id >= 0, "begin comes first"
         target = (topic, partition)
         sequence = self._sequences.get(target, 0)
-        count = stamp(batch, self.producer_id, self.producer_epoch, sequence, transactional=True)
+        is_transactional = self._transactional_id is not None
+        count = stamp(batch, self.producer_id, self.producer_epoch, sequence, transactional=is_transactional)
         self._sequences[target] = (sequence + count) & SEQUENCE_MAX
         if not self._unacknowledged():
             self._progress_at = yield NOW
@@ -297,12 +307,13 @@ class Producer:
         """
         if not self._queue:
             return
-        if not self._is_tv2:
-            yield from self._add_partitions()
+        if self._transactional_id is not None and not self._is_tv2:
+            yield from self._add_partitions(self._transactional_id)
         requests: dict[int, list[Pending]] = {}
         sizes: dict[int, int] = defaultdict(int)
         for pending in self._queue.oldest():
             leader_id = yield from self._cluster.leader(pending.topic, pending.partition)
+            self._topic_ids.check((yield from self._cluster.topic(pending.topic)))
             leader = self._leaders.get(leader_id)
             size = sizes[leader_id] + len(pending.batch)
             is_too_large = leader_id in requests and size > REQUEST_SIZE_MAX
@@ -340,15 +351,15 @@ class Producer:
         yield from leader.connection.send_steps(ApiKey.PRODUCE, leader.version, body, flexible=flexible)
         leader.requests.append(batches)
 
-    def _add_partitions(self) -> Steps[None]:
+    def _add_partitions(self, transactional_id: str) -> Steps[None]:
         """In TV1, before the first batch of a partition, add the partition to the transaction at the coordinator."""
         new = self._queue.targets - self._added
         if not new:
             return
-        coordinator = yield from self._cluster.coordinator(self._transactional_id)
+        coordinator = yield from self._cluster.coordinator(transactional_id)
         answer = yield from coordinator.ask_steps(
             AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self._transactional_id,
+                v3_and_below_transactional_id=transactional_id,
                 v3_and_below_producer_id=self.producer_id,
                 v3_and_below_producer_epoch=self.producer_epoch,
                 v3_and_below_topics=tuple(
@@ -426,6 +437,8 @@ class Producer:
     def _check(self, code: ErrorCode, what: str) -> None:
         if code is ErrorCode.none:
             return
+        if self._transactional_id is None:
+            raise refusal(code, f"{what}: {in_text(code)}")
         transaction = f"the transaction of {self._transactional_id!r}"
         if code in _ENDED:
             raise refusal(
@@ -460,14 +473,12 @@ class Producer:
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.are_retries_cancelled:
-            raise UnavailableError(
-                f"{self._transactional_id}: the call was cancelled: {failure}"
-            ) from failure
+            raise UnavailableError(f"{self._name}: the call was cancelled: {failure}") from failure
         now = yield NOW
         is_late = self._cluster.until is not None and now > self._cluster.until - GRACE_S
         if is_late or now - self._progress_at > self._deadline_s:
             raise UnavailableError(
-                f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
+                f"{self._name}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
             ) from failure
         yield Pause(BACKOFF_S)
         self._cluster.forget_metadata()  # request new metadata, because the leaders may have changed

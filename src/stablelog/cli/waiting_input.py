@@ -1,0 +1,65 @@
+"""Input of `stablelog produce` that may have to be waited for: a pipe or a terminal.
+
+The command reads its input in the thread that writes the records. Before this thread waits for more input, it has to
+send the records that it has read, because the next input may never come.
+"""
+
+import io
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from stablelog.cli.output import fail
+
+# Called before input is read. It gets a function that waits at most this many seconds for input, and returns whether
+# there is some.
+BeforeInput = Callable[[Callable[[float], bool]], None]
+
+
+class WaitingInput(io.RawIOBase):
+    """A file, a pipe or a terminal.
+
+    Args:
+        raw: the input, without a buffer.
+        before_input: called before each read.
+    """
+
+    def __init__(self, raw: io.RawIOBase, before_input: BeforeInput) -> None:
+        self._raw = raw
+        self._before_input = before_input
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read bytes into a buffer. Returns how many; 0 at the end."""
+        self._before_input(self._is_ready)
+        return self._raw.readinto(buffer)
+
+    def _is_ready(self, wait_s: float) -> bool:
+        return bool(select.select([self._raw], [], [], wait_s)[0])
+
+
+@contextmanager
+def open_input(file: Path | None, before_input: BeforeInput) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input if there is none.
+
+    Raises:
+        UnavailableError: the process has no standard input.
+        OSError: the file cannot be opened.
+    """
+    if file is None:
+        if sys.stdin is None:
+            fail("standard input cannot be read: it is closed")
+        raw = getattr(sys.stdin.buffer, "raw", None)
+        if raw is None or sys.platform == "win32":  # `select` takes only sockets there
+            yield sys.stdin.buffer
+        else:
+            yield io.BufferedReader(WaitingInput(raw, before_input))
+        return
+    with file.open("rb", buffering=0) as raw:
+        yield raw if sys.platform == "win32" else io.BufferedReader(WaitingInput(raw, before_input))
