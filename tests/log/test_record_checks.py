@@ -4,7 +4,7 @@ import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch import proof
+from stablelog.batch import compression, proof
 from stablelog.batch.header import HEADER, Codec, assemble, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import RecordsRefusedError, RefusedError
@@ -68,11 +68,16 @@ def test_a_batch_that_the_java_client_could_not_decompress_is_an_invalid_record(
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_records_that_decompress_to_too_much_are_too_large(codec, monkeypatch):
-    monkeypatch.setattr(record_checks, "SIZE_MAX", 1 << 20)
+    monkeypatch.setattr(compression, "SIZE_MAX", 1 << 20)
     refused = refusal(encode_batch([Record(0, NOW_MS, None, bytes(1 << 20))], codec=codec))
     assert refused.code == ErrorCode.message_too_large
     assert "decompress to more than 1048576 bytes" in str(refused)
     checked(encode_batch([Record(0, NOW_MS, None, bytes((1 << 20) - 100))], codec=codec))
+
+
+def test_records_that_are_not_compressed_have_no_limit_but_that_of_the_topic(monkeypatch):
+    monkeypatch.setattr(compression, "SIZE_MAX", 1 << 20)
+    checked(encode_batch([Record(0, NOW_MS, None, bytes(2 << 20))]))
 
 
 def test_a_header_that_hides_a_late_timestamp_is_not_believed():

@@ -6,7 +6,7 @@ and the CRC.
 Format: docs/formats.md, "Record batch", "Compression".
 """
 
-from stablelog.batch.compression import compress
+from stablelog.batch import compression
 from stablelog.batch.header import CODEC_MASK, BatchHeader, Codec, assemble
 
 
@@ -16,7 +16,10 @@ def recompress(header: BatchHeader, plain: bytes, codec: Codec) -> bytes:
     Args:
         header: the header of the batch.
         plain: the decompressed records of the batch.
-        codec: the codec of the result; `Codec.NONE` for records without compression.
+        codec: the codec of the result; `Codec.NONE` for records without compression. Records of more than SIZE_MAX bytes
+            are not compressed, because readers do not decompress so many.
     """
+    if len(plain) > compression.SIZE_MAX:
+        codec = Codec.NONE
     attributes = header.attributes & ~CODEC_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(codec, plain))
+    return assemble(header._replace(attributes=attributes), compression.compress(codec, plain))

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.compression import SIZE_MAX, check_framing, decompress
+from stablelog.batch.compression import check_framing, decompress
 from stablelog.batch.filtering import RawRecord, walk_decompressed
 from stablelog.batch.header import HEADER, BatchHeader, Codec
 from stablelog.batch.proof import NO_RECORD, prove_in_portions, time_deltas
@@ -52,7 +52,7 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
     """
     if header.codec is not Codec.NONE and header.size > SOON_PACKED_SIZE_MAX:
         return False
-    size_max = SIZE_MAX if header.codec is Codec.NONE else SOON_SIZE_MAX
+    size_max = None if header.codec is Codec.NONE else SOON_SIZE_MAX
     try:
         plain = _decompressed(header, batch, size_max)
     except DecompressedSizeError:
@@ -87,7 +87,7 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
         RefusedError: the records cannot be decompressed, or are too large then.
     """
     try:
-        return _decompressed(header, batch, SIZE_MAX)
+        return _decompressed(header, batch)
     except DecompressedSizeError as large:
         # With this error the Java producer divides the batch, and sends its parts.
         raise RefusedError(
@@ -98,7 +98,7 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
         raise _damaged(damaged) from damaged
 
 
-def _decompressed(header: BatchHeader, batch: Buffer, size_max: int) -> bytes:
+def _decompressed(header: BatchHeader, batch: Buffer, size_max: int | None = None) -> bytes:
     packed = memoryview(batch)[HEADER.size : header.size]
     check_framing(header.codec, packed)
     return decompress(header.codec, packed, size_max)

@@ -26,7 +26,7 @@ from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.long_poll import WAIT_MAX_S, wait_for_records
 from stablelog.client.core.partitions import fetch
 from stablelog.client.core.steps import NOW, Give, Pause, Steps
-from stablelog.errors import DataLossError, UnavailableError, UsageError
+from stablelog.errors import DamageError, DataLossError, UnavailableError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 from stablelog.wire.fetch import Fetched
@@ -217,14 +217,22 @@ class _Stream:
             )
 
     def _add(self, batches: Buffer) -> None:
-        """Add the records of batches that were fetched from `_fetched_end`."""
-        skips = self._skips_unreadable
-        for header, records in read_batches(self._target, batches, self._fetched_end, skips_unreadable=skips):
-            if records is None:
-                self._unreadable.append((header.base_offset, header.record_count))
-            else:
-                self._fetched.extend(record for record in records if record.offset >= self._fetched_end)
-            self._fetched_end = header.next_offset
+        """Add the records of batches that were fetched from `_fetched_end`. Batches before a damaged one are used first.
+
+        Raises:
+            DamageError: the first of these batches is damaged.
+        """
+        before, skips = self._fetched_end, self._skips_unreadable
+        try:
+            for header, records in read_batches(self._target, batches, before, skips_unreadable=skips):
+                if records is None:
+                    self._unreadable.append((header.base_offset, header.record_count))
+                else:
+                    self._fetched.extend(one for one in records if one.offset >= before)
+                self._fetched_end = header.next_offset
+        except DamageError:
+            if self._fetched_end == before:
+                raise
 
 
 class _Patience:
