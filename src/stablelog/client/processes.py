@@ -6,8 +6,10 @@ shared, such as an open transaction, compares `this_process()` with the one that
 """
 
 import os
+import threading
+from collections.abc import Iterator
 from typing import Final, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from stablelog.errors import UsageError
 
@@ -30,13 +32,54 @@ class Process:
         self.id = os.getpid()
 
 
-_watched: Final[WeakSet[Forked]] = WeakSet()
+PRUNE_MIN: Final = 64
+
+
+class Watched:
+    """Weak references to the objects that are to be told of a fork.
+
+    Their deaths call no function: Python drops an exception that a signal handler raises in one, such as
+    KeyboardInterrupt. The references to dead objects are removed when there are twice as many as after the last time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # reentrant, because a signal handler may begin a transaction
+        self._references: list[ref[Forked]] = []
+        self._count_max = PRUNE_MIN
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def __iter__(self) -> Iterator[Forked]:
+        for one in self._references:
+            forked = one()
+            if forked is not None:
+                yield forked
+
+    def add(self, forked: Forked) -> None:
+        """Tell this object of forks, as long as it exists."""
+        with self._lock:
+            self._references.append(ref(forked))
+            count = len(self._references)
+            if count > self._count_max:
+                # References that a signal handler adds meanwhile are behind these, and stay.
+                self._references[:count] = [one for one in self._references[:count] if one() is not None]
+                self._count_max = 2 * len(self._references) + PRUNE_MIN
+
+    def after_fork(self) -> None:
+        """Tell the objects, in the forked process."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        for forked in self:
+            forked.after_fork()
+
+
+watched: Final = Watched()
 _current = [Process()]
 
 
 def watch(forked: Forked) -> None:
     """Call `after_fork` of this object in each process that is forked from this one, as long as the object exists."""
-    _watched.add(forked)
+    watched.add(forked)
 
 
 def this_process() -> Process:
@@ -59,8 +102,7 @@ def check_process(owner: Process, what: str) -> None:
 
 def _after_fork() -> None:
     _current[0] = Process()
-    for forked in list(_watched):
-        forked.after_fork()
+    watched.after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -1,0 +1,38 @@
+"""Objects that are told of a fork are not kept alive, and their deaths run no code that could swallow a signal."""
+
+import gc
+import weakref
+
+from stablelog.client import processes
+from stablelog.client.cluster import Cluster
+
+
+class Forked:
+    def after_fork(self):
+        raise AssertionError("there is no fork")
+
+
+def test_the_dead_are_forgotten_without_a_call():
+    watched = processes.Watched()
+    kept = [Forked() for _ in range(10)]
+    for one in kept:
+        watched.add(one)
+    for _ in range(20 * processes.PRUNE_MIN):
+        watched.add(Forked())
+    gc.collect()
+    assert len(watched) <= 2 * len(kept) + 2 * processes.PRUNE_MIN
+    assert {id(one) for one in watched} == {id(one) for one in kept}
+    assert not any(weakref.getweakrefs(one)[0].__callback__ for one in kept)
+
+
+def test_a_cluster_is_told_of_a_fork_as_long_as_it_is_used():
+    told = []
+
+    class Told(Cluster):
+        def after_fork(self):
+            told.append(self)
+
+    cluster, _gone = Told("localhost:1"), Told("localhost:1")
+    del _gone
+    gc.collect()
+    assert [one for one in processes.watched if isinstance(one, Told)] == [cluster]
