@@ -13,6 +13,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.indexes.summary import Summary
+from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.manifest import (
     HEAD_KEY,
     Manifest,
@@ -54,6 +55,16 @@ def segment(number, *, stable=None, least=None, by_kafka=False, **changes):
 
 
 MANIFEST = Manifest("cluster", 0, (segment(0), segment(1, least=20), segment(2, by_kafka=True)))
+
+
+def test_the_latest_commit_sequence_of_a_copied_segment_is_that_of_the_segments_before_it_or_later():
+    """A commit index that was rebuilt without the earlier segments does not know their commits."""
+
+    def copied(number, latest_sequence):
+        return segment(number, commit=CommitFiles(-1, latest_sequence, -1, 0, 0, 0, 0))
+
+    manifest = Manifest("c", 0, ()).with_copied([copied(0, 7)]).with_copied([copied(1, -1), copied(2, 9)])
+    assert [one.commit.latest_sequence for one in manifest.segments] == [7, 7, 9]
 
 
 def test_a_manifest_is_read_as_it_was_written():
