@@ -9,6 +9,7 @@ from stablelog.batch.header import HEADER, write_crc
 from stablelog.client.core.cluster import Cluster as CoreCluster
 from stablelog.client.core.reading import Selection, read
 from stablelog.errors import DamageError
+from stablelog.testing.faulty_broker import FaultyBroker
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import create, write_undecodable
 
@@ -94,6 +95,23 @@ def test_a_byte_that_changes_on_the_disk_does_not_reach_the_program(face, cut):
             for one in client.read(topic, cut=cut, wait=0):
                 seen.append(one.records[0].value)  # noqa: PERF401 - the reader raises after some
         assert seen == [b"value-0"]
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_damage_that_the_broker_has_found_is_named_after_a_moment(face, count):
+    """A partition that is closed for a moment is no damage."""
+    with FaultyBroker() as broker, face.connect(broker.bootstrap, 600) as client:
+        topic = create(broker.bootstrap, partitions=1)
+        with client.transaction() as txn:
+            txn.write(topic, None, b"v")
+        broker.faults.fail("Fetch", "KAFKA_STORAGE_ERROR", count=count)
+        reader = client.read(topic, cut=True, wait=0)
+        if count == 1:
+            assert len(list(reader)) == 1
+            return
+        with pytest.raises(DamageError, match=rf"{topic}-0, offset \d+: the broker cannot read the records"):
+            list(reader)
+        assert broker.faults.requests()["Fetch"] < 20
 
 
 def test_records_that_no_client_can_decode_are_passed_by_an_option(face):

@@ -9,7 +9,7 @@ from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
 from stablelog.client.topics import Listed, epoch_request, offsets_request, read_offsets
-from stablelog.errors import OffsetOutOfRangeError
+from stablelog.errors import DamageError, OffsetOutOfRangeError
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
 
@@ -84,6 +84,7 @@ def fetch(
     isolation: str = "read_committed",
     *,
     wait_ms: int = 500,
+    disk_attempts: int | None = None,
 ) -> Steps[Fetched]:
     """Fetch whole record batches as they stand in the log, from the batch that contains `offset`.
 
@@ -95,15 +96,20 @@ def fetch(
         size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
         isolation: read_committed ends at the last stable offset and lists the aborted transactions.
         wait_ms: how long the broker may wait for a record if there is none.
+        disk_attempts: after how many responses that the broker cannot read its disk to raise DamageError; None repeats the
+            request until the deadline.
 
     Raises:
+        DamageError: the broker cannot read the records, because they are damaged or its disk fails.
         OffsetOutOfRangeError: the offset is not in the log.
         RefusedError: the partition does not exist.
         UnavailableError: no response within the deadline.
     """
     target = (topic, partition)
+    left = disk_attempts
 
     def attempt() -> Steps[Fetched]:
+        nonlocal left
         connection = yield from cluster.leader_connection(topic, partition)
         yield from send_fetch(connection, {target: offset}, size_max, isolation, wait_ms)
         response = yield from receive_fetch(connection)
@@ -118,6 +124,13 @@ def fetch(
             raise RetriableError(f"the response of {connection.address} does not contain {topic}-{partition}")
         if fetched.error is ErrorCode.offset_out_of_range:
             raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
+        if fetched.error is ErrorCode.kafka_storage_error and left is not None:
+            left -= 1
+            if left <= 0:
+                raise DamageError(
+                    f"{topic}-{partition}, offset {offset}: the broker cannot read the records: they are damaged, or its disk "
+                    "fails. The log of the broker names the file. Restore it"
+                )
         check(fetched.error, f"fetching {topic}-{partition} from {offset}")
         return fetched
 

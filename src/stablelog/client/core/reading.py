@@ -35,6 +35,7 @@ from stablelog.wire.guard import Buffer
 LISTED_MAX: Final = 200  # maximum of transactions in one DescribeCommits response
 FETCH_SIZE_MAX: Final = 1 << 20
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.002, 0.2
+DISK_ATTEMPTS: Final = 5  # a partition may be closed for a moment; these attempts take less than a second
 
 
 class ReadRecord(NamedTuple):
@@ -205,10 +206,13 @@ class _Stream:
         """Fetch the next batches of a transaction that ends at `end`.
 
         Raises:
+            DamageError: the broker cannot read the records, or the first batch of them is damaged.
             UnavailableError: the broker returns no records although the transaction is listed as readable.
         """
         before = self._fetched_end
-        fetched = yield from fetch(self._cluster, *self._target, before, FETCH_SIZE_MAX)
+        fetched = yield from fetch(
+            self._cluster, *self._target, before, FETCH_SIZE_MAX, disk_attempts=DISK_ATTEMPTS
+        )
         self._add(fetched.records)
         if self._fetched_end == before:
             raise UnavailableError(
