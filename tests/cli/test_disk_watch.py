@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import consume, disk_watch, librdkafka, produce, record_reader
+from stablelog.cli import consume, disk_watch, produce, record_reader
 from stablelog.errors import DiskError, UnavailableError
 from tests.full_disk import served
 from tests.waiting import until
@@ -146,10 +146,3 @@ def test_a_command_that_fails_does_not_wait_for_what_the_broker_says_of_its_disk
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "watch")
     answer.set()
     thread.join()
-
-
-def test_an_interrupt_inside_a_call_of_the_client_library_is_an_interrupt():
-    with pytest.raises(KeyboardInterrupt), librdkafka.interrupts():
-        raise SystemError("poll returned a result with an exception set") from KeyboardInterrupt()
-    with pytest.raises(SystemError), librdkafka.interrupts():
-        raise SystemError("another fault")

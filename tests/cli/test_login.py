@@ -1,7 +1,6 @@
 """Commands connect with TLS and log in, by a file, the environment or a profile; and tell no secret."""
 
 import json
-import time
 
 import pytest
 
@@ -9,7 +8,6 @@ from stablelog.cli import login
 from stablelog.client.core.security import security_of
 from stablelog.errors import UsageError
 from tests.client.transactions import create
-from tests.clients.logins import bearer
 from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
 
@@ -162,47 +160,6 @@ def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch):
 def test_the_mark_of_windows_at_the_beginning_of_a_file_is_no_part_of_a_name(tmp_path):
     (tmp_path / "c").write_bytes(b"\xef\xbb\xbfsecurity.protocol=SSL\r\n")
     assert login.read_security(tmp_path / "c", {}) == security_of({"security.protocol": "SSL"})
-
-
-def test_librdkafka_gets_its_own_names(tmp_path):
-    (tmp_path / "token").write_text(f"{SECRET}\n")
-    texts = {"ssl.keystore.key": "k", "ssl.keystore.certificate.chain": "c", "ssl.key.password": "p"}
-    login.use(security_of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "", **texts}))
-    try:
-        assert login.librdkafka_settings() == {
-            "security.protocol": "SSL",
-            "ssl.endpoint.identification.algorithm": "none",
-            "ssl.ca.location": "probe",
-            "ssl.key.pem": "k",
-            "ssl.certificate.pem": "c",
-            "ssl.key.password": "p",
-        }
-        url = (tmp_path / "token").as_uri()
-        sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
-        login.use(security_of({**sasl, "sasl.oauthbearer.token.endpoint.url": url}))
-        found = login.librdkafka_settings()
-        assert found["oauth_cb"]("")[0] == SECRET
-        assert SECRET not in repr(found)
-    finally:
-        login.use(None)
-    assert login.librdkafka_settings() == {}
-
-
-def test_librdkafka_is_told_when_its_token_ends(tmp_path):
-    """It asks for the next one before that. It says to nobody that a token is expired: the broker does."""
-    path = tmp_path / "token"
-    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
-    login.use(security_of({**sasl, "sasl.oauthbearer.token.endpoint.url": path.as_uri()}))
-    try:
-        callback = login.librdkafka_settings()["oauth_cb"]
-        now_s = time.time()
-        for text, seconds in ((bearer(lifetime_s=50), 50), (bearer(lifetime_s=-50), 300), (SECRET, 300)):
-            path.write_text(text)
-            token, expiry_s = callback("")
-            assert token == text
-            assert seconds - 2 < expiry_s - now_s < seconds + 30
-    finally:
-        login.use(None)
 
 
 def test_a_profile_with_settings_that_are_no_text_is_refused(tmp_path, monkeypatch):

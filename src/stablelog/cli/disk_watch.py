@@ -1,7 +1,7 @@
 """Messages of `stablelog produce` and `stablelog consume --group` while the broker refuses requests because its disk is
 full.
 
-With a full disk, the broker refuses writes and new group members with error codes that librdkafka retries without a
+With a full disk, the broker refuses writes and new group members with error codes that the client retries without a
 message. So after a time without progress, a thread asks the broker whether its disk is full, that is whether
 DescribeLogDirs reports 0 usable bytes. If so, the thread reports it on stderr.
 """

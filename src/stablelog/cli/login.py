@@ -6,20 +6,17 @@ itself. They are never words of the command line, which other users of the machi
 
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from stablelog.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from stablelog.client.core.security import Credentials, Security
+    from stablelog.client.core.security import Security
 
 ENVIRONMENT_PREFIX: Final = "STABLELOG_"
 SPARK_PREFIX: Final = "kafka."
-# After 0.8 of a token's lifetime librdkafka asks for the next one. This one is for tokens that do not tell theirs.
-TOKEN_LIFETIME_S: Final = 300.0
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = (
     " \t\f"  # what Java takes for white space: not the other characters of Unicode, which a password may have
@@ -146,54 +143,3 @@ def _unescaped(text: str) -> str:
         return _ESCAPED.get(match[2], match[2])
 
     return re.sub(r"\\(?:u([0-9A-Fa-f]{4})|(.))", one, text, flags=re.S)
-
-
-# -- librdkafka's names --------------------------------------------------------------------------------------------
-
-
-def librdkafka_settings() -> dict[str, Any]:
-    """Return the security settings of the command for confluent-kafka."""
-    given = _Login.given
-    if given is None:
-        return {}
-    settings: dict[str, Any] = {"security.protocol": given.protocol.value}
-    if given.tls is not None:
-        tls = given.tls
-        settings["ssl.endpoint.identification.algorithm"] = "https" if tls.checks_host else "none"
-        texts = {
-            "ssl.ca.location": tls.trust_path or ("" if tls.trust else "probe"),
-            "ssl.ca.pem": tls.trust,
-            "ssl.key.location": tls.key_path,
-            "ssl.certificate.location": tls.key_path,
-            "ssl.key.pem": tls.key,
-            "ssl.certificate.pem": tls.chain,
-            "ssl.key.password": tls.key_password,
-        }
-        settings |= {name: value for name, value in texts.items() if value}
-    if given.credentials is not None:
-        credentials = given.credentials
-        settings["sasl.mechanism"] = credentials.mechanism
-        if credentials.user:
-            settings |= {"sasl.username": credentials.user, "sasl.password": credentials.password}
-        else:
-            settings["oauth_cb"] = _Tokens(credentials)
-    return settings
-
-
-class _Tokens:
-    """Gets the tokens of librdkafka's logins; the form of confluent-kafka's callback."""
-
-    def __init__(self, credentials: "Credentials") -> None:
-        self._credentials = credentials
-
-    def __call__(self, _config: str) -> tuple[str, float]:
-        from stablelog.client.core.tokens import token_of
-        from stablelog.wire.sasl.oauthbearer import expiry_of
-
-        token = token_of(self._credentials, "the broker")
-        now_s = time.time()
-        expiry_s = expiry_of(token)
-        # librdkafka refuses an expired token itself, and says so to nobody: let the broker refuse it.
-        if expiry_s is None or expiry_s <= now_s:
-            expiry_s = now_s + TOKEN_LIFETIME_S
-        return token, expiry_s
