@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.cli import consume, disk_watch, partition_watch, record_reader
-from stablelog.cli.partition_watch import OPENING, PartitionWatch
+from stablelog.cli.leaders import OPENING
+from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.errors import DamageError, UnavailableError
 from tests.cli.test_cli import answer
 from tests.clients.drivers import unique

@@ -11,11 +11,12 @@ import typer
 from stablelog.cli.admin import chosen_partitions
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import Watch, disk_watch
+from stablelog.cli.leaders import without_leader
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.options import Partitions as PartitionNumbers
 from stablelog.cli.output import fail
-from stablelog.cli.partition_watch import PartitionWatch, without_leader
+from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
 from stablelog.cli.record_reader import Membership, Partitions, Reader
 from stablelog.client.admin import Admin

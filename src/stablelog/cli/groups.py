@@ -12,11 +12,11 @@ from stablelog.cli.admin import chosen_partitions, start_and_end
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.lag import visible_end
+from stablelog.cli.leaders import without_leader
 from stablelog.cli.login import security
 from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
-from stablelog.cli.partition_watch import without_leader
 from stablelog.cli.transactions import held_by, open_transactions
 from stablelog.client.admin import Admin
 from stablelog.client.cluster import Cluster

@@ -1,4 +1,4 @@
-"""Report of the partitions that cannot be read, for `stablelog consume` and for the commands that list partitions.
+"""Report of the partitions that `stablelog consume` cannot read.
 
 If a partition has no leader, or if the broker responds to a fetch with an error, the reader tries again. A thread finds
 out why, so that the command can say what it waits for.
@@ -12,43 +12,15 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
+from stablelog.cli.leaders import OFFLINE, without_leader
 from stablelog.cli.login import security
 from stablelog.client.cluster import EARLIEST, Cluster
-from stablelog.client.topics import Topic
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
 
-OFFLINE: Final = "offline: see the reason in the broker's log"
 DAMAGED: Final = "damaged"
-OPENING: Final = "without a leader: the broker is opening it"
 FETCHES_MAX: Final = 20  # maximum of fetches in one check of a partition for damage
 FETCH_SIZE: Final = 1 << 20
-
-
-def without_leader(known: Mapping[str, Topic], topics: Iterable[str]) -> dict[TopicPartition, str]:
-    """Return the partitions of these topics that have no leader, with the reason. Missing topics are left out.
-
-    Args:
-        known: the topics of the brokers' metadata.
-        topics: the names of topics.
-    """
-    return {
-        (name, index): OFFLINE if partition.is_offline else OPENING
-        for name in topics
-        for index, partition in (known[name].partitions.items() if name in known else ())
-        if partition.leader_id < 0
-    }
-
-
-def state_of(unavailable: str | None) -> str:
-    """Return the state of a partition in one word: online, offline or opening.
-
-    Args:
-        unavailable: the reason why the partition has no leader; None if it has one.
-    """
-    if unavailable is None:
-        return "online"
-    return "offline" if unavailable == OFFLINE else "opening"
 
 
 def leaderless(cluster: Cluster, topic: str) -> dict[TopicPartition, str]:

@@ -13,23 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stablelog.cli.pairs import pair
 from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX, READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
 from stablelog.json_text import parse_json
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-def pair(text: str) -> tuple[str, str]:
-    """Split `name=value`.
-
-    Raises:
-        UsageError: the text contains no `=`.
-    """
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise UsageError(f"{text!r} is not a setting: write name=value")
-    return name.strip(), value.strip()
 
 
 def read_properties(path: Path) -> dict[str, str]:

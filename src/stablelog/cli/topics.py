@@ -7,12 +7,11 @@ import typer
 
 from stablelog.cli.admin import chosen_partitions, known_topic, start_and_end
 from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.leaders import state_of, without_leader
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
 from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
-from stablelog.cli.partition_watch import state_of, without_leader
-from stablelog.cli.serve import pair
-from stablelog.cli.transactions import held_by, open_transactions
+from stablelog.cli.pairs import pair
 from stablelog.client.core.admin.configs import Source
 
 PARTITIONS_MAX = 100_000
@@ -75,6 +74,8 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
     stable offset.
     """
+    from stablelog.cli.transactions import held_by, open_transactions  # only here: the import takes long
+
     admin = broker.admin()
     topic = known_topic(admin, name)
     partitions = [(name, index) for index in sorted(topic.partitions)]

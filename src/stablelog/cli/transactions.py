@@ -9,9 +9,9 @@ import typer
 from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import say
+from stablelog.cli.leaders import without_leader
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
-from stablelog.cli.partition_watch import without_leader
 from stablelog.client.admin import Admin
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of

@@ -1,0 +1,15 @@
+"""Settings that users write as name=value."""
+
+from stablelog.errors import UsageError
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Split `name=value`.
+
+    Raises:
+        UsageError: the text contains no `=`.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"{text!r} is not a setting: write name=value")
+    return name.strip(), value.strip()
