@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import loads, produced_batches
+from bench import command_loads, loads, produced_batches
 from bench.bare_transactions import BareProducers
 from bench.commit_fetch import fetch_undecoded
 from bench.interleaved import NOW_MS, Shape, steps
@@ -170,6 +170,38 @@ class Writes:
         return ServerSession(
             server, {name: lambda name=name: producing(name) for name in self.rows}, directory
         )
+
+
+class Commands:
+    """The commands `produce` and `consume`, on a topic of one partition."""
+
+    rows: Mapping[str, Row] = {
+        "command-produce": Row("`stablelog produce` of 300,000 lines of 90 B", "300,000 records"),
+        "command-consume": Row("`stablelog consume` of 600,000 records of 90 B", "600,000 records"),
+    }
+
+    def prepare(self, side: Side, divisor: int) -> None:
+        """Nothing: a session begins with an empty directory."""
+
+    def open(self, side: Side, divisor: int) -> Session:
+        """A broker, and a command for each slice."""
+        server, directory = _on_empty_directory(side)
+        counts = {name: scaled(count, divisor) for name, count in command_loads.COUNTS.items()}
+        return _CommandSession(server, directory, command_loads.CommandRuns(side, server, directory, counts))
+
+
+class _CommandSession:
+    def __init__(self, server: Server, directory: Path, runs: command_loads.CommandRuns) -> None:
+        self._server = server
+        self._directory = directory
+        self._runs = runs
+
+    def measure(self, row: str) -> Cost:
+        return Cost(*self._runs.run(row), 1.0)
+
+    def close(self) -> None:
+        self._server.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class ProducedBatches:
@@ -427,6 +459,7 @@ def workloads() -> list[Workload]:
     reads = Reads()
     return [
         Writes(),
+        Commands(),
         ProducedBatches(),
         Transactions(),
         BareTransactions(),
