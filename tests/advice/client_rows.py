@@ -390,6 +390,23 @@ def read(order):
     return doing(work)
 
 
+def read_on(*, by_position=False, cut=False):
+    """Read a topic of several partitions separately, from a commit sequence or from a position."""
+
+    def work(user):
+        with stablelog.connect(user.bootstrap) as client:
+            topic = create(user.bootstrap)
+            for value in ("one", "two"):
+                with client.transaction() as txn:
+                    txn.write(topic, value=value, partition=0)
+            reader = client.read(topic, cut=cut, wait=0)
+            after = next(reader).commit_sequence
+            after = reader.position if by_position else after
+            return [one.records[0].value for one in client.read(topic, cut=cut, after=after, wait=0)]
+
+    return doing(work)
+
+
 def _in_doubt(user):
     """A commit whose response is lost."""
     broker = user.fixture("stablelog_faults")
@@ -440,6 +457,13 @@ TRANSACTIONS = [
         read("offset"),
         read("commit"),
         seen="two",
+    ),
+    row(
+        "has no single meaning for the",
+        read_on(),
+        read_on(by_position=True),
+        read_on(cut=True),
+        seen="[b'two']",
     ),
     row(
         "`stablelog topics create {name}` creates it",

@@ -93,18 +93,33 @@ class Asyncio:
         return _Transaction(self, self.run(begin()))
 
     def read(self, *args, **more):
-        return _rows(self, self.client.read(*args, **more))
+        return _Reader(self, self.client.read(*args, **more))
 
 
-def _rows(face, reader):
-    async def following():
-        return await anext(reader, None)
+class _Reader:
+    def __init__(self, face, reader):
+        self._face, self._reader = face, reader
 
-    try:
-        while (one := face.run(following())) is not None:
-            yield one
-    finally:
-        face.run(reader.aclose())
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        async def following():
+            return await anext(self._reader, None)
+
+        if (one := self._face.run(following())) is None:
+            raise StopIteration
+        return one
+
+    @property
+    def position(self):
+        return self._reader.position
+
+    def seek(self, after):
+        self._reader.seek(after)
+
+    def close(self):
+        self._face.run(self._reader.close())
 
 
 class _Transaction:

@@ -14,6 +14,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.frames import SIZE
+from stablelog.client.core.reader import Reader
 from stablelog.client.core.steps import Give, Now, Open, Pause, Receive, Send
 from stablelog.errors import UnavailableError
 from stablelog.types import SecurityProtocol
@@ -336,6 +337,24 @@ class ModelBroker:
             aborted=(),
             records=batches[:2],
         )
+
+
+def reading(cluster, selection):
+    """The steps of a reader up to its time limit. They give transactions."""
+    core = Reader(selection)
+    steps, answer, failure = core.steps(cluster), None, None
+    while True:
+        effect = steps.send(answer) if failure is None else steps.throw(failure)
+        answer = failure = None
+        if isinstance(effect, Give):
+            core.deliver(effect.item)
+            if effect.item.transaction is None:
+                return
+            effect = Give(effect.item.transaction)
+        try:
+            answer = yield effect
+        except Exception as error:
+            failure = error
 
 
 class ModelConnection(Connection):

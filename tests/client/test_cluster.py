@@ -85,8 +85,8 @@ def test_a_broker_that_knows_only_the_first_version_of_each_api_is_understood(
         target = (topic, 0)
         return (
             cluster.coordinator("id").address,
-            cluster.metadata([topic])[topic].partitions,
-            cluster.metadata()[topic].partitions,
+            cluster.metadata([topic])[topic].partitions[0].leader_id,
+            cluster.metadata()[topic].partitions[0].leader_id,
             cluster.log_directories([target]),
             cluster.list_offsets({target: EARLIEST})[target].offset,
             cluster.list_offsets({target: LATEST})[target].offset,

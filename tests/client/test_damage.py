@@ -7,10 +7,10 @@ import pytest
 import stablelog
 from stablelog.batch.header import HEADER, write_crc
 from stablelog.client.core.cluster import Cluster as CoreCluster
-from stablelog.client.core.reading import Selection, read
+from stablelog.client.core.reader import Selection
 from stablelog.errors import DamageError
 from stablelog.testing.faulty_broker import FaultyBroker
-from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
+from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell, reading
 from tests.client.transactions import create, write_undecodable
 
 
@@ -44,7 +44,7 @@ def given(change, *, is_cut=True, skips=False):
     broker.change(1, 1, change)
     selection = Selection((TOPIC,), is_cut, 0, 0.0, None, skips)
     try:
-        shell.run(read(CoreCluster(ADDRESS), selection))
+        shell.run(reading(CoreCluster(ADDRESS), selection))
     finally:
         assert shell.now == 0, "nothing is repeated"
     return [one for _, one in shell.given]

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from stablelog.client.core import long_poll
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S, WAIT_MAX_S, wait_for_records
-from stablelog.client.core.reading import PAUSE_MAX_S, Selection, read
+from stablelog.client.core.reader import Selection
+from stablelog.client.core.reading import PAUSE_MAX_S
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
-from tests.client.model_broker import ADDRESS, PARTITIONS, TOPIC, ModelBroker, ModelShell
+from tests.client.model_broker import ADDRESS, PARTITIONS, TOPIC, ModelBroker, ModelShell, reading
 from tests.client.test_aio import Gate, behind, run, until  # noqa: F401 - `run` is a fixture
 from tests.client.transactions import SILENCE_S, create, through
 from tests.scale import examples
@@ -25,7 +26,7 @@ by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
 
 
 def reader(cluster, *, cut, after=0, wait_s=WAIT_S):
-    return read(cluster, Selection((TOPIC,), cut, after, wait_s, None))
+    return reading(cluster, Selection((TOPIC,), cut, after, wait_s, None))
 
 
 def values(given):
@@ -211,12 +212,14 @@ def test_a_cancelled_reader_does_not_wait_for_the_end_of_its_long_poll(stablelog
 
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
-            reading = asyncio.create_task(anext(client.read(topic, cut=cut)))
+            following = client.read(topic, cut=cut)
+            reading = asyncio.create_task(anext(following))
             await until(gate.reached)
             reading.cancel()
             await asyncio.wait({reading}, timeout=SILENCE_S / 2)
             assert reading.cancelled()
             assert not gate.opened.is_set()
+            await following.close()
             assert len(client.clusters.idle) == 1
             gate.opened.set()
 

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.client.core import reader as reader_room
 from stablelog.client.core import reading
 from stablelog.client.core.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
@@ -80,7 +81,7 @@ def test_from_cut_to_cut_transactions_are_whole_while_they_are_written(client, t
 def test_each_partition_by_itself(client, topics, monkeypatch):
     monkeypatch.setattr(reading, "LISTED_MAX", 2)
     names = {write(client, topics, f"t{number}"): f"t{number}" for number in range(5)}
-    parts = list(client.read(topics, order="commit", wait=0))
+    parts = list(client.read(topics, order="commit", wait=0, cut=False))
     assert len(parts) == 5 * 4
     for partition in range(4):
         assert [part.commit_sequence for part in parts[partition::4]] == sorted(names)
@@ -122,7 +123,7 @@ def test_a_joint_commit_of_several_children_is_one_transaction(
         assert_whole(one, names)
     assert list(client.read(topics, cut=True, after=order[0], wait=0)) == whole[1:]
     assert list(client.read(topics, cut=True, after=order[1], wait=0)) == whole[2:]
-    parts = list(client.read(topics, wait=0))
+    parts = list(client.read(topics, wait=0, cut=False))
     for target in {record[:2] for record in whole[1].records}:
         mine = [part for part in parts if part.records[0][:2] == target]
         assert [part.commit_sequence for part in mine] == order
@@ -210,20 +211,26 @@ def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, t
     assert list(client.read(topic, cut=True, wait=0))
     write(client, [topic], "second")
     write(client, [topic], "third")
-    last = [one.records[0].offset for one in client.read(topic, wait=0) if one.records[0].partition == 0][-1]
+    last = [
+        one.records[0].offset
+        for one in client.read(topic, wait=0, cut=False)
+        if one.records[0].partition == 0
+    ][-1]
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topic, 0, last)])
     removed[next(iter(removed))].result(30)
     with pytest.raises(DataLossError, match=r"were removed|was removed"):
         next(reader)
-    assert [one.records[0].key for one in client.read(topic, wait=0)].count(b"third") == 2
+    assert [one.records[0].key for one in client.read(topic, wait=0, cut=False)].count(b"third") == 2
 
 
 def test_a_transaction_that_has_lost_a_part_in_one_topic_is_not_read_from_another(
     stablelog_broker, client, topics
 ):
     names = {write(client, topics, f"t{number}"): f"t{number}" for number in range(4)}
-    parts = [one.records[0] for one in client.read(topics[0], wait=0) if one.records[0].partition == 1]
+    parts = [
+        one.records[0] for one in client.read(topics[0], wait=0, cut=False) if one.records[0].partition == 1
+    ]
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topics[0], 1, parts[1].offset + 1)])
     removed[next(iter(removed))].result(30)
@@ -243,21 +250,22 @@ def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, 
         cut = yield from describe_cut(*args, **named)
         return dataclasses.replace(cut, torn={(topics[0], 0): sequence})
 
-    monkeypatch.setattr(reading, "describe_cut", torn)
+    monkeypatch.setattr(reader_room, "describe_cut", torn)
     with pytest.raises(DataLossError, match=f"up to commit sequence {sequence} were removed"):
         next(reader)
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
-def test_who_comes_back_is_told_of_what_was_removed_meanwhile(stablelog_broker, client, topics, cut):
+def test_who_comes_back_is_told_of_what_was_removed_meanwhile(stablelog_broker, client, topics):
     sequences = [write(client, topics, f"t{number}") for number in range(4)]
-    parts = [one.records[0] for one in client.read(topics[0], wait=0) if one.records[0].partition == 1]
+    parts = [
+        one.records[0] for one in client.read(topics[0], wait=0, cut=False) if one.records[0].partition == 1
+    ]
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topics[0], 1, parts[2].offset)])
     removed[next(iter(removed))].result(30)
     with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
-        next(client.read(topics, cut=cut, after=sequences[0], wait=0))
-    left = list(client.read(topics, cut=cut, after=sequences[1], wait=0))
+        next(client.read(topics, after=sequences[0], wait=0))
+    left = list(client.read(topics, after=sequences[1], wait=0))
     assert {one.commit_sequence for one in left} == set(sequences[2:])
 
 
@@ -269,7 +277,7 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
         cut = yield from describe_cut(*args, **named)
         return dataclasses.replace(cut, removed={(topics[0], 0): sequences[1]})
 
-    monkeypatch.setattr(reading, "describe_cut", gone)
+    monkeypatch.setattr(reader_room, "describe_cut", gone)
     with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
         next(client.read(topics, cut=True, after=sequences[0], wait=0))
     assert [one.commit_sequence for one in client.read(topics, cut=True, wait=0)] == sequences[2:]
@@ -279,7 +287,7 @@ def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog
     topic = topics[0]
     with client.transaction() as txn:
         txn.write(topic, "k", "first", partition=0)
-    reader = client.read(topic, wait=60)
+    reader = client.read(topic, wait=60, cut=False)
     next(reader)
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     with client.transaction() as txn:

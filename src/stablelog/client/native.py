@@ -5,8 +5,7 @@ reader has its own connections, so threads can use different ones at the same ti
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from stablelog.batch.header import Codec
 from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.core import reading
-from stablelog.client.core.reading import CommittedTransaction, Selection
+from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
 from stablelog.client.deadlines import Deadlines
-from stablelog.client.processes import check_process, this_process
+from stablelog.client.reader import Reader
+from stablelog.client.readers import select
 from stablelog.client.transaction import Transaction
-from stablelog.client.writers import TIMEOUT_S, Writers, select
+from stablelog.client.writers import TIMEOUT_S, Writers
 
 if TYPE_CHECKING:
     from stablelog.client.admin import Admin
@@ -87,12 +86,12 @@ class Client:
         topics: str | Iterable[str],
         *,
         order: Literal["commit"] = "commit",
-        cut: bool = False,
-        after: int | None = 0,
+        cut: bool = True,
+        after: ReadPosition | str | int | None = 0,
         wait: float | None = None,
         group: str | None = None,
         skip_unreadable: bool = False,
-    ) -> Iterator[CommittedTransaction]:
+    ) -> Reader:
         """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
 
         Args:
@@ -100,26 +99,29 @@ class Client:
             order: only "commit" is valid, because in no other order are transactions whole.
             cut: whether to return each transaction once, with its records of all partitions of all topics, in the order
                 of the commits. Otherwise each partition is read separately, round-robin.
-            after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
-                for the oldest transaction that is left, None for new commits only.
-            wait: seconds to wait for another transaction before the reader ends; None for no limit.
+            after: where to begin: the `position` of a reader or its text, to go on after the last transaction that the
+                program has got; or a commit sequence, with cuts or with one partition; or 0 for the oldest transaction
+                that is left, or None for new commits only.
+            wait: seconds to wait for another transaction before the iteration ends; None for no limit.
             group: the transaction group of the topics; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
                 `unreadable_count` of a transaction says how many are left out.
 
         Returns:
-            A generator. After an exception, call `read` again with the commit sequence of the last transaction
-            received.
+            An iterator, which has a `position`. It sends no request before the program asks for the first transaction,
+            and raises most of these errors then.
 
         Raises:
-            UsageError: another order, no topic, or an invalid group name.
+            UsageError: another order, no topic, an invalid group name, or an `after` that is not valid.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
-            DataLossError: transactions were removed before they were read.
+            DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
+                a broker that was restored since from a copy without its records.
             DamageError: bytes have changed since they were written, or records cannot be decoded. The message names the
                 partition and the offset.
             UnavailableError: no response within the deadline.
         """
-        return self._read(
+        return Reader(
+            self.clusters,
             select(
                 topics,
                 order,
@@ -128,22 +130,8 @@ class Client:
                 wait_s=wait,
                 group=group,
                 skips_unreadable=skip_unreadable,
-            )
+            ),
         )
-
-    def _read(self, selection: Selection) -> Iterator[CommittedTransaction]:
-        process = this_process()
-        cluster = self.clusters.lend()
-        try:
-            with closing(reading.read(cluster.core, selection)) as steps:
-                while True:
-                    check_process(process, "this reader")
-                    ended, transaction = cluster.advance(steps)
-                    if ended:
-                        return
-                    yield transaction
-        finally:
-            self.clusters.give_back(cluster)
 
 
 def connect(

@@ -30,10 +30,12 @@ class Partition:
     Attributes:
         leader_id: the leader's node id; -1 if there is none.
         is_offline: whether it has no leader and one of its replicas is offline.
+        leader_epoch: its leader epoch; -1 if the broker does not send it.
     """
 
     leader_id: int
     is_offline: bool
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
             raise RetriableError(f"topic {topic.name!r} has no leader yet")
         check(topic.error_code, f"topic {topic.name!r}")
         partitions = {
-            p.partition_index: Partition(p.leader_id, p.leader_id < 0 and bool(p.offline_replicas))
+            p.partition_index: Partition(
+                p.leader_id, p.leader_id < 0 and bool(p.offline_replicas), p.leader_epoch
+            )
             for p in sorted(topic.partitions, key=lambda p: p.partition_index)
         }
         found[topic.name] = Topic(topic.name, topic.topic_id, partitions, topic.is_internal)
@@ -128,12 +132,20 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
     )
 
 
-def epoch_request(topic: str, partition: int, leader_epoch: int) -> Any:
-    """Build the OffsetForLeaderEpoch request for one leader epoch of a partition."""
-    asked = OffsetForLeaderPartition(partition=partition, leader_epoch=leader_epoch)
+def epoch_request(leader_epochs: Mapping[TopicPartition, int]) -> Any:
+    """Build the OffsetForLeaderEpoch request for one leader epoch of each of these partitions of one leader."""
     return OffsetForLeaderEpochRequest(
         replica_id=-1,
-        topics=(OffsetForLeaderTopic(topic=topic, partitions=(asked,)),),
+        topics=tuple(
+            OffsetForLeaderTopic(
+                topic=topic,
+                partitions=tuple(
+                    OffsetForLeaderPartition(partition=index, leader_epoch=leader_epochs[topic, index])
+                    for index in indexes
+                ),
+            )
+            for topic, indexes in by_topic(leader_epochs).items()
+        ),
     )
 
 

@@ -1,12 +1,12 @@
 """What the transactions and the readers of one client share: clusters (connections), and keys of joint commits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Generic
 
 from stablelog.batch.header import Codec
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core.outcomes import Outcome
-from stablelog.client.core.reading import Selection, check_group
+from stablelog.client.core.reader import check_group
 from stablelog.client.core.writing import Writing
 from stablelog.client.keys import WriterKeys
 from stablelog.errors import UsageError
@@ -69,26 +69,3 @@ class Writers(Generic[ClusterT]):
             release=release,
         )
         return cluster, writing
-
-
-def select(
-    topics: str | Iterable[str],
-    order: str,
-    *,
-    cut: bool,
-    after: int | None,
-    wait_s: float | None,
-    group: str | None,
-    skips_unreadable: bool = False,
-) -> Selection:
-    """Check the arguments of `Client.read`.
-
-    Raises:
-        UsageError: another order than "commit", no topic, or an invalid group name.
-    """
-    if order != "commit":
-        raise UsageError(
-            f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
-        )
-    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    return Selection(names, cut, after, wait_s, group, skips_unreadable)

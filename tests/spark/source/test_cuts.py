@@ -149,7 +149,7 @@ def test_columns_of_commits(stablelog_broker, topics):
     with stablelog.connect(stablelog_broker.bootstrap) as client:
         read, left = [], sum(writers.committed.values())
         for part in client.read(
-            topics, wait=60
+            topics, cut=False, wait=60
         ):  # the last one becomes visible a flush after it is committed
             read.append(part)
             left -= len(part.records)

@@ -55,6 +55,7 @@ class Cluster:
         bootstrap: as given.
         deadline_s: as given.
         security: as given.
+        cluster_id: the id that the last metadata has named; None before.
         are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
         waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
 
@@ -94,6 +95,7 @@ class Cluster:
         self._topics: dict[str, Topic] = {}
         self._coordinators: dict[tuple[int, str], int] = {}  # (kind, key) -> node id
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
+        self.cluster_id: str | None = None
         self.are_retries_cancelled = False
         self.waiting_on: list[Connection] = []
 
@@ -109,6 +111,7 @@ class Cluster:
         process.
         """
         self._connections, self._idle, self.waiting_on, self.until = {}, {}, [], None
+        self.forget_metadata()
         self.allow_retries()
 
     # --- time ---
@@ -248,6 +251,8 @@ class Cluster:
     def _connection(self, address: str) -> Steps[Connection]:
         known = self._connections.get(address)
         if known is None or known.is_closed:
+            if known is not None:
+                self._topics.clear()  # the broker may have started again, with another leader epoch
             try:
                 known = self._connections[address] = yield Open(address)
                 assert known is not None
@@ -315,6 +320,7 @@ class Cluster:
         connection = yield from self.any_connection()
         response = yield from connection.ask_steps(metadata_request(names))
         check(response.error_code, "asking for metadata")
+        self.cluster_id = response.cluster_id
         self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
         self._sole_node_id = next(iter(self._nodes)) if len(self._nodes) == 1 else None
         found = read_topics(response, self.bootstrap)
@@ -366,6 +372,19 @@ class Cluster:
         if leader_id < 0:
             raise RetriableError(f"{topic}-{partition} has no leader")
         return leader_id
+
+    def leader_epoch(self, topic: str, partition: int) -> Steps[int]:
+        """Return a partition's leader epoch: that of the broker that has sent the last response, or a later one; -1 if
+        the broker does not tell it.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: no broker responds.
+        """
+        if topic not in self._topics:
+            yield from self.metadata((topic,))
+        found = self._topics[topic].partitions.get(partition)
+        return -1 if found is None else found.leader_epoch
 
     def leader_connection(self, topic: str, partition: int) -> Steps[Connection]:
         """Return the connection to a partition's leader. Call this inside an attempt of `retrying`.

@@ -53,26 +53,51 @@ def list_offsets(
     return (yield from cluster.retrying("listing offsets", attempt))
 
 
+def epoch_ends(
+    cluster: Cluster, leader_epochs: Mapping[TopicPartition, int]
+) -> Steps[dict[TopicPartition, tuple[int, int] | None]]:
+    """Return for each partition the greatest leader epoch that is not above an epoch, and the offset at which it ends;
+    None if the partition has no epoch as great. If each of its epochs is above, the result is the given epoch and the
+    offset at which the first one begins.
+
+    Args:
+        cluster: the brokers.
+        leader_epochs: the leader epoch of each partition.
+
+    Raises:
+        RefusedError: a partition does not exist.
+        UnavailableError: no response within the deadline.
+    """
+    ends: dict[TopicPartition, tuple[int, int] | None] = {}
+
+    def attempt() -> Steps[None]:
+        left = [target for target in leader_epochs if target not in ends]
+        for leader_id, targets in (yield from cluster.by_leader(left)).items():
+            connection = yield from cluster.connection_to(leader_id)
+            request = epoch_request({target: leader_epochs[target] for target in targets})
+            response = yield from connection.ask_steps(request)
+            for topic in response.topics:
+                for found in topic.partitions:
+                    check(found.error_code, f"the leader epochs of {topic.topic}-{found.partition}")
+                    is_known = found.end_offset >= 0
+                    ends[topic.topic, int(found.partition)] = (
+                        (int(found.leader_epoch), int(found.end_offset)) if is_known else None
+                    )
+
+    yield from cluster.retrying("asking for leader epochs", attempt)
+    return ends
+
+
 def epoch_end(
     cluster: Cluster, topic: str, partition: int, leader_epoch: int
 ) -> Steps[tuple[int, int] | None]:
-    """Return the greatest leader epoch of a partition that is not above an epoch, and the offset at which it ends; None
-    if the partition has no epoch as great. If each of its epochs is above, return the given epoch and the offset at
-    which the first one begins.
+    """Return the result of `epoch_ends` for one partition.
 
     Raises:
         RefusedError: the partition does not exist.
         UnavailableError: no response within the deadline.
     """
-
-    def attempt() -> Steps[tuple[int, int] | None]:
-        connection = yield from cluster.leader_connection(topic, partition)
-        response = yield from connection.ask_steps(epoch_request(topic, partition, leader_epoch))
-        found = response.topics[0].partitions[0]
-        check(found.error_code, f"the leader epochs of {topic}-{partition}")
-        return (int(found.leader_epoch), int(found.end_offset)) if found.end_offset >= 0 else None
-
-    return (yield from cluster.retrying(f"asking for the leader epochs of {topic}-{partition}", attempt))
+    return (yield from epoch_ends(cluster, {(topic, partition): leader_epoch}))[topic, partition]
 
 
 def fetch(

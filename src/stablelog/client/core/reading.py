@@ -1,9 +1,7 @@
-"""Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
-together.
+"""Streams of the transactions of one partition each, of which `core.reader` makes a reader.
 
-DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. The
-reader holds in memory one whole transaction of each partition, and those records of the next transactions that the same
-fetch returned. Its steps give each transaction to the caller.
+DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. A
+stream holds in memory one whole transaction, and those records of the next transactions that the same fetch returned.
 
 A reader that has read everything waits in a long poll: a fetch of all its partitions that the broker answers when one
 of them has a new record. So a commit wakes the reader, and an idle reader sends a request or two in a second. The
@@ -12,9 +10,9 @@ records of this fetch are kept: they are the ones that the reader needs next.
 
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -22,13 +20,12 @@ from stablelog.batch.records import Header, Record
 from stablelog.client.core.batches import read_batches
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit, describe_commits
-from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.long_poll import WAIT_MAX_S, wait_for_records
 from stablelog.client.core.partitions import fetch
+from stablelog.client.core.read_position import Mark
 from stablelog.client.core.steps import NOW, Give, Pause, Steps
-from stablelog.errors import DamageError, DataLossError, UnavailableError, UsageError
+from stablelog.errors import DamageError, DataLossError, UnavailableError
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 from stablelog.wire.fetch import Fetched
 from stablelog.wire.guard import Buffer
 
@@ -67,11 +64,28 @@ class CommittedTransaction:
     unreadable_count: int = 0
 
 
-class _Stream:
-    """Reader of the transactions of one partition that have a greater commit sequence than `after`."""
+class Stream:
+    """Reader of the transactions of one partition from a mark on.
+
+    Args:
+        cluster: the brokers.
+        target: the partition.
+        mark: where to begin.
+        topic_id: the id of the topic; None if it is unknown.
+        skips_unreadable: whether records that cannot be decoded are left out.
+
+    Attributes:
+        unreadable_count: how many records the transaction that was taken last lacks.
+    """
 
     def __init__(
-        self, cluster: Cluster, target: TopicPartition, after: int, *, skips_unreadable: bool = False
+        self,
+        cluster: Cluster,
+        target: TopicPartition,
+        mark: Mark,
+        topic_id: uuid.UUID | None,
+        *,
+        skips_unreadable: bool = False,
     ) -> None:
         self._cluster = cluster
         self._skips_unreadable = skips_unreadable
@@ -79,10 +93,11 @@ class _Stream:
         self._unreadable: deque[tuple[int, int]] = deque()
         self.unreadable_count = 0  # how many the transaction that was taken last lacks
         self._target = target
-        self._after = after
-        self._topic_id: uuid.UUID | None = None  # None before the first request
-        # All transactions that end before this position were requested; -1 before the first request.
-        self._position = -1
+        self._after = mark.commit_sequence
+        self._leader_epoch = mark.leader_epoch
+        self._topic_id = topic_id
+        # All transactions that end before this position were requested; UNKNOWN before the first request.
+        self._position = mark.offset
         self._listed: deque[Commit] = deque()
         self._list_is_full = False  # the last response had `LISTED_MAX` transactions, so more may follow
         self._is_at_end = False  # nothing follows `_position`, as far as the reader knows
@@ -101,6 +116,12 @@ class _Stream:
         known, or if some were not taken.
         """
         return self._position if self._is_at_end and not self._listed else None
+
+    @property
+    def mark(self) -> Mark:
+        """Up to where the stream was read: all transactions before this mark were taken, and none after it."""
+        offset = self._listed[0].start_offset if self._listed else self._position
+        return Mark(offset, self._after, self._leader_epoch)
 
     def expect_records_from(self, position: int) -> None:
         """Drop the records that were fetched: the caller fetches from `position`. All transactions before `position`
@@ -152,6 +173,12 @@ class _Stream:
                 f"topic was read up to {self._position}"
             )
         self._topic_id = found.topic_id
+        self._leader_epoch = yield from self._cluster.leader_epoch(*self._target)
+        if self._position > found.end_offset:
+            raise DataLossError(
+                f"{self._target[0]}-{self._target[1]} ends at {found.end_offset} and was read up to {self._position}: the "
+                "records between are gone"
+            )
         if 0 <= self._position < found.start_offset:
             raise DataLossError(
                 f"{self._target[0]}-{self._target[1]} begins at {found.start_offset} and was read up to "
@@ -239,10 +266,15 @@ class _Stream:
                 raise
 
 
-class _Patience:
-    """The waits of a reader that has read all transactions. It ends after `wait_s` seconds without one."""
+class Patience:
+    """The waits of a reader that has read all transactions.
 
-    def __init__(self, cluster: Cluster, wait_s: float | None) -> None:
+    Args:
+        cluster: the brokers.
+        wait_s: returns for how many seconds the present call waits for a transaction; None for no limit.
+    """
+
+    def __init__(self, cluster: Cluster, wait_s: Callable[[], float | None]) -> None:
         self._cluster = cluster
         self._wait_s = wait_s
         # When the wait for the next transaction has begun; None if there was no wait since the last one. The clock is
@@ -252,13 +284,13 @@ class _Patience:
         self._woken_at: Mapping[TopicPartition, int] | None = None
         self._pause_s = PAUSE_FIRST_S
 
-    def give(self, transaction: CommittedTransaction) -> Steps[None]:
-        """Give a transaction to the caller. The wait for the next one begins with the next call of `wait`."""
-        yield Give(transaction)
+    def give(self, item: Any) -> Steps[None]:
+        """Give an item to the caller. The wait for the next one begins with the next call of `wait`."""
+        yield Give(item)
         self._pause_s, self._waited_from, self._woken_at = PAUSE_FIRST_S, None, None
 
     def wait(
-        self, streams: Mapping[TopicPartition, _Stream], positions: Mapping[TopicPartition, int]
+        self, streams: Mapping[TopicPartition, Stream], positions: Mapping[TopicPartition, int]
     ) -> Steps[bool]:
         """Wait until one of the partitions may have another transaction. The streams note what has changed.
 
@@ -277,11 +309,12 @@ class _Patience:
             UnavailableError: the call was cancelled.
         """
         left_s = WAIT_MAX_S
-        if self._wait_s is not None:
+        wait_s = self._wait_s()
+        if wait_s is not None:
             now = yield NOW
             if self._waited_from is None:
                 self._waited_from = now
-            left_s = self._waited_from + self._wait_s - now
+            left_s = self._waited_from + wait_s - now
         if left_s <= 0:
             return False
         if positions == self._woken_at:
@@ -292,14 +325,14 @@ class _Patience:
                 streams[target].note_change(None)
         else:
             self._pause_s = PAUSE_FIRST_S
-            is_woken = yield from _look(self._cluster, streams, positions, left_s)
+            is_woken = yield from look(self._cluster, streams, positions, left_s)
             self._woken_at = positions if is_woken else None
         return True
 
 
-def _look(
+def look(
     cluster: Cluster,
-    streams: Mapping[TopicPartition, _Stream],
+    streams: Mapping[TopicPartition, Stream],
     positions: Mapping[TopicPartition, int],
     wait_s: float = 0,
 ) -> Steps[bool]:
@@ -312,179 +345,3 @@ def _look(
     for target, fetched in changed.items():
         streams[target].note_change(fetched)
     return bool(changed)
-
-
-def read_partitions(cluster: Cluster, selection: "Selection", after: int) -> Steps[None]:
-    """Give the transactions of each partition in the order of their commits, round-robin over the partitions.
-
-    Args:
-        cluster: the brokers.
-        selection: commit-ordered topics; only the partitions that exist now are read.
-        after: the commit sequence after which to begin.
-
-    Raises:
-        DamageError: a batch was changed since it was written, or its records cannot be decoded.
-        RefusedError: a topic does not exist or is not commit-ordered.
-        DataLossError: transactions were removed before they were read.
-        UnavailableError: no response within the deadline.
-    """
-    topics, skips = selection.topics, selection.skips_unreadable
-    patience = _Patience(cluster, selection.wait_s)
-    found = yield from cluster.metadata(topics)
-    if after > 0:
-        for topic in topics:  # one request for each topic, because their transaction groups may differ
-            _check_nothing_removed((yield from describe_cut(cluster, (topic,))), after)
-    targets = [(topic, partition) for topic in topics for partition in found[topic].partitions]
-    streams = {target: _Stream(cluster, target, after, skips_unreadable=skips) for target in targets}
-    is_checked = False  # each partition was asked once more after the last wait had ended
-    while True:
-        for stream in streams.values():
-            yield from stream.peek()
-        ready = [stream for stream in streams.values() if stream.is_listed]
-        while ready and all(stream.is_listed for stream in ready):
-            for stream in ready:
-                commit = yield from stream.peek()
-                assert commit is not None
-                records = tuple((yield from stream.take()))
-                yield from patience.give(
-                    CommittedTransaction(
-                        commit.commit_sequence, commit.time_ms, records, stream.unreadable_count
-                    )
-                )
-        ends = {target: stream.end for target, stream in streams.items()}
-        ended = {target: end for target, end in ends.items() if end is not None}
-        if ready:
-            is_checked = False
-            if ended:  # one request for all partitions that were read to their end, while others have more
-                yield from _look(cluster, streams, ended)
-        elif not (yield from patience.wait(streams, ended)):
-            if is_checked:
-                return
-            # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
-            is_checked = True
-            for stream in streams.values():
-                stream.note_change(None)
-
-
-def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Check before the first read that retention has removed no transaction after a commit sequence.
-
-    Raises:
-        DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
-            deleted segments, it reports the commit sequence before the first remaining transaction.
-    """
-    whole_after = min(cut.whole_after(), cut.commit_sequence)
-    if whole_after > after:
-        raise DataLossError(
-            f"records of transactions after commit sequence {after} may have been removed: all transactions after "
-            f"{whole_after} are whole"
-        )
-
-
-def read_cuts(cluster: Cluster, selection: "Selection", after: int) -> Steps[None]:
-    """Give whole transactions, each with its records of all partitions, in the order of their commits.
-
-    Args:
-        cluster: the brokers.
-        selection: commit-ordered topics of one transaction group; partitions that are added later are read, too.
-        after: the commit sequence after which to begin.
-
-    Raises:
-        DamageError: a batch was changed since it was written, or its records cannot be decoded.
-        RefusedError: a topic does not exist, is not commit-ordered or is in another group.
-        DataLossError: transactions were removed before they were read.
-        UnavailableError: no response within the deadline.
-    """
-    topics, skips = selection.topics, selection.skips_unreadable
-    patience = _Patience(cluster, selection.wait_s)
-    streams: dict[TopicPartition, _Stream] = {}
-    while True:
-        cut = yield from describe_cut(cluster, topics, group=selection.group)
-        if not streams:
-            if after == 0:
-                after = cut.whole_after()  # skip transactions that have lost records in some partition
-            _check_nothing_removed(cut, after)
-        elif max(cut.torn.values(), default=-1) > after:
-            raise DataLossError(
-                f"records of transactions up to commit sequence {max(cut.torn.values())} were removed, and the reader has "
-                f"read up to {after}"
-            )
-        added = cut.offsets.keys() - streams.keys()
-        if added:
-            cluster.forget_metadata()  # request new metadata: the cached metadata may lack the new partitions
-            made = {target: _Stream(cluster, target, after, skips_unreadable=skips) for target in added}
-            streams |= made
-        if cut.commit_sequence > after:
-            while (transaction := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
-                yield from patience.give(transaction)
-            after = cut.commit_sequence
-        elif not (yield from patience.wait(streams, cut.offsets)):
-            return
-
-
-def _next_up_to(
-    streams: dict[TopicPartition, _Stream], commit_sequence: int
-) -> Steps[CommittedTransaction | None]:
-    """Return the next transaction of all partitions up to this commit sequence; None if there is none left. Each stream
-    has the transactions of one partition in the order of their commits.
-    """
-    nexts: list[tuple[Commit, _Stream]] = []
-    for target in sorted(streams):
-        commit = yield from streams[target].peek(commit_sequence)
-        if commit is not None:
-            nexts.append((commit, streams[target]))
-    if not nexts:
-        return None
-    least = min(commit.commit_sequence for commit, _ in nexts)
-    parts = [(commit, stream) for commit, stream in nexts if commit.commit_sequence == least]
-    records: list[ReadRecord] = []
-    for _, stream in parts:
-        records += yield from stream.take()
-    return CommittedTransaction(
-        least,
-        max(commit.time_ms for commit, _ in parts),
-        tuple(records),
-        sum(stream.unreadable_count for _, stream in parts),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a reader reads. The fields are the arguments of `Client.read`, checked.
-
-    Raises:
-        UsageError: no topic, or an invalid group name.
-    """
-
-    topics: tuple[str, ...]
-    is_cut: bool
-    after: int | None
-    wait_s: float | None
-    group: str | None
-    skips_unreadable: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise UsageError("there is no topic to read: name one or several")
-        check_group(self.group)
-
-
-def read(cluster: Cluster, selection: Selection) -> Steps[None]:
-    """Give the transactions of a selection. The errors are those of `read_partitions` and `read_cuts`."""
-    topics, after, group = selection.topics, selection.after, selection.group
-    if after is None or (group is not None and not selection.is_cut):
-        # `describe_cut` raises RefusedError if a topic belongs to another transaction group.
-        cut = yield from describe_cut(cluster, topics, group=group)
-        after = cut.commit_sequence if after is None else after
-    if selection.is_cut:
-        yield from read_cuts(cluster, selection, after)
-    else:
-        yield from read_partitions(cluster, selection, after)
-
-
-def check_group(group: str | None) -> None:
-    """Raise UsageError if no transaction group can have this name. None stands for the group of the topics."""
-    if group is not None and not is_group_name(group):
-        raise UsageError(
-            f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
-        )

@@ -1,0 +1,65 @@
+"""A reader of whole transactions of the asyncio client."""
+
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self
+
+from stablelog.client.aio.cancelling import to_the_end
+from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core.reader import Selection
+from stablelog.client.core.reading import CommittedTransaction
+from stablelog.client.readers import BaseReader
+
+
+class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction]):
+    """An asynchronous iterator of whole transactions. `AsyncClient.read` makes it; one task at a time uses it.
+
+    The iteration ends when no transaction comes within the reader's time limit. The reader then lives on: another
+    iteration goes on. After an error or a cancellation, the next call goes on from the position, too. `close`, or the
+    end of an `async with` block, gives the connections back to the client.
+
+    Args:
+        clusters: the pool of the client.
+        selection: what to read.
+        check_loop: raises UsageError in an event loop that is not that of the client.
+    """
+
+    def __init__(
+        self, clusters: ClusterPool[AsyncCluster], selection: Selection, check_loop: Callable[[], None]
+    ) -> None:
+        super().__init__(clusters, selection)
+        self._check_loop = check_loop
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> CommittedTransaction:
+        self._check_loop()
+        if not self._given and not await self._read():
+            raise StopAsyncIteration
+        return self._hand_over()
+
+    async def close(self) -> None:
+        """Give the connections back to the client. The position remains."""
+        self._end()
+
+    aclose = close  # the name that `contextlib.aclosing` calls
+
+    async def _read(self) -> bool:
+        """Read one more transaction. Return False if there was none within the time limit."""
+        cluster, steps = self._begun()
+        try:
+            _, given = await to_the_end(cluster.advance(steps), cluster.cancel)
+        except BaseException:
+            self._begin_again()
+            raise
+        return self._take(given)

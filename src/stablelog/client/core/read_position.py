@@ -1,0 +1,200 @@
+"""The position of a reader: what it has handed to its program, and so where a later reader goes on.
+
+A position has for each partition an offset in commit order: all transactions before it were handed over. One number
+cannot stand for several partitions, unless all of them were read up to the same commit. The position of a reader of
+cuts has that commit's sequence, too.
+
+A position also says what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
+partition. A broker that was restored from a copy has begun a new leader epoch where the copy ends. So an offset after
+that end is recognised, also when new records have taken the log beyond it.
+"""
+
+import json
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.partitions import epoch_ends
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.client.topics import Topic
+from stablelog.errors import DataLossError, UsageError
+from stablelog.types import TopicPartition
+
+VERSION: Final = 1  # of the text of a position
+UNKNOWN: Final = -1  # an offset or a leader epoch that is unknown
+
+
+class Mark(NamedTuple):
+    """Up to where one partition was read.
+
+    Attributes:
+        offset: all transactions before it were handed over, or are not wanted; UNKNOWN if only the commit sequence says
+            where to begin.
+        commit_sequence: no transaction up to this commit sequence is wanted any more.
+        leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
+            not tell it.
+    """
+
+    offset: int
+    commit_sequence: int
+    leader_epoch: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPosition:
+    """The position of a reader. `str` makes a text of it, which a program can store. `read(..., after=position)` goes on
+    there; it takes the object or its text.
+
+    Positions are equal if they are the same place. Their fields are not part of the public API.
+    """
+
+    cluster_id: str | None
+    is_cut: bool
+    group: str | None
+    commit_sequence: int
+    topics: Mapping[str, uuid.UUID | None]
+    marks: Mapping[TopicPartition, Mark]
+
+    def __str__(self) -> str:
+        """Return the position as one line of text."""
+        topics: dict[str, dict[str, Any]] = {
+            name: {"id": None if topic_id is None else str(topic_id), "partitions": {}}
+            for name, topic_id in sorted(self.topics.items())
+        }
+        for (name, partition), mark in sorted(self.marks.items()):
+            topics[name]["partitions"][str(partition)] = list(mark)
+        fields = {
+            "stablelog_position": VERSION,
+            "cluster": self.cluster_id,
+            "cut": self.is_cut,
+            "group": self.group,
+            "commit_sequence": self.commit_sequence,
+            "topics": topics,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> "ReadPosition":
+        """Return the position of which `str` has made this text.
+
+        Raises:
+            UsageError: the text is no position, or is one of a later release.
+        """
+        try:
+            fields = json.loads(text)
+            version = fields["stablelog_position"]
+        except (ValueError, TypeError, KeyError):
+            raise _no_position(text) from None
+        if version != VERSION:
+            raise UsageError(
+                f"the position has version {version!r}, and this release of stablelog reads version {VERSION}: use the "
+                "release that has written it, or a later one"
+            )
+        try:
+            return cls(
+                _optional(fields["cluster"]),
+                _checked(fields["cut"], bool),
+                _optional(fields["group"]),
+                _number(fields["commit_sequence"]),
+                {
+                    name: None if one["id"] is None else uuid.UUID(one["id"])
+                    for name, one in fields["topics"].items()
+                },
+                {
+                    (name, int(partition)): Mark(*map(_number, mark))
+                    for name, one in fields["topics"].items()
+                    for partition, mark in one["partitions"].items()
+                },
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise _no_position(text) from None
+
+
+def _no_position(text: str) -> UsageError:
+    return UsageError(f"{text[:100]!r} is not the text of a position: `str(reader.position)` makes one")
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(value)
+    return value
+
+
+def _number(value: Any) -> int:
+    return _checked(value, int)  # type: ignore[no-any-return]
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _checked(value, str)
+
+
+def check_fits(position: ReadPosition, topics: Collection[str], group: str | None, *, is_cut: bool) -> None:
+    """Check that a position belongs to a reader of these topics.
+
+    Raises:
+        UsageError: it is of a reader with another `cut`, of other topics or of another group.
+    """
+    if position.is_cut != is_cut:
+        modes = {True: "reads all partitions together", False: "reads each partition separately"}
+        raise UsageError(
+            f"the position is of a reader that {modes[position.is_cut]}: it cannot begin one that {modes[is_cut]}"
+        )
+    if position.topics and set(position.topics) != set(topics):
+        raise UsageError(
+            f"the position is of a reader of {', '.join(sorted(position.topics))}: it cannot begin one of "
+            f"{', '.join(sorted(topics))}"
+        )
+    if None not in (position.group, group) and position.group != group:
+        raise UsageError(
+            f"the position is of the transaction group {position.group!r}, and the reader of {group!r}"
+        )
+
+
+def check_holds(cluster: Cluster, position: ReadPosition, topics: Collection[str]) -> Steps[dict[str, Topic]]:
+    """Check that what a position was read from is still there: the same topics of the same cluster, with all records
+    before the position. Return the topics.
+
+    Raises:
+        UsageError: the position is of another cluster.
+        DataLossError: a topic was deleted, or the cluster was restored from a copy that has not all of these records.
+        UnavailableError: no response within the deadline.
+    """
+    try:
+        found = yield from cluster.metadata(topics)
+    except UnknownTopicOrPartitionError as missing:
+        _check_cluster(cluster, position)
+        if position.topics:
+            raise DataLossError(
+                f"the topic of the position was deleted: {missing}. Begin without a position"
+            ) from missing
+        raise
+    _check_cluster(cluster, position)
+    for name, topic_id in position.topics.items():
+        if topic_id is not None and found[name].topic_id != topic_id:
+            raise DataLossError(
+                f"{name} was deleted and created again: the position is of the deleted topic. Begin without a position"
+            )
+    known = {
+        target: mark.leader_epoch
+        for target, mark in position.marks.items()
+        if mark.offset > 0 and mark.leader_epoch != UNKNOWN
+    }
+    for target, ended in (yield from epoch_ends(cluster, known)).items():
+        mark = position.marks[target]
+        if ended is not None and ended[1] < mark.offset:
+            raise DataLossError(
+                f"{target[0]}-{target[1]} was restored from a copy that ends at offset {ended[1]}, and the position is "
+                f"{mark.offset}: the records between are gone. Begin without a position, or seek to an offset"
+            )
+    return found
+
+
+def _check_cluster(cluster: Cluster, position: ReadPosition) -> None:
+    if None not in (position.cluster_id, cluster.cluster_id) and position.cluster_id != cluster.cluster_id:
+        raise UsageError(
+            f"the position is of the cluster {position.cluster_id}, and {cluster.bootstrap} is the cluster "
+            f"{cluster.cluster_id}"
+        )

@@ -1,0 +1,354 @@
+"""Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
+together.
+
+The steps of a reader give `Given` items. The shell hands the transaction of an item to the program, and then calls
+`Reader.deliver`, which moves the position. So the position never says that the program has a transaction that it did not
+get. The steps never end by themselves. After an error, or a seek, new steps go on from the position.
+"""
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.commits import Commit
+from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
+from stablelog.client.core.reading import CommittedTransaction, Patience, ReadRecord, Stream, look
+from stablelog.client.core.steps import Steps
+from stablelog.client.topics import Topic
+from stablelog.errors import DataLossError, UsageError
+from stablelog.types import TopicPartition
+from stablelog.wire.extension.cut import NOT_KNOWN
+from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
+
+After = ReadPosition | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a reader reads. The fields are the arguments of `Client.read`, checked.
+
+    Raises:
+        UsageError: no topic, an invalid group name, a negative number in `after`, or a position of another reader.
+    """
+
+    topics: tuple[str, ...]
+    is_cut: bool
+    after: After
+    wait_s: float | None
+    group: str | None
+    skips_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise UsageError("there is no topic to read: name one or several")
+        check_group(self.group)
+        if isinstance(self.after, ReadPosition):
+            check_fits(self.after, self.topics, self.group, is_cut=self.is_cut)
+        elif self.after is not None and self.after < 0:
+            raise UsageError(
+                f"{self.after} is no commit sequence: the first one is 1, and 0 stands for the beginning"
+            )
+
+
+class Given(NamedTuple):
+    """An item of a reader's steps.
+
+    Attributes:
+        transaction: a whole transaction; None if there was none within the reader's time limit.
+        marks: where the reader is in these partitions when the program has the transaction.
+        commit_sequence: with cuts, the commit sequence up to which the program then has all transactions.
+    """
+
+    transaction: CommittedTransaction | None
+    marks: dict[TopicPartition, Mark]
+    commit_sequence: int
+
+
+class Reader:
+    """A reader: its selection and its position.
+
+    Args:
+        selection: what to read.
+
+    Attributes:
+        wait_s: how many seconds the next item may take; None for no limit.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self.wait_s = selection.wait_s
+        self._selection = selection
+        self._start: After = selection.after
+        self._position: ReadPosition | None = None  # None if no steps have begun at `_start` yet
+        self._marks: dict[TopicPartition, Mark] = {}  # of the position
+        self._commit_sequence = 0  # with cuts, that of the position
+
+    @property
+    def position(self) -> ReadPosition:
+        """The position after the last transaction that the program has got.
+
+        Raises:
+            UsageError: the reader has no position yet, because it begins with new commits and has not begun.
+        """
+        known, start = self._position, self._start
+        if known is not None:
+            return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
+        if isinstance(start, ReadPosition):
+            return start
+        if start is None or (start > 0 and not self._selection.is_cut):
+            raise UsageError(
+                "the reader has no position yet: it has one when the program has asked for a transaction"
+            )
+        return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
+
+    def seek(self, after: After) -> None:
+        """Go on after a position or a commit sequence, or with new commits (None). New steps have to be begun.
+
+        Raises:
+            UsageError: the position is of another reader.
+        """
+        self._start = replace(self._selection, after=after).after
+        self._position = None
+
+    def deliver(self, given: Given) -> None:
+        """Note that the program has got an item."""
+        self._marks |= given.marks
+        self._commit_sequence = given.commit_sequence
+
+    def steps(self, cluster: Cluster) -> Steps[None]:
+        """Give the transactions from the position on, each as a `Given`.
+
+        Args:
+            cluster: the brokers.
+
+        Raises:
+            UsageError: the position is of another cluster; or a number in `after` can have several meanings.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another group.
+            DataLossError: transactions were removed before they were read.
+            DamageError: a batch was changed since it was written, or its records cannot be decoded.
+            UnavailableError: no response within the deadline.
+        """
+        if self._position is not None:
+            self._start = self.position
+        return self._cuts(cluster) if self._selection.is_cut else self._partitions(cluster)
+
+    def _begin(
+        self,
+        cluster: Cluster,
+        topics: dict[str, Topic],
+        marks: dict[TopicPartition, Mark],
+        *,
+        group: str | None = None,
+        commit_sequence: int = 0,
+    ) -> dict[TopicPartition, Stream]:
+        """Begin at these marks: make their streams, and the position."""
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._marks, self._commit_sequence = dict(marks), commit_sequence
+        self._position = ReadPosition(
+            cluster.cluster_id, self._selection.is_cut, group, commit_sequence, ids, self._marks
+        )
+        return {target: self._stream(cluster, target, mark, ids[target[0]]) for target, mark in marks.items()}
+
+    def _stream(
+        self, cluster: Cluster, target: TopicPartition, mark: Mark, topic_id: uuid.UUID | None
+    ) -> Stream:
+        skips = self._selection.skips_unreadable
+        return Stream(cluster, target, mark, topic_id, skips_unreadable=skips)
+
+    # --- each partition by itself ---
+
+    def _partitions(self, cluster: Cluster) -> Steps[None]:
+        """Give the transactions of each partition in the order of their commits, round-robin over the partitions."""
+        patience = Patience(cluster, lambda: self.wait_s)
+        topics, marks = yield from self._start_of_partitions(cluster)
+        streams = self._begin(cluster, topics, marks)
+        is_checked = False  # each partition was asked once more after the last wait had ended
+        while True:
+            for stream in streams.values():
+                yield from stream.peek()
+            marks = {target: stream.mark for target, stream in streams.items()}
+            ready = {target: stream for target, stream in streams.items() if stream.is_listed}
+            while ready and all(stream.is_listed for stream in ready.values()):
+                for target, stream in ready.items():
+                    commit = yield from stream.peek()
+                    assert commit is not None
+                    records = tuple((yield from stream.take()))
+                    whole = CommittedTransaction(
+                        commit.commit_sequence, commit.time_ms, records, stream.unreadable_count
+                    )
+                    marks[target] = stream.mark
+                    yield from patience.give(Given(whole, marks, 0))
+                    marks = {}
+            ends = {target: stream.end for target, stream in streams.items()}
+            ended = {target: end for target, end in ends.items() if end is not None}
+            if ready:
+                is_checked = False
+                if (
+                    ended
+                ):  # one request for all partitions that were read to their end, while others have more
+                    yield from look(cluster, streams, ended)
+            elif not (yield from patience.wait(streams, ended)):
+                if is_checked:
+                    yield from patience.give(Given(None, marks, 0))
+                # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
+                is_checked = not is_checked
+                for stream in streams.values():
+                    stream.note_change(None)
+
+    def _start_of_partitions(
+        self, cluster: Cluster
+    ) -> Steps[tuple[dict[str, Topic], dict[TopicPartition, Mark]]]:
+        """Return the topics, and the mark of each partition at which to begin."""
+        names, group, start = self._selection.topics, self._selection.group, self._start
+        topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
+        cuts: dict[str, Cut] = {}
+        if start is None or group is not None or start != 0:
+            for name in names:  # one request for each topic, because their transaction groups may differ
+                cuts[name] = yield from describe_cut(cluster, (name,), group=group)
+        if topics is None:
+            topics = yield from cluster.metadata(names)  # after the cuts: its leader epochs are not older
+        targets = [(name, partition) for name in names for partition in topics[name].partitions]
+        if start is None:
+            return topics, {
+                target: Mark(offset, cut.commit_sequence, _leader_epoch(topics, target))
+                for cut in cuts.values()
+                for target, offset in cut.offsets.items()
+            }
+        if isinstance(start, ReadPosition):
+            return topics, {target: _mark_in(start, target, cuts[target[0]]) for target in targets}
+        if start > 0:
+            if len(targets) > 1:
+                raise UsageError(
+                    f"the commit sequence {start} has no single meaning for the {len(targets)} partitions of {', '.join(names)}, which are "
+                    "read separately: pass the `position` of a reader, or read with cut=True"
+                )
+            _check_nothing_removed(cuts[names[0]], start)
+        return topics, dict.fromkeys(targets, Mark(UNKNOWN, start))
+
+    # --- all partitions together ---
+
+    def _cuts(self, cluster: Cluster) -> Steps[None]:
+        """Give whole transactions, each with its records of all partitions, in the order of their commits."""
+        names = self._selection.topics
+        patience = Patience(cluster, lambda: self.wait_s)
+        start = self._start
+        topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
+        cut = yield from describe_cut(cluster, names, group=self._selection.group)
+        if topics is None:
+            topics = yield from cluster.metadata(names)
+        after, marks = _start_of_cuts(start, cut, topics)
+        streams = self._begin(cluster, topics, marks, group=cut.group, commit_sequence=after)
+        if isinstance(start, ReadPosition) and start.commit_sequence:
+            self._marks |= start.marks  # a later reader checks them
+        while True:
+            if max(cut.torn.values(), default=-1) > after:
+                raise DataLossError(
+                    f"records of transactions up to commit sequence {max(cut.torn.values())} were removed, and the reader "
+                    f"has read up to {after}"
+                )
+            if cut.commit_sequence > after:
+                while (found := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
+                    yield from patience.give(found)
+                after = cut.commit_sequence
+            elif not (yield from patience.wait(streams, cut.offsets)):
+                yield from patience.give(Given(None, {}, after))
+            cut = yield from describe_cut(cluster, names, group=self._selection.group)
+            added = cut.offsets.keys() - streams.keys()
+            if added:
+                topics = yield from cluster.metadata(names)  # the cached metadata may lack the new partitions
+                streams |= {
+                    target: self._stream(cluster, target, Mark(UNKNOWN, after), topics[target[0]].topic_id)
+                    for target in added
+                }
+
+
+def _leader_epoch(topics: dict[str, Topic], target: TopicPartition) -> int:
+    partition = topics[target[0]].partitions.get(target[1])
+    return UNKNOWN if partition is None else partition.leader_epoch
+
+
+def _start_of_cuts(
+    start: After, cut: Cut, topics: dict[str, Topic]
+) -> tuple[int, dict[TopicPartition, Mark]]:
+    """Return the commit sequence after which to begin, and the mark of each partition."""
+    if start is None:
+        after = cut.commit_sequence
+        return after, {
+            target: Mark(offset, after, _leader_epoch(topics, target))
+            for target, offset in cut.offsets.items()
+        }
+    after = start.commit_sequence if isinstance(start, ReadPosition) else start
+    if after == 0:
+        after = cut.whole_after()  # skip transactions that have lost records in some partition
+    _check_nothing_removed(cut, after)
+    if after > cut.last_commit_sequence:
+        raise DataLossError(
+            f"there is no commit {after}: the last one is {cut.last_commit_sequence}. The broker was restored from a copy, or "
+            "the commit sequence is of another transaction group"
+        )
+    return after, dict.fromkeys(cut.offsets, Mark(UNKNOWN, after))
+
+
+def _check_nothing_removed(cut: Cut, after: int) -> None:
+    """Check before the first read that retention has removed no transaction after a commit sequence.
+
+    Raises:
+        DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
+            deleted segments, it reports the commit sequence before the first remaining transaction.
+    """
+    whole_after = min(cut.whole_after(), cut.commit_sequence)
+    if whole_after > after:
+        raise DataLossError(
+            f"records of transactions after commit sequence {after} may have been removed: all transactions after "
+            f"{whole_after} are whole"
+        )
+
+
+def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
+    """Return the mark of a partition in a position. A partition that was added later is read from its beginning.
+
+    Raises:
+        DataLossError: a transaction after the mark was torn.
+    """
+    mark = position.marks.get(target, Mark(UNKNOWN, 0))
+    torn, removed = cut.torn.get(target, -1), cut.removed.get(target, NOT_KNOWN)
+    if 0 < mark.commit_sequence < torn:
+        raise DataLossError(
+            f"records of transactions up to commit sequence {torn} were removed from {target[0]}-{target[1]}, and the "
+            f"position is {mark.commit_sequence}"
+        )
+    if NOT_KNOWN < removed <= mark.commit_sequence and mark.commit_sequence > 0:
+        # No transaction after the mark was removed, although the partition may begin after it.
+        return mark._replace(offset=UNKNOWN)
+    return mark
+
+
+def _next_up_to(streams: dict[TopicPartition, Stream], commit_sequence: int) -> Steps[Given | None]:
+    """Return the next transaction of all partitions up to this commit sequence; None if there is none left. Each stream
+    has the transactions of one partition in the order of their commits.
+    """
+    nexts: list[tuple[Commit, TopicPartition]] = []
+    for target in sorted(streams):
+        commit = yield from streams[target].peek(commit_sequence)
+        if commit is not None:
+            nexts.append((commit, target))
+    if not nexts:
+        return None
+    least = min(commit.commit_sequence for commit, _ in nexts)
+    parts = [(commit, target) for commit, target in nexts if commit.commit_sequence == least]
+    records: list[ReadRecord] = []
+    for _, target in parts:
+        records += yield from streams[target].take()
+    time_ms = max(commit.time_ms for commit, _ in parts)
+    unreadable_count = sum(streams[target].unreadable_count for _, target in parts)
+    whole = CommittedTransaction(least, time_ms, tuple(records), unreadable_count)
+    return Given(whole, {target: streams[target].mark for _, target in parts}, least)
+
+
+def check_group(group: str | None) -> None:
+    """Raise UsageError if no transaction group can have this name. None stands for the group of the topics."""
+    if group is not None and not is_group_name(group):
+        raise UsageError(
+            f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
+        )

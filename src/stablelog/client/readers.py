@@ -1,0 +1,141 @@
+"""What the readers of both clients share: the arguments of `read`, the connections, and what is not handed over yet."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic
+
+from stablelog.client.cluster_pool import ClusterPool, ClusterT
+from stablelog.client.core import reader as core
+from stablelog.client.core.read_position import ReadPosition
+from stablelog.client.core.reader import Given, Selection
+from stablelog.client.core.reading import CommittedTransaction
+from stablelog.client.core.steps import Steps
+from stablelog.client.processes import check_process, this_process
+from stablelog.errors import UsageError
+
+
+def select(
+    topics: str | Iterable[str],
+    order: str,
+    *,
+    cut: bool,
+    after: ReadPosition | str | int | None,
+    wait_s: float | None,
+    group: str | None,
+    skips_unreadable: bool = False,
+) -> Selection:
+    """Check the arguments of `Client.read`.
+
+    Raises:
+        UsageError: another order than "commit", no topic, an invalid group name, or an `after` that is not valid.
+    """
+    if order != "commit":
+        raise UsageError(
+            f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
+        )
+    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    return Selection(names, cut, _after(after), wait_s, group, skips_unreadable)
+
+
+def _after(after: ReadPosition | str | int | None) -> core.After:
+    if isinstance(after, str):
+        return ReadPosition.parse(after)
+    if after is not None and not isinstance(after, ReadPosition) and type(after) is not int:
+        raise UsageError(
+            f"{after!r} is no place to begin at: pass the position of a reader or its text, a commit sequence, or None"
+        )
+    return after
+
+
+class BaseReader(Generic[ClusterT]):
+    """The part of a reader that waits for nothing.
+
+    Args:
+        clusters: the pool of the client.
+        selection: what to read.
+    """
+
+    def __init__(self, clusters: ClusterPool[ClusterT], selection: Selection) -> None:
+        self._clusters = clusters
+        self._selection = selection
+        self._core = core.Reader(selection)
+        self._process = this_process()
+        self._cluster: ClusterT | None = None  # None while the reader has no connections
+        self._steps: Steps[None] | None = None  # None if steps have to be begun at the position
+        self._given: deque[Given] = deque()  # read, and not handed over yet
+        self._is_closed = False
+
+    def __del__(self) -> None:
+        self._end()
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._selection.topics)
+        return f"<{type(self).__name__} of {names}{' (closed)' if self._is_closed else ''}>"
+
+    @property
+    def position(self) -> ReadPosition:
+        """The position after the last transaction that the program has got. `str(position)` is a text to store.
+
+        `read(..., after=position)` goes on there, in this process or a later one. Store the position together with
+        the results of the transaction, or after them.
+
+        Raises:
+            UsageError: the reader has no position yet, because nothing says where it begins before its first request.
+        """
+        return self._core.position
+
+    def seek(self, after: ReadPosition | str | int | None) -> None:
+        """Go on after a position or a commit sequence. 0 stands for the beginning, None for new commits only.
+
+        Raises:
+            UsageError: the position is of another reader, or is not valid.
+        """
+        self._core.seek(_after(after))
+        self._begin_again()
+
+    def _begun(self) -> tuple[ClusterT, Steps[None]]:
+        """Return the cluster and the steps that read on.
+
+        Raises:
+            UsageError: the reader is closed, or was begun in another process.
+            RefusedError: the client is closed.
+        """
+        check_process(self._process, "this reader")
+        if self._is_closed:
+            raise UsageError("this reader is closed: make another one with read, after its position")
+        if self._cluster is None:
+            self._cluster = self._clusters.lend()
+        if self._steps is None:
+            self._steps = self._core.steps(self._cluster.core)
+        return self._cluster, self._steps
+
+    def _take(self, given: Given) -> bool:
+        """Take an item of the steps. Return whether it has a transaction."""
+        if given.transaction is None:
+            if not self._given:
+                self._core.deliver(given)
+            return False
+        self._given.append(given)
+        return True
+
+    def _hand_over(self) -> CommittedTransaction:
+        """Return the next transaction, for the program, and move the position."""
+        given = self._given.popleft()
+        self._core.deliver(given)
+        assert given.transaction is not None
+        return given.transaction
+
+    def _begin_again(self) -> None:
+        """After an error or a seek, drop what is not handed over, and begin again at the position."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None
+        self._given.clear()
+        if self._cluster is not None:
+            self._clusters.give_back(self._cluster)
+            self._cluster = None
+
+    def _end(self) -> None:
+        """Give the connections back."""
+        self._is_closed = True
+        self._begin_again()
