@@ -162,6 +162,48 @@ def test_the_mark_of_windows_at_the_beginning_of_a_file_is_no_part_of_a_name(tmp
     assert login.read_security(tmp_path / "c", {}) == security_of({"security.protocol": "SSL"})
 
 
+def test_words_replace_the_settings_of_the_file(server, tmp_path):
+    settings = {**server.settings("SASL_SSL"), "ssl.truststore.location": "/nowhere"}
+    words = ("topics", "list", "--command-config", written(tmp_path / "c", settings))
+    assert "/nowhere" in run(*words, bootstrap=server.at["SASL_SSL"]).stderr
+    trust = f"ssl.truststore.location={server.certificates.trust}"
+    done = run(*words, "-X", trust, bootstrap=server.at["SASL_SSL"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "orders" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "ssl.ca.location=x",
+            "-X: ssl.ca.location is a name of librdkafka; Kafka's name is ssl.truststore.location",
+        ),
+        ("ssl.key.pem=x", "-X: ssl.key.pem is a name of librdkafka; Kafka's name is ssl.keystore.key"),
+        (
+            "sasl.mechanisms=PLAIN",
+            "-X: sasl.mechanisms is a name of librdkafka; Kafka's name is sasl.mechanism",
+        ),
+        (f"sasl.password={SECRET}", "-X sasl.password is a secret"),
+        (f"{SECRET}", "-X takes one setting: write name=value"),
+        ("security.protocl=SSL", "unknown; did you mean security.protocol"),
+        ("linger.ms=5", "-X linger.ms is no security setting of Kafka's clients"),
+    ],
+)
+def test_words_that_are_no_setting_by_kafkas_name_are_refused_and_no_secret_is_told(word, message):
+    with pytest.raises(UsageError) as refused:
+        login.read_security(None, {}, [word])
+    assert message in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_profile_has_the_names_of_kafka():
+    with pytest.raises(
+        UsageError, match=r"the profile: ssl\.ca\.location is .+ name is ssl\.truststore\.location"
+    ):
+        login.read_security(None, {"security.protocol": "SSL", "ssl.ca.location": "x"})
+
+
 def test_a_profile_with_settings_that_are_no_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "stablelog").mkdir()
     (tmp_path / "stablelog" / "profiles.toml").write_text('[p]\nbootstrap="h:1"\nsettings = 5\n')

@@ -17,6 +17,7 @@ import typer
 
 from stablelog import cli
 from stablelog.cli import login
+from stablelog.cli.options import PAIR
 from stablelog.cli.profiles import read_profile
 from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
 
@@ -72,6 +73,14 @@ CommandConfig = Annotated[
         help="A file of security settings by Kafka's names, name=value on each line: how to connect and to log in.",
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-X",
+        metavar=PAIR,
+        help="A security setting by Kafka's name, but no secret. The option may be repeated.",
+    ),
+]
 
 
 class NoBrokerError(UnavailableError):
@@ -108,6 +117,7 @@ class Broker:
         profile: str | None,
         timeout_s: float | None,
         command_config: Path | None = None,
+        words: Sequence[str] | None = None,
     ) -> "Broker":
         """Return the broker that the options of a command name. A profile replaces options that are None. The process
         uses the security settings of these options from now on (`cli.login`).
@@ -123,7 +133,7 @@ class Broker:
             timeout_s = given.timeout_s if timeout_s is None else timeout_s
             command_config = command_config or given.command_config
             settings = given.settings
-        login.use(login.read_security(command_config, settings))
+        login.use(login.read_security(command_config, settings, words or ()))
         named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
         addresses = list(dict.fromkeys(address for address in named if address))
         return cls(
@@ -270,6 +280,7 @@ _OPTIONS: Final = {
     "profile": Profile,
     "timeout_s": Timeout,
     "command_config": CommandConfig,
+    "words": Settings,
 }
 
 

@@ -1,12 +1,12 @@
 """The security settings of a command: how it connects to the broker, and as which user.
 
-They come from the file of `--command-config`, else from environment variables, else from a profile; each setting by
-itself. They are never words of the command line, which other users of the machine can see.
+They come from `-X`, else from the file of `--command-config`, else from environment variables, else from a profile; each
+setting by itself. Secrets are never words of the command line, which other users of the machine can see.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX: Final = "STABLELOG_"
 SPARK_PREFIX: Final = "kafka."
+# Names of librdkafka that stablelog takes nowhere, and the names of Kafka's Java clients.
+_OF_LIBRDKAFKA: Final = {
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.key.pem": "ssl.keystore.key",
+    "ssl.key.location": "ssl.keystore.location",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.certificate.location": "ssl.keystore.location",
+}
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = (
     " \t\f"  # what Java takes for white space: not the other characters of Unicode, which a password may have
@@ -43,12 +51,15 @@ def security() -> "Security":
     return _Login.given or PLAINTEXT
 
 
-def read_security(config: Path | None, profile: Mapping[str, str]) -> "Security | None":
+def read_security(
+    config: Path | None, profile: Mapping[str, str], words: Sequence[str] = ()
+) -> "Security | None":
     """Read the security settings of a command.
 
     Args:
         config: the file of `--command-config`; None if there is none.
         profile: the settings of the profile.
+        words: the settings of `-X`, each as "name=value".
 
     Returns:
         None if there are none.
@@ -58,12 +69,55 @@ def read_security(config: Path | None, profile: Mapping[str, str]) -> "Security 
     """
     in_file = {} if config is None else _in_config(config)
     has_environment = any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ)
-    if not in_file and not profile and not has_environment:
+    if not in_file and not profile and not has_environment and not words:
         return None  # without the import below, which takes long
     from stablelog.client.core.security import security_of
 
-    given = {**profile, **(_of_environment() if has_environment else {}), **in_file}
+    _refuse_other_names("the profile", profile)
+    in_words = _in_words(words)
+    given = {**profile, **(_of_environment() if has_environment else {}), **in_file, **in_words}
     return security_of(given) if given else None
+
+
+def _in_words(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `-X`.
+
+    Raises:
+        UsageError: one of them is no security setting, or it is a secret. The message does not contain the value.
+    """
+    from stablelog.client.core.security import PREFIXES, SECRETS, SETTINGS
+
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError("-X takes one setting: write name=value")
+        _refuse_other_names("-X", (name,))
+        if not name.startswith(PREFIXES):
+            hint = did_you_mean(name, SETTINGS) or "; docs/client.md lists the settings"
+            raise UsageError(f"-X {name} is no security setting of Kafka's clients{hint}")
+        if name in SECRETS:
+            raise UsageError(
+                f"-X {name} is a secret, and other users of the machine can see the words of a command: write it into a "
+                "file of settings, or into the environment"
+            )
+        found[name] = value.strip()
+    return found
+
+
+def _refuse_other_names(where: str, names: Iterable[str]) -> None:
+    """Refuse librdkafka's names for settings that have other names in Kafka's Java clients.
+
+    Raises:
+        UsageError: there is such a name.
+    """
+    from stablelog.client.core.security import ALIASES
+
+    kafka = {**ALIASES, **_OF_LIBRDKAFKA}
+    for name in names:
+        if name in kafka:
+            raise UsageError(f"{where}: {name} is a name of librdkafka; Kafka's name is {kafka[name]}")
 
 
 def variable_of(name: str) -> str:
