@@ -58,6 +58,7 @@ def given(change, *, is_cut=True, skips=False):
         (flipped, f"{TOPIC}-1, offset 2: the CRC of the batch does not hold"),
         (garbled, f"{TOPIC}-1, offset 2: "),
     ],
+    ids=["a record", "a header"],
 )
 def test_bytes_that_have_changed_are_named_at_once_and_never_skipped(is_cut, skips, change, message):
     with pytest.raises(DamageError, match=message):
