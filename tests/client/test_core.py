@@ -17,7 +17,7 @@ from stablelog.client.core.partitions import fetch
 from stablelog.client.core.steps import Pause
 from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RetriableError
-from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
+from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import create
@@ -102,6 +102,23 @@ def test_a_commit_makes_visible_what_was_written_at_the_positions_that_are_told(
     assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(positions)}
     assert shell.run(txn.writing.commit()) == committed
     assert txn.released == [txn.writing]
+
+
+def test_a_call_that_was_dropped_after_it_took_records_aborts_the_transaction():
+    """An exception of a signal handler drops the steps between two effects. A part of the records is in no batch then."""
+    shell = ModelShell(ModelBroker())
+    txn = Transaction(shell)
+    txn.write(0, b"lost")
+    steps = txn.writing.flush()
+    answer = None
+    while txn.writing.records.unsent():
+        answer = shell.perform(steps.send(answer))
+    steps.close()
+    with pytest.raises(TransactionAbortedError, match="an exception has interrupted a call"):
+        txn.write(0, b"next")
+    with pytest.raises(TransactionAbortedError):
+        shell.run(txn.writing.commit())
+    assert shell.broker.visible == {}
 
 
 def test_the_key_s_next_transaction_gets_the_next_version():
