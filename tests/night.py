@@ -68,6 +68,7 @@ PARTS = (
     Part("worst-requests", tests("tests/broker/apis/test_worst_requests.py"), {"STABLELOG_WORST_SHARE": "1"}),
     Part("restores", tests("tests/ops/test_restore.py"), {"STABLELOG_KILLS": "400"}),
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
+    Part("copiers", tests("tests/client/test_copier.py"), {"STABLELOG_KILLS": "30"}),
     Part("java", tests("tests/java/test_kill.py"), {"STABLELOG_KILLS": "40"}),
     Part("streams", tests("tests/java/test_streams.py"), {"STABLELOG_KILLS": "15"}),
     Part(

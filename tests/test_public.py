@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
+from stablelog.client.group_reader import GroupReader
 
 FUNCTIONS = {
     "serve": stablelog.serve,
@@ -24,7 +25,9 @@ METHODS = {
         stablelog.EmbeddedBroker,
         type(stablelog.connect("localhost:1")),
         stablelog.aio.AsyncClient,
+        stablelog.aio.AsyncGroupReader,
         stablelog.aio.AsyncTransaction,
+        GroupReader,
     )
     for name, member in vars(kind).items()
     if inspect.isfunction(member) and not name.startswith("_")

@@ -25,6 +25,7 @@ class Threads:
     def __init__(self, client):
         self.client = client
         self.transaction, self.read = client.transaction, client.read
+        self.subscribe = client.subscribe
 
     @classmethod
     def connect(cls, bootstrap, deadline):
@@ -86,14 +87,21 @@ class Asyncio:
     def run(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
 
-    def transaction(self, *args, **more):
+    def transaction(self, *args, offsets_of=None, **more):
         async def begin():
-            return self.client.transaction(*args, **more)
+            given = {} if offsets_of is None else {"offsets_of": offsets_of.inner}
+            return self.client.transaction(*args, **more, **given)
 
         return _Transaction(self, self.run(begin()))
 
     def read(self, *args, **more):
         return _Reader(self, self.client.read(*args, **more))
+
+    def subscribe(self, *args, **more):
+        async def begin():
+            return self.client.subscribe(*args, **more)
+
+        return _GroupReader(self, self.run(begin()))
 
 
 class _Reader:
@@ -120,6 +128,41 @@ class _Reader:
 
     def close(self):
         self._face.run(self._reader.close())
+
+
+class _GroupReader:
+    def __init__(self, face, reader):
+        self._face, self.inner, self.reading = face, reader, reader.reading
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        record = self._face.run(_next(self.inner))
+        if record is None:
+            raise StopIteration
+        return record
+
+    def batches(self, **more):
+        rows = self.inner.batches(**more)
+        while (one := self._face.run(_next(rows))) is not None:
+            yield one
+
+    def commit(self):
+        self._face.run(self.inner.commit())
+
+    def close(self):
+        self._face.run(self.inner.close())
+
+
+async def _next(reader):
+    return await anext(reader, None)
 
 
 class _Transaction:

@@ -11,11 +11,11 @@ from stablelog.client.native import Client
 from tests.client.transactions import create, visible
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
-# `test_outcomes.py` runs the others.
+# `test_outcomes.py` and `test_copier.py` run the others.
 SNIPPETS = [
     snippet
     for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    if "write_once" not in snippet and "position" not in snippet
+    if not any(word in snippet for word in ("write_once", "position", "subscribe"))
 ]
 (RESUMED,) = re.findall(r"```python\n([^`]*reader\.position.*?)```", PAGE.read_text(), re.DOTALL)
 

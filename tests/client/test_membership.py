@@ -1,17 +1,27 @@
 """Members of a consumer group: they share the partitions, give them up in order, and read each record once."""
 
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.cluster import EARLIEST, Cluster
+from stablelog.client.connection import run
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
-from stablelog.errors import RefusedError
+from stablelog.errors import RefusedError, UnavailableError
 from tests.clients.drivers import unique
 from tests.waiting import until
 
-SETTINGS = {"group.consumer.heartbeat.interval.ms": 100, "group.consumer.session.timeout.ms": 1_500}
+SESSION_S = 1.5
+SETTINGS = {
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.session.timeout.ms": int(1000 * SESSION_S),
+}
 PARTITIONS = 4
 
 
@@ -153,3 +163,73 @@ def test_a_broker_without_these_groups_is_named(broker, monkeypatch):
         with pytest.raises(RefusedError, match="has no consumer groups of KIP-848") as refused:
             cluster.run(GroupMember(cluster.core, "g", ["t"]).follow())
     assert refused.value.code_name == "UNSUPPORTED_VERSION"
+
+
+class Coordinator:
+    """A cluster with one broker, which gives these answers; None for a lost one."""
+
+    address = "coordinator"
+
+    def __init__(self, *answers):
+        self.answers, self.requests = list(answers), []
+
+    def retrying(self, _what, attempt, _deadline_s=None):
+        while True:
+            try:
+                return (yield from attempt())
+            except UnavailableError:
+                pass
+
+    def coordinator(self, *_):
+        return self
+        yield
+
+    def speaks(self, *_):
+        return True
+
+    def ask_steps(self, request):
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise UnavailableError("lost")
+        return answer
+        yield
+
+
+def test_a_member_asks_for_its_assignment_again_after_a_lost_answer():
+    """A coordinator sends an assignment once, or again in the answer to a request with all fields."""
+    fine = SimpleNamespace(
+        error_code=ErrorCode.none,
+        error_message=None,
+        heartbeat_interval=timedelta(0),
+        member_epoch=1,
+        assignment=None,
+    )
+    coordinator = Coordinator(fine, fine, None, fine, fine)
+    member = GroupMember(coordinator, "g", ["t"])
+    for _ in range(4):
+        run(member.follow())
+    topics = [request.subscribed_topic_names for request in coordinator.requests]
+    assert topics == [("t",), None, None, ("t",), None]
+    assert coordinator.requests[3].topic_partitions == ()
+
+
+def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
+    """A transaction with such offsets is open for longer than the session timeout."""
+    with stablelog.connect(broker.bootstrap) as client:
+        source, group = unique("topic"), unique("group")
+        client.admin.topics.create(source, partitions=1)
+        with client.transaction() as txn:
+            txn.write(source, b"k", b"v")
+        with client.subscribe(source, group=group) as first:
+            next(first)
+            pending = client.transaction(offsets_of=first)
+            pending.run(pending.writing.flush())
+        with client.subscribe(source, group=group, wait=0.1) as second:
+            member = second.reading.member
+            until(lambda: list(second) or member.epoch > 0, "the member does not join")
+            epoch, end = member.epoch, time.monotonic() + 2 * SESSION_S
+            until(lambda: list(second) or time.monotonic() > end, "the time does not pass")
+            assert (member.epoch, member.owned) == (epoch, set())
+            pending.abort()
+            until(lambda: [record.value for record in second] == [b"v"], "the record is not read")

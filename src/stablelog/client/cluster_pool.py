@@ -36,6 +36,7 @@ class ClusterPool(Generic[ClusterT]):
         make: makes a cluster without connections, which it opens at its first requests.
 
     Attributes:
+        bootstrap: the addresses of the brokers.
         idle: the clusters in the pool; the last one is lent next.
 
     Raises:
@@ -46,7 +47,7 @@ class ClusterPool(Generic[ClusterT]):
         self._make = make
         self._is_closed = False
         self.idle = deque([make()])
-        self._bootstrap = self.idle[0].bootstrap
+        self.bootstrap = self.idle[0].bootstrap
 
     def lend(self) -> ClusterT:
         """Lend a cluster to one transaction or reader.
@@ -57,7 +58,7 @@ class ClusterPool(Generic[ClusterT]):
         if self._is_closed:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
+                f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
             )
         try:
             return self.idle.pop()

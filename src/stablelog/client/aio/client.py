@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stablelog.batch.header import Codec
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.reader import AsyncReader
 from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.cluster_pool import ClusterPool
@@ -16,7 +17,7 @@ from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
 from stablelog.client.processes import watch
 from stablelog.client.readers import select
-from stablelog.client.writers import TIMEOUT_S, Writers
+from stablelog.client.writers import TIMEOUT_S, Writers, group_reading, reading_of
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,20 +79,64 @@ class AsyncClient:
 
         return Admin(self.clusters)
 
-    def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
+    def transaction(
+        self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: AsyncGroupReader | None = None
+    ) -> AsyncTransaction:
         """Begin a transaction. Call this in the event loop in which the program awaits the futures.
 
         Args:
             group: the transaction group of the topics; empty for the default group.
             timeout: seconds until an open transaction is aborted.
+            offsets_of: a reader of `subscribe`: the transaction commits the offsets of the records that the reader has
+                handed out before the commit. If it does not commit, the reader goes back to the committed offsets.
 
         Raises:
-            UsageError: the timeout is out of range, or the group's name is invalid; or another event loop has used the
+            UsageError: the timeout is out of range, or the group's name is invalid; or the reader is closed, or has
+                another open transaction; or another event loop has used the
                 client.
             RefusedError: the client is closed.
         """
         self._check_loop()
-        return AsyncTransaction(lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end))
+        reading = reading_of(offsets_of, AsyncGroupReader, self.clusters.bootstrap)
+        return AsyncTransaction(
+            lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading)
+        )
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        start: Literal["earliest", "latest"] = "earliest",
+        wait: float | None = None,
+        instance_id: str | None = None,
+    ) -> AsyncGroupReader:
+        """Read records as a member of a consumer group (KIP-848). The reader sends no request before its first call.
+
+        Args:
+            topics: one name or several.
+            group: the consumer group.
+            isolation: "read_committed" for committed records only, or "read_uncommitted".
+            start: where to read a partition without a committed offset from: "earliest" or "latest".
+            wait: seconds to wait for another record before an iteration ends; None for no limit.
+            instance_id: the id of a static member, which keeps its partitions when it leaves and joins again.
+
+        Raises:
+            UsageError: no topic, an empty group, or an unknown isolation or start; or another event loop has
+                used the client.
+            RefusedError: the client is closed.
+        """
+        self._check_loop()
+        cluster = self.clusters.lend()
+        try:
+            reading = group_reading(
+                cluster.core, topics, group, isolation=isolation, start=start, instance_id=instance_id
+            )
+        except UsageError:
+            self.clusters.give_back(cluster)
+            raise
+        return AsyncGroupReader(cluster, reading, wait, self.clusters.give_back)
 
     def read(
         self,

@@ -28,7 +28,8 @@ JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning
 REBALANCE_TIMEOUT: Final = timedelta(
     minutes=5
 )  # how long the coordinator waits until a member gives partitions up
-EPOCH_RETRY_S: Final = 0.1
+RETRY_S: Final = 0.1
+PLACE_S: Final = 0.5  # how long the member waits for committed offsets before its next heartbeat
 # The member has no place in the group any more; it joins again.
 _FENCED: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
 # What a coordinator answers to a member that joins a group with members of the classic protocol.
@@ -63,6 +64,7 @@ class GroupMember:
 
     Attributes:
         group_id: as given.
+        instance_id: as given.
         member_id: the id of this member, drawn by the client.
         epoch: the epoch of this member; 0 before it has joined.
         owned: the partitions that this member has.
@@ -75,7 +77,7 @@ class GroupMember:
         self.group_id = group_id
         self._names = None if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         self._pattern = topics if isinstance(topics, str) else None
-        self._instance_id = instance_id
+        self.instance_id = instance_id
         self.member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self.epoch = JOIN
         self.owned: set[TopicPartition] = set()
@@ -83,7 +85,9 @@ class GroupMember:
         self._unnamed: dict[uuid.UUID, tuple[int, ...]] = {}  # assigned topics whose names are not known yet
         self._topic_ids: dict[str, uuid.UUID] = {}
         self._due = 0.0  # when the next heartbeat is due
+        self._approach_at = 0.0  # when the committed offsets of new partitions are asked for again
         self._has_news = True  # whether the coordinator does not know yet what the member owns
+        self._is_unanswered = False  # whether the response to the last heartbeat was lost
 
     def follow(self) -> Steps[Change]:
         """Send a heartbeat if one is due, and follow the assignment.
@@ -94,8 +98,10 @@ class GroupMember:
             UnavailableError: no coordinator responds within the deadline.
         """
         now = yield NOW
-        if now < self._due and not self._has_news and not self._unnamed:
+        if now < self.due:
             return NO_CHANGE
+        if now < self._due and not self._has_news and not self._unnamed:
+            return (yield from self._approach())
         answer = yield from self._cluster.retrying(f"heartbeat of group {self.group_id!r}", self._beat)
         self._due = (yield NOW) + answer.heartbeat_interval.total_seconds()
         if answer.error_code in _FENCED:
@@ -109,6 +115,13 @@ class GroupMember:
             yield from self._name_topics()
         return (yield from self._approach())
 
+    @property
+    def due(self) -> float:
+        """When `follow` has something to do, in seconds of the shell's clock."""
+        if self._has_news or self._unnamed:
+            return 0.0
+        return self._due if self._target is None else min(self._due, self._approach_at)
+
     def _fenced(self) -> Change:
         lost, self.owned = tuple(sorted(self.owned)), set()
         self.epoch, self._due, self._has_news, self._target = JOIN, 0.0, True, None
@@ -117,9 +130,12 @@ class GroupMember:
 
     def _beat(self) -> Steps[Any]:
         connection = yield from self._coordinator()
-        answer = yield from connection.ask_steps(self._request(self.epoch))
+        request = self._request(self.epoch, is_whole=self._is_unanswered)
+        self._is_unanswered = True
+        answer = yield from connection.ask_steps(request)
+        self._is_unanswered = False
         if answer.error_code is ErrorCode.unreleased_instance_id:
-            raise RetriableError(f"another member has the instance id {self._instance_id!r}")
+            raise RetriableError(f"another member has the instance id {self.instance_id!r}")
         if self.epoch == JOIN and answer.error_code in _OTHER_PROTOCOL:
             raise RefusedError(
                 answer.error_code,
@@ -140,7 +156,10 @@ class GroupMember:
             )
         return connection
 
-    def _request(self, epoch: int) -> Any:
+    def _request(self, epoch: int, *, is_whole: bool = False) -> Any:
+        """Return a heartbeat. If the response to the last one was lost, the coordinator has to be asked for the assignment
+        again: it responds with it to a request with all fields.
+        """
         from kio.schema.consumer_group_heartbeat.v1.request import (
             ConsumerGroupHeartbeatRequest,
             TopicPartitions,
@@ -150,7 +169,7 @@ class GroupMember:
         owned = None
         if is_joining:
             owned = ()
-        elif self._has_news:
+        elif self._has_news or is_whole:
             owned = tuple(
                 TopicPartitions(topic_id=self._topic_ids[topic], partitions=tuple(sorted(indexes)))
                 for topic, indexes in by_topic(self.owned).items()
@@ -161,14 +180,14 @@ class GroupMember:
                 "subscribed_topic_names": self._names or (),
                 "subscribed_topic_regex": self._pattern,
             }
-            if is_joining
+            if is_joining or is_whole
             else {}
         )
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
-            instance_id=self._instance_id,
+            instance_id=self.instance_id,
             topic_partitions=owned,
             **whole,
         )
@@ -184,7 +203,7 @@ class GroupMember:
 
     def _approach(self) -> Steps[Change]:
         """Give up what the target does not have; take the rest when the coordinator knows that."""
-        if self._target is None:
+        if self._target is None or (now := (yield NOW)) < self._approach_at:
             return NO_CHANGE
         revoked = tuple(sorted(self.owned - self._target))
         if revoked:
@@ -192,24 +211,49 @@ class GroupMember:
             self._has_news = True  # the coordinator learns with the next heartbeat that they are free
             return Change(revoked=revoked)
         new = sorted(self._target - self.owned)
+        committed: Mapping[TopicPartition, CommittedOffset] | None = {}
+        if new:
+            committed = yield from self.committed_now(new)
+        if committed is None:
+            self._approach_at = now + RETRY_S  # heartbeats go on meanwhile
+            return NO_CHANGE
         if not self._unnamed:
             self._target = None
         if not new:
             return NO_CHANGE
-        committed = yield from self.committed(new)
         self.owned |= set(new)
         self._has_news = True
         return Change(assigned={target: committed.get(target) for target in new})
 
     # --- offsets ---
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, CommittedOffset]]:
-        """Return the offsets that the group has committed for these partitions, after the end of transactions that have
-        written such offsets.
+    def committed_now(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Steps[dict[TopicPartition, CommittedOffset] | None]:
+        """Return the offsets that the group has committed for these partitions. None if the coordinator does not respond,
+        or if an open transaction has written such offsets: send the next heartbeat in time, and call again.
 
         Raises:
             RefusedError: the user may not read the group.
-            UnavailableError: the coordinator does not respond within the deadline.
+        """
+        try:
+            return (yield from self.committed(partitions, deadline_s=PLACE_S))
+        except UnavailableError:
+            return None
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, deadline_s: float | None = None
+    ) -> Steps[dict[TopicPartition, CommittedOffset]]:
+        """Return the offsets that the group has committed for these partitions, after the end of transactions that have
+        written such offsets.
+
+        Args:
+            partitions: the partitions.
+            deadline_s: replaces the cluster's deadline.
+
+        Raises:
+            RefusedError: the user may not read the group.
+            UnavailableError: no such response within the deadline.
         """
         from kio.schema.offset_fetch.v9.request import (
             OffsetFetchRequest,
@@ -243,7 +287,7 @@ class GroupMember:
                         )
             return found
 
-        return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt))
+        return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt, deadline_s))
 
     def _check_offsets(self, code: ErrorCode) -> None:
         if code in (ErrorCode.unstable_offset_commit, ErrorCode.stale_member_epoch):
@@ -272,7 +316,7 @@ class GroupMember:
                 group_id=self.group_id,
                 generation_id_or_member_epoch=self.epoch,
                 member_id=self.member_id,
-                group_instance_id=self._instance_id,
+                group_instance_id=self.instance_id,
                 topics=tuple(
                     OffsetCommitRequestTopic(
                         name=name,
@@ -327,7 +371,7 @@ class GroupMember:
         """
         if self.epoch == JOIN:
             return
-        epoch = LEAVE if self._instance_id is None else LEAVE_FOR_A_WHILE
+        epoch = LEAVE if self.instance_id is None else LEAVE_FOR_A_WHILE
         self._has_news = False
         try:
             connection = yield from self._coordinator()
@@ -335,6 +379,6 @@ class GroupMember:
         except (RefusedError, UnavailableError, RetriableError) as failure:
             if not is_retriable(failure):
                 return
-            yield Pause(EPOCH_RETRY_S)
+            yield Pause(RETRY_S)
         self.epoch = JOIN
         self.owned = set()

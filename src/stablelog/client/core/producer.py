@@ -125,6 +125,11 @@ class Producer:
         """
         return self._index > 0
 
+    @property
+    def is_tv2(self) -> bool:
+        """Whether the coordinator of `begin` supports transaction version 2."""
+        return self._is_tv2
+
     # --- begin and end ---
 
     def begin(self, *, deadline_s: float | None = None) -> Steps[None]:

@@ -1,0 +1,131 @@
+"""A reader of a consumer group, for asyncio programs. `AsyncClient.subscribe` makes it."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self
+
+from stablelog.client.aio.cancelling import to_the_end
+from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.core.group_reading import GroupReading
+from stablelog.client.core.reading import ReadRecord
+from stablelog.client.core.steps import Result, Steps
+from stablelog.client.group_reader import BATCH_RECORDS, COLLECT_S, WHAT
+from stablelog.client.processes import check_process, this_process
+
+
+class AsyncGroupReader:
+    """A member of a consumer group: an asynchronous iterator of the records of the partitions that the group assigns to it.
+    One task at a time uses the reader.
+
+    Calls of the reader send the heartbeats of the member. A reader that the program does not call within the group's
+    session timeout loses its partitions to other members. After a cancelled call, the reader goes on where it was.
+
+    Args:
+        cluster: the brokers; the reader uses it alone.
+        reading: decides what is read and handed out.
+        wait_s: how long to wait for the next record before an iteration ends; None for no limit.
+        give_back: called with the cluster at the end.
+
+    Attributes:
+        reading: as given.
+    """
+
+    def __init__(
+        self,
+        cluster: AsyncCluster,
+        reading: GroupReading,
+        wait_s: float | None,
+        give_back: Callable[[AsyncCluster], None],
+    ) -> None:
+        self._process = this_process()
+        self._cluster = cluster
+        self.reading = reading
+        self._wait_s = wait_s
+        self._give_back = give_back
+
+    def __repr__(self) -> str:
+        return f"<AsyncGroupReader of group {self.reading.member.group_id!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if (
+            self._process is this_process()
+        ):  # a forked process leaves the block: the reader is that of the parent process
+            await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReadRecord:
+        """Return the next record. The iteration ends if there is none for `wait` seconds; it may be begun again.
+
+        Raises:
+            RefusedError: the broker refuses the member, or to read a partition.
+            UnavailableError: the group's coordinator does not respond within the deadline. The call may be repeated.
+            DataLossError: records were removed before they were read. The next call goes on at the first record left.
+            DamageError: a batch is damaged; the message names it.
+            UsageError: the reader is closed, or was made in another process.
+        """
+        check_process(self._process, WHAT)
+        record = self.reading.take_ready(time.monotonic())
+        if record is not None:
+            return record
+        records = await self._read(1, 0.0)
+        if not records:
+            raise StopAsyncIteration
+        return records[0]
+
+    async def batches(
+        self, *, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
+    ) -> AsyncIterator[list[ReadRecord]]:
+        """Yield lists of records. The iteration ends if there is no record for `wait` seconds; it may be begun again.
+
+        Args:
+            max_records: maximum of records in a list.
+            max_wait: how many seconds the reader waits for more records after the first one.
+
+        Raises:
+            As `__anext__`.
+        """
+        while records := await self._read(max_records, max_wait):
+            yield records
+
+    async def _read(self, count_max: int, collect_s: float) -> list[ReadRecord]:
+        try:
+            return await self._run(self.reading.read(count_max, self._wait_s, collect_s))
+        except BaseException:
+            self.reading.hand_back()
+            raise
+
+    async def _run(self, steps: Steps[Result]) -> Result:
+        check_process(self._process, WHAT)
+        try:
+            return await to_the_end(self._cluster.run(steps), self._cluster.cancel)
+        finally:
+            self._cluster.core.allow_retries()
+
+    async def commit(self) -> None:
+        """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the
+        transaction does this.
+
+        Raises:
+            RefusedError: the group has given partitions to another member before, which reads their records again. The
+                other offsets are committed.
+            UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
+            UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
+        """
+        await self._run(self.reading.commit())
+
+    async def close(self) -> None:
+        """Leave the group without a commit. The group assigns the partitions to other members at once."""
+        if self.reading.is_closed:
+            return
+        try:
+            await self._run(self.reading.close())
+        finally:
+            self._give_back(self._cluster)

@@ -1,0 +1,208 @@
+"""A transaction that also commits what a reader of a consumer group has handed out.
+
+Before the commit, the offsets are written into the transaction with the member's id and epoch (TxnOffsetCommit): the
+group's coordinator refuses those of a member that the group has replaced (KIP-447). Until the transaction has ended, no
+other member gets the offsets of these partitions. So either records and offsets are committed, or none of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from kio.schema.add_offsets_to_txn.v3.request import AddOffsetsToTxnRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.txn_offset_commit.v4 import request as v4
+from kio.schema.txn_offset_commit.v5 import request as v5
+
+from stablelog.batch.header import Codec
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.coordinators import GROUP_COORDINATOR
+from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
+from stablelog.client.core.keys import WriterKey
+from stablelog.client.core.membership import GroupMember
+from stablelog.client.core.outcomes import Committed, Outcome, State
+from stablelog.client.core.producer import Producer
+from stablelog.client.core.steps import Steps
+from stablelog.client.core.writing import FailureT, Writing
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
+from stablelog.client.topics import by_topic
+from stablelog.errors import TransactionAbortedError
+from stablelog.types import TopicPartition
+
+WHAT: Final = "adding offsets to the transaction"
+
+
+class GroupWriting(Writing):
+    """A transaction with the offsets of a reader.
+
+    Args:
+        reading: the reader.
+        cluster, key, timeout_s, now, on_end, release, codec: those of `Writing`.
+    """
+
+    def __init__(
+        self,
+        reading: GroupReading,
+        cluster: Cluster,
+        *,
+        key: WriterKey,
+        timeout_s: float,
+        now: float,
+        on_end: Callable[[Outcome], None],
+        release: Callable[[Writing], None],
+        codec: Codec = Codec.NONE,
+    ) -> None:
+        super().__init__(
+            cluster, key=key, timeout_s=timeout_s, now=now, on_end=on_end, release=release, codec=codec
+        )
+        self._reading = reading
+        self._group_offsets: dict[TopicPartition, int] = {}
+
+    def flush(self) -> Steps[None]:
+        """Send all records and the offsets; as `Writing.flush`."""
+        yield from super().flush()
+        yield from self._or_abort(self._add_offsets())
+
+    def _add_offsets(self) -> Steps[None]:
+        self._group_offsets = self._reading.offsets_for(self)
+        if self._group_offsets:
+            if self.producer is None:
+                yield from self._begin()
+            assert self.producer is not None
+            yield from add_offsets(
+                self.cluster,
+                self.key.transactional_id,
+                self.producer,
+                self._reading.member,
+                self._group_offsets,
+            )
+
+    # --- the end: the reader learns of it whenever the program does ---
+
+    def commit(self) -> Steps[Committed]:
+        """Commit the written records and the offsets; as `Writing.commit`."""
+        return (yield from self._or_go_back(super().commit()))
+
+    def abort(self) -> Steps[None]:
+        """Abort the transaction; as `Writing.abort`."""
+        try:
+            yield from super().abort()
+        finally:
+            self._note_end()
+
+    def leave(self, error: BaseException | None) -> Steps[None]:
+        """End the transaction with its `with` block; as `Writing.leave`."""
+        try:
+            yield from super().leave(error)
+        finally:
+            self._note_end()
+
+    def _or_go_back(self, steps: Steps[Committed]) -> Steps[Committed]:
+        try:
+            return (yield from steps)
+        finally:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        self._reading.end(self, self._group_offsets if self._state is State.COMMITTED else None)
+
+    def _check_state(self) -> None:
+        if self.failure is not None:
+            self._note_end()
+        super()._check_state()
+
+    def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
+        committed = super()._settle(commit_sequence, offsets)
+        self._note_end()
+        return committed
+
+    def _fail(self, failure: FailureT, state: State = State.ABORTED) -> FailureT:
+        failed = super()._fail(failure, state)
+        self._note_end()
+        return failed
+
+
+def add_offsets(
+    cluster: Cluster,
+    transactional_id: str,
+    producer: Producer,
+    member: GroupMember,
+    offsets: Mapping[TopicPartition, int],
+) -> Steps[None]:
+    """Write offsets of a consumer group into the open transaction of a producer.
+
+    Raises:
+        TransactionAbortedError: the member has no place in the group any more.
+        RefusedError: the coordinator refuses the offsets or the transaction.
+        UnavailableError: no response within the deadline.
+    """
+    left = dict(offsets)
+    if not producer.is_tv2:
+        yield from cluster.retrying(
+            WHAT, lambda: _add_group(cluster, transactional_id, producer, member.group_id)
+        )
+
+    def attempt() -> Steps[None]:
+        connection = yield from cluster.coordinator(member.group_id, GROUP_COORDINATOR)
+        answer = yield from connection.ask_steps(_request(transactional_id, producer, member, left))
+        failures = []
+        for topic in answer.topics:
+            for at in topic.partitions:
+                if at.error_code is ErrorCode.none:
+                    left.pop((topic.name, at.partition_index), None)
+                else:
+                    failures.append((at.error_code, f"{topic.name}-{at.partition_index}"))
+        for code, place in failures:
+            what = f"{WHAT}: group {member.group_id!r}, {place}: {code.name}"
+            if code in NOT_A_MEMBER:
+                raise TransactionAbortedError(code, f"{what}: the group has replaced this member")
+            if code not in RETRIABLE_CODES:
+                raise refusal(code, what)
+        if left:
+            raise RetriableError(f"{WHAT}: {[code.name for code, _ in failures]}")
+
+    yield from cluster.retrying(WHAT, attempt)
+
+
+def _add_group(cluster: Cluster, transactional_id: str, producer: Producer, group_id: str) -> Steps[None]:
+    connection = yield from cluster.coordinator(transactional_id)
+    answer = yield from connection.ask_steps(
+        AddOffsetsToTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            group_id=group_id,
+        )
+    )
+    if answer.error_code in RETRIABLE_CODES:
+        raise RetriableError(f"{WHAT}: {answer.error_code.name}")
+    if answer.error_code is not ErrorCode.none:
+        raise refusal(answer.error_code, f"{WHAT} of {transactional_id}: {answer.error_code.name}")
+
+
+def _request(
+    transactional_id: str, producer: Producer, member: GroupMember, offsets: Mapping[TopicPartition, int]
+) -> Any:
+    form: Any = v5 if producer.is_tv2 else v4
+    return form.TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=member.group_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        generation_id=member.epoch,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=tuple(
+            form.TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=tuple(
+                    form.TxnOffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=offsets[name, index],
+                        committed_metadata=None,
+                    )
+                    for index in indexes
+                ),
+            )
+            for name, indexes in by_topic(offsets).items()
+        ),
+    )
