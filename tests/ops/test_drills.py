@@ -302,6 +302,87 @@ def test_a_stale_copy_does_not_replace_the_dynamic_settings(objects, caplog):
     lives(disk, live)
 
 
+async def begin(desk):
+    """Write a log that is not copied, and its settings: a stale copy has what is copied later, and its beginning."""
+    desk.broker.change_settings({"log.retention.ms": "77"}, {})
+    await produce(desk, b"before the copy")
+
+
+async def nothing(_desk):
+    """The directory has the id of the cluster and the topic without a record."""
+
+
+@pytest.mark.parametrize("early", [begin, nothing])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_stale_copy_that_has_copied_nothing_publishes_nothing(objects, caplog, early, is_known):
+    """Its log is only the beginning of the right one, or it does not even have the topic (not `is_known`)."""
+    disk = SimDisk()
+    kept = {"log.retention.ms": "-1"}
+
+    async def live(desk):
+        await early(desk)
+        stale = disk.crash(random.Random(1))
+        if not is_known:
+            desk.broker.topics.create("later", 1, LOCAL_NOTHING)
+        topic = "t" if is_known else "later"
+        desk.broker.topics.partition(topic, 0).roll(desk.broker.now_ms())
+        await desk.produce(batch(b"acknowledged"), topic=topic)
+        await desk.durable()
+        desk.broker.change_settings(kept, {})
+        await copy(desk)
+        before = of_topics(objects)
+        caplog.clear()
+
+        async def go_on(copied):
+            await copy(copied)
+            copied.broker.change_settings({"log.retention.ms": "78"}, {})
+            await copy(copied)
+
+        await asyncio.to_thread(lives, stale, go_on)
+        _, report = await asyncio.to_thread(restored, objects)
+        assert report.settings == kept
+        told = [line for line in lines(caplog) if "dynamic settings of this broker are not copied" in line]
+        assert len(told) == 2
+        assert all("follow docs/operating.md" in line for line in told)
+        if is_known:
+            assert any(line.startswith("t-0 cannot be copied") for line in lines(caplog))
+        return before
+
+    before = lives(disk, live)
+    assert before
+    assert all(objects.objects[key] == content for key, content in before.items())
+
+
+def of_topics(objects):
+    """The objects of the topics of clients."""
+    return {key: content for key, content in objects.objects.items() if key.startswith(("t.t/", "t.later/"))}
+
+
+def test_a_stale_copy_with_the_settings_of_the_store_does_not_change_them_later(objects):
+    """Its start has nothing to publish. The proof is due when it has."""
+    disk = SimDisk()
+    kept = {"log.retention.ms": "77"}
+
+    async def live(desk):
+        desk.broker.change_settings(kept, {})
+        await write_and_copy(desk)
+        stale = disk.crash(random.Random(1))
+        await write_and_copy(desk)
+        count = len([key for key in objects.objects if key.startswith("settings/")])
+
+        async def change(copied):
+            await copy(copied)
+            copied.broker.change_settings({"log.retention.ms": "78"}, {})
+            await copy(copied)
+
+        await asyncio.to_thread(lives, stale, change)
+        assert len([key for key in objects.objects if key.startswith("settings/")]) == count
+        _, report = await asyncio.to_thread(restored, objects)
+        assert report.settings == kept
+
+    lives(disk, live)
+
+
 def test_settings_that_a_crash_has_kept_from_the_store_are_published_after_the_start(objects):
     disk = SimDisk()
 

@@ -68,6 +68,25 @@ def test_a_local_log_that_ends_before_the_last_copy_is_another_one():
         taken_over(manifest(*ROWS), local(segment(0, 10)))
 
 
+def test_a_local_log_that_ends_before_the_durable_records_of_the_manifest_is_only_its_beginning():
+    """A stale copy of the directory may have all that is copied, and has copied nothing itself."""
+    found = manifest(*ROWS)._replace(published=Published(23, 0, 1, {}))
+    whole = segment(0, 10), segment(10, 20, 5)
+    for recorded in (None, Manifest("c"), manifest(*ROWS)):
+        for last in ((), (segment(20, 22),)):
+            with pytest.raises(
+                DamageError, match="durable records up to offset 23, and the local log ends at"
+            ):
+                taken_over(found, local(*whole, *last, recorded=recorded))
+        assert taken_over(found, local(*whole, segment(20, 23), recorded=recorded)).manifest == found
+    empty = manifest()._replace(published=Published(3, 0, 1, {}))
+    for log in (local(), local(segment(0, 2))):
+        with pytest.raises(DamageError, match="up to offset 3"):
+            taken_over(empty, log)
+    restored_since = manifest(*ROWS)._replace(published=Published(1_023, 0, 1, {}, DRILL))
+    assert taken_over(restored_since, local(*whole)).is_foreign, "a restore counts from other offsets"
+
+
 def test_what_this_directory_has_published_must_still_be_there():
     recorded = manifest(*ROWS)
     log = segment(20, 22)

@@ -68,11 +68,15 @@ class Machine(Broker):
         return LocalHistory("t", "c", tuple(self.segments), 0, 0, self.recorded, self.restored)
 
     def check(self, payload):
+        last = None if payload is None else self.world.manifests[payload]
         try:
-            return taken_over(None if payload is None else self.world.manifests[payload], self.local())
+            found = taken_over(last, self.local())
         except DamageError:
             self.world.refused += 1
             raise
+        if last is not None and last.published is not None and last.published.restored == self.restored:
+            assert self.segments[-1].end_offset >= last.published.log_end, "its log is only the beginning"
+        return found
 
     def append(self):
         end = self.segments[-1].end_offset if self.segments else 0
@@ -82,7 +86,8 @@ class Machine(Broker):
         nonce = self.world.random.randbytes(16)
         epoch = yield from self.insist(lambda: claim_epoch(nonce))
         chain = Chain(PARTITION, epoch, nonce)
-        self.append()
+        if not self.segments or self.world.random.random() < 0.5:
+            self.append()
         before = set(self.world.objects)
         try:
             manifest = (yield from self.insist(lambda: chain.take_over(self.check))).manifest
@@ -101,7 +106,7 @@ class Machine(Broker):
                     *(one.base_offset, one.end_offset, one.size, -1, ((1, one.base_offset),)),
                     summary=one.summary,
                 )
-                for one in waiting[:2]
+                for one in waiting[: self.world.random.randrange(4)]  # The others are not sealed.
             ]
             published = Published(self.segments[-1].end_offset, 0, 1, {}, self.restored)
             manifest = manifest.with_copied(rows)._replace(published=published)

@@ -8,6 +8,9 @@ directory has recorded of its remote tier, proves it:
 
 - The segments must be those of the local log, batch for batch, and those that this directory has published. The local
   log must not end before them. Otherwise the manifest is refused.
+- The local log must not end before the durable log end that the manifest records, unless the two were restored
+  differently: their offsets after a restore are not comparable. A log that is only the beginning of the other one, for
+  example that of a stale copy of the directory, would give acknowledged offsets to other records.
 - The log start offset may be greater than the recorded one: the other incarnation has deleted records. Records that are
   only in the store are then gone, and the log start follows. It never passes a record of the local log: such a manifest
   is refused.
@@ -53,6 +56,11 @@ class LocalHistory(NamedTuple):
     recorded: Manifest | None
     restored: Restored | None
 
+    @property
+    def end_offset(self) -> int:
+        """The end of the local log."""
+        return self.segments[-1].end_offset if self.segments else self.start_offset
+
 
 class TakenOver(NamedTuple):
     """The last manifest in the store, as it holds for the local log.
@@ -88,7 +96,15 @@ def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
     _check_known(manifest, local)
     if manifest is None:
         return TakenOver(Manifest(local.cluster_id, local.start_offset))
+    published = manifest.published
+    is_foreign = published is not None and published.restored != local.restored
     check_history(manifest, local.segments, local.directory)
+    if published is not None and not is_foreign and local.end_offset < published.log_end:
+        raise DamageError(
+            f"the last manifest of {local.directory} was published when the log had durable records up to offset "
+            f"{published.log_end}, and the local log ends at offset {local.end_offset}: the store and the data directory "
+            f"are not of the same log. {ADVICE}"
+        )
     known_start = max(local.log_start, 0 if local.recorded is None else local.recorded.log_start)
     if manifest.log_start > max(known_start, local.start_offset):
         raise DamageError(
@@ -97,8 +113,6 @@ def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
         )
     is_deleted = local.recorded is not None and manifest.log_start > known_start
     lost = (known_start, manifest.log_start) if is_deleted else None
-    published = manifest.published
-    is_foreign = published is not None and published.restored != local.restored
     if published is not None and is_foreign:
         published = published._replace(restored=local.restored)
     return TakenOver(manifest._replace(published=published), is_foreign, lost)

@@ -3,6 +3,7 @@
 This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
 """
 
+import contextlib
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -26,6 +27,7 @@ from stablelog.tier.names import (
     TOPIC_PREFIX,
     RemotePartition,
     chain_name_of,
+    id_of_text,
     partition_of,
 )
 from stablelog.tier.remote_segment import RemoteSegment
@@ -81,6 +83,14 @@ class Prefix:
         """Return the names of the topics that have, or had, objects in the store, in order."""
         names = self.store.directories()
         return sorted(name.removeprefix(TOPIC_PREFIX) for name in names if name.startswith(TOPIC_PREFIX))
+
+    def topic_ids(self, topic: str) -> list[uuid.UUID]:
+        """Return the ids of the topics of a name that have, or had, objects in the store. Raises StoreError."""
+        found: list[uuid.UUID] = []
+        for name in self.store.directories(f"{TOPIC_PREFIX}{topic}"):
+            with contextlib.suppress(ValueError):  # No broker has written the directory.
+                found.append(id_of_text(name[1:]))
+        return found
 
     def partitions(self, topic: str) -> list[RemotePartition]:
         """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.

@@ -18,7 +18,7 @@ class Published(NamedTuple):
     """What the broker knew of a partition and its topic when it published a manifest.
 
     Attributes:
-        log_end: the log end offset of the partition.
+        log_end: the end of the durable records of the partition. A later log of the same history does not end before it.
         time_ms: the time of the broker's clock.
         partition_count: the number of partitions of the topic.
         configs: the settings of the topic itself, by Kafka's names.

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import threading
 import time
 from dataclasses import replace
@@ -291,6 +292,27 @@ def test_a_manifest_says_where_the_log_ends_and_which_settings_the_topic_has():
         {"remote.storage.enable": "true"},
     )
     assert said.log_end > world.published().end_offset
+
+
+def test_records_that_are_not_durable_may_be_lost_after_a_manifest_was_published():
+    """Otherwise the broker would be refused after the power failure, because its log ends before its last manifest."""
+    world = World()
+    world.write("-")
+    world.write("- - -", sync=False)
+    durable = world.partition.high_watermark
+    assert durable < world.partition.end_offset
+    world.copy_all()
+    assert world.published().end_offset < world.published().published.log_end == durable
+    stopped, end_offset = world.disk, world.partition.end_offset
+    for number in itertools.count():
+        world.power_failure(random.Random(number), stopped)
+        if world.partition.end_offset < end_offset:
+            break
+    assert world.partition.end_offset >= durable
+    world.write_segments(["-"])
+    world.copy_all()
+    assert not world.copier.failed
+    assert world.published().end_offset == world.partition.end_offset
 
 
 def test_other_settings_of_the_topic_are_published_without_a_new_segment():

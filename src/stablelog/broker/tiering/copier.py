@@ -219,7 +219,7 @@ class Copier:
         if topic is None:
             return None
         return Published(
-            partition.end_offset,
+            partition.high_watermark,
             self._now_ms(),
             topic.partition_count,
             dict(topic.configs),

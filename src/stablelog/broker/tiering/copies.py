@@ -28,7 +28,7 @@ from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import TopicPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
-from stablelog.broker.tiering.taking_over import prove_history
+from stablelog.broker.tiering.taking_over import prove_history, prove_topics
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
@@ -43,6 +43,7 @@ from stablelog.tier.remote_log import RemoteLog
 log = logging.getLogger(__name__)
 
 NAMED_MAX: Final = 3  # The number of partitions that a message names.
+PROVEN_AT_ONCE: Final = 10  # The number of partitions whose history is compared with the store at a time.
 
 
 class Copies:
@@ -107,7 +108,8 @@ class Copies:
         self._gone: set[RemotePartition] = set()  # Deleted partitions without objects in the store.
         self._deleted = DeletedPartitions(self._storage, delay_s=delay_s, now_s=time.monotonic)
         self._wanted = TopicPlan()
-        self._settings: Dynamic | None = None  # The dynamic settings that the store has of this start.
+        self._is_proven = False  # Whether this start has proven that it holds the history in the store.
+        self._settings: Dynamic | None = None  # The dynamic settings that the store has.
         self._refused: Dynamic | None = None  # The dynamic settings that must not replace those in the store.
         self._disk = disk
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
@@ -235,11 +237,11 @@ class Copies:
         await self._delete_deleted()
 
     async def _publish_settings(self) -> None:
-        """Publish the dynamic settings of the broker, once after each start and after each change. Raises StablelogError
-        if the store does not answer, or belongs to another cluster.
+        """Publish the dynamic settings of the broker: after each change, and after a start if the store has others. Raises
+        StablelogError if the store does not answer, or belongs to another cluster.
 
-        A broker on a stale copy of the data directory must not replace the settings of the right one. So if the store
-        has other settings after a start, they are replaced only if all partitions are of the history in the store.
+        A broker on a stale copy of the data directory must not replace the settings of the right one. So a start publishes
+        nothing before all its partitions have proven that they hold the history in the store.
         """
         settings = Dynamic(
             dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups.own)
@@ -247,35 +249,57 @@ class Copies:
         if settings in (self._settings, self._refused) or self._storage.fenced is not None:
             return
         content = encode_settings(*settings)
-        if self._settings is None:
+        if not self._is_proven:
+            if any(topic.opening_count for topic in self._topics):
+                return  # The next pass tries again.
             await in_thread(None, self._storage.begin)
             found = await in_thread(None, self._storage.prefix.last_settings)
-            if found is not None and found[1] != content:
-                try:
-                    await self._prove_history()
-                except DamageError as error:
-                    self._refused = settings
-                    log.error(
-                        "the dynamic settings of this broker are not copied to %s, which has others (%s): %s",
-                        self._storage.store.url,
-                        found[0],
-                        error,
-                    )
-                    return
+            if found is not None and found[1] == content:
+                self._settings = settings
+                return
+            try:
+                await self._prove_history()
+            except DamageError as error:
+                self._refused = settings
+                log.error(
+                    "the dynamic settings of this broker are not copied to %s, which has %s: %s",
+                    self._storage.store.url,
+                    "none" if found is None else f"others ({found[0]})",
+                    error,
+                )
+                return
+            self._is_proven = True
         await in_thread(None, self._storage.publish_settings, content)
         self._settings = settings
 
     async def _prove_history(self) -> None:
-        """Check that the last manifests of all open partitions are of the histories of their logs. Raises DamageError if
-        one is not, and StablelogError if the store does not answer.
+        """Check that this directory has all topics in the store, and that the last manifests of all open partitions are of
+        the histories of their logs. Raises DamageError if that is not so, and StablelogError if the store does not answer.
         """
         remotes = await self._coordinators.remotes()
         for one in self._topics.open_partitions():
             if isinstance(one.remote, RemoteLog) and one.failure is None:
                 remotes[one] = one.remote
-        for partition, remote in remotes.items():
-            if self._topics.has(partition):
-                await prove_history(self._storage, self._disk, None, partition, remote)
+        known = {topic.topic_id for topic in self._topics}.union(
+            self._topics.deleted, (one.topic_id for one in self._metadata.deleted())
+        )
+        stored = await in_thread(None, prove_topics, self._storage, known)
+        room = asyncio.Semaphore(PROVEN_AT_ONCE)
+
+        async def prove(partition: Partition, remote: RemoteLog) -> None:
+            async with room:
+                if self._topics.has(partition):
+                    await prove_history(self._storage, self._disk, None, partition, remote)
+
+        # Without objects in the store, a partition that has copied nothing has nothing to compare.
+        proofs = [
+            prove(partition, remote)
+            for partition, remote in remotes.items()
+            if remote.partition.topic_id in stored or not remote.is_known or remote.manifest.segments
+        ]
+        for error in await asyncio.gather(*proofs, return_exceptions=True):
+            if error is not None:
+                raise error
 
     def _is_waiting(self, partition: Partition) -> bool:
         """Whether a partition has, or may have, segments to copy."""

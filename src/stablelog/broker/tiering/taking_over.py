@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -10,10 +11,12 @@ from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.topic_names import is_coordinator_log
 from stablelog.env.disk import Disk
+from stablelog.errors import DamageError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
-from stablelog.tier.history import LocalHistory, TakenOver, taken_over
+from stablelog.tier.history import ADVICE, LocalHistory, TakenOver, taken_over
 from stablelog.tier.local_state import LocalState
+from stablelog.tier.names import text_of_id
 from stablelog.tier.remote_log import RemoteLog
 
 log = logging.getLogger(__name__)
@@ -85,6 +88,37 @@ async def prove_history(
         check(storage.prefix.last_payload(remote.partition))
 
     await in_thread(threads, prove)
+
+
+def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[uuid.UUID]:
+    """Check that a data directory has all topics that the store has manifests of. The store is not changed. This function
+    blocks, and may be called in any thread.
+
+    Args:
+        storage: the object store.
+        known: the ids of the topics that the directory has, or has deleted.
+
+    Returns:
+        The ids of the topics that have objects in the store.
+
+    Raises:
+        DamageError: the store has a manifest of a topic that is not in `known`, and that was not deleted.
+        StoreError: the store does not answer.
+    """
+    prefix, found = storage.prefix, set[uuid.UUID]()
+    for topic in prefix.topics():
+        topic_ids = prefix.topic_ids(topic)
+        found.update(topic_ids)
+        if found <= known:
+            continue
+        for one in prefix.partitions(topic):
+            if one.topic_id not in known and prefix.last_payload(one) is not None:
+                raise DamageError(
+                    f"the object store has copies of topic {topic!r} with the id {text_of_id(one.topic_id)}, which this "
+                    f"data directory does not have: the store and the data directory are not of the same cluster's "
+                    f"history. {ADVICE}"
+                )
+    return found
 
 
 async def _check_of(
