@@ -1,4 +1,4 @@
-"""The rows of stores that Apache Kafka has written."""
+"""The rows of stores that Apache Kafka has written, and of reads at cuts from a store that lacks the last commits."""
 
 import json
 import uuid
@@ -6,15 +6,22 @@ from dataclasses import dataclass
 
 import pytest
 
+import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import Cluster
 from stablelog.client.topics import EARLIEST_LOCAL
 from tests.advice.steps import doing, row
+from tests.spark.at_cuts import Query
 from tests.spark.objects.kafka_stores import Aiven, damaged, stable_end
+from tests.spark.objects.stored import TIERED, Stored, serving
 from tests.spark.objects.test_kafka_tiers import closed
-from tests.spark.reading import rows
+from tests.spark.reading import make, rows
+from tests.waiting import until
 
-KAFKAS, TIERS = "tiers of kafka", "tiers"
+KAFKAS = "tiers of kafka"
+# Sizes of records. A large one does not fit into a segment with another large one: it seals the segment before it. A
+# small one fits behind a large one.
+SEGMENT, LARGE, SMALL = 2000, 1500, 1
 
 
 @dataclass
@@ -125,6 +132,102 @@ def _read_with_damaged_snapshot(user, *, restored=False, **more):
     return rows(kafkas.given(store, **more), "offset", "value")
 
 
+# -- cuts --------------------------------------------------------------------------------------------------------------
+
+
+class Filled:
+    """A broker, and its store, which gets a segment when a large record is written.
+
+    Attributes:
+        topics: topics in commit order, each with one partition.
+        given: the options of a read of the store at cuts.
+        brokers: the option with which the read goes on where the store ends.
+    """
+
+    def __init__(self, user, *topics):
+        broker = user.cleanup.enter_context(serving(user.path / "filled"))
+        self._client = user.cleanup.enter_context(stablelog.connect(broker.bootstrap))
+        self._stored = Stored(broker, f"file://{user.path}/filled/store")
+        self.topics = topics
+        self.given = {"path": self._stored.url, "subscribe": ",".join(topics), "cut": "true"}
+        self.brokers = {"kafka.bootstrap.servers": broker.bootstrap}
+        for topic in topics:
+            configs = {**TIERED, "segment.bytes": str(SEGMENT), "stablelog.order": "commit"}
+            make(broker.bootstrap, topic, 1, **configs)
+
+    def commit(self, size, *topics):
+        """Commit a record in each of some topics. Returns the offset after the transaction; the record's is the one before."""
+        with self._client.transaction() as txn:
+            (written, *_) = [txn.write(topic, value=bytes(size)) for topic in topics or self.topics]
+        return written.result(60).offset + 1
+
+    def wait_until_copied(self, topic, end):
+        """Wait until the store has the segments of a topic up to the base offset of its active segment."""
+        until(
+            lambda: self._end(topic) == end, lambda: f"{topic} is copied up to {self._end(topic)}, not {end}"
+        )
+
+    def _end(self, topic):
+        manifest = self._stored.manifest(topic)
+        return 0 if manifest is None else manifest.end_offset
+
+
+def _past_the_store(user):
+    """Read from a cut that the store lacks: it is in the active segment."""
+    user.filled = Filled(user, "past")
+    sealed = user.filled.commit(LARGE)
+    user.start = user.filled.commit(LARGE)
+    user.end = user.filled.commit(SMALL)
+    user.filled.wait_until_copied("past", sealed)
+    return _read_past(user)
+
+
+def _read_past(user, **more):
+    starting = json.dumps({"past": {"0": user.start}})
+    found = rows({**user.filled.given, "startingOffsets": starting, **more}, "offset")
+    assert found == [(user.end - 1,)]
+    return found
+
+
+def _read_past_when_the_store_has_it(user):
+    user.filled.commit(LARGE)
+    user.filled.wait_until_copied("past", user.end)
+    return _read_past(user)
+
+
+def _stays(user):
+    """A stream whose cut stays: the second commit of `ahead` is copied, and that of `held` is in the active segment."""
+    filled = user.filled = Filled(user, "ahead", "held")
+    first, second = user.first, user.second = filled.commit(LARGE), filled.commit(LARGE)
+    for topic in filled.topics:
+        filled.wait_until_copied(topic, first)
+    user.query = Query({**filled.given, "startingOffsets": "earliest"}, "topic", "offset").start()
+    try:
+        assert _sorted(user.query.batches()) == [("ahead", first - 1), ("held", first - 1)]
+        user.third = filled.commit(LARGE, "ahead")
+        filled.wait_until_copied("ahead", second)
+        with pytest.MonkeyPatch.context() as patched:
+            # The stream reads the manifests again at once, and not after some time.
+            patched.setattr("stablelog.spark.source.cut_reader.METADATA_AGE_MAX_S", -1)
+            patched.setattr("stablelog.spark.source.object_log.REFRESH_S", 0)
+            assert _sorted(user.query.batches()) == []
+    finally:
+        user.query.stop()
+
+
+def _go_on_with_brokers(user):
+    try:
+        found = _sorted(user.query.start(**user.filled.brokers).batches())
+    finally:
+        user.query.stop()
+    assert found == [("ahead", user.second - 1), ("ahead", user.third - 1), ("held", user.second - 1)]
+    return found
+
+
+def _sorted(batches):
+    return sorted(row for batch in batches for row in batch)
+
+
 STORES = [
     row(
         "Only brokers can read the offsets",
@@ -153,4 +256,11 @@ STORES = [
         doing(_read_from_brokers),
         group=KAFKAS,
     ),
+    row(
+        "Run the query when the store has it, or give kafka.bootstrap.servers",
+        doing(_past_the_store),
+        doing(lambda user: _read_past(user, **user.filled.brokers)),
+        doing(_read_past_when_the_store_has_it),
+    ),
+    row("A read with kafka.bootstrap.servers goes on from there", doing(_stays), doing(_go_on_with_brokers)),
 ]

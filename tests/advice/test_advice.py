@@ -21,13 +21,6 @@ NO_ADVICE = {
     "no call of the client ends the error: the program looks at its records.",
     "txnAppId {options.app_id} for {target}": "It is the name of a write in other messages.",
 }
-# Messages whose advice no row takes yet, each with the reason.
-WITHOUT_ROW = {
-    "A read with kafka.bootstrap.servers goes on from there": "Which partition holds the cut depends on when segments are "
-    "copied: the row needs a store that copies on demand.",
-    "Run the query when the store has it, or give kafka.bootstrap.servers": "As with the one above: it ends when further segments are "
-    "copied.",
-}
 MESSAGES = [message for message in every_message() if message.names]
 
 
@@ -40,10 +33,7 @@ def test_each_message_that_names_what_to_use_has_a_row():
     without = [
         f"{message.module} names {', '.join(message.names)}: {message.text}"
         for message in MESSAGES
-        if not any(
-            text in message.text
-            for text in [*(row.text for row in TABLE[message.room]), *NO_ADVICE, *WITHOUT_ROW]
-        )
+        if not any(text in message.text for text in [*(row.text for row in TABLE[message.room]), *NO_ADVICE])
     ]
     assert len(MESSAGES) > 150
     assert without == [], "tests/advice has no row for these messages"
@@ -56,7 +46,7 @@ def test_each_row_has_one_message(room):
         templates = sorted((message.template for message in found_by(room, row.text)), key=len)
         assert templates, row.text
         assert all(templates[0] in template for template in templates), (row.text, templates)
-    for text in [*NO_ADVICE, *WITHOUT_ROW]:
+    for text in NO_ADVICE:
         assert any(text in message.text for message in MESSAGES), text
 
 
