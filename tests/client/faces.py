@@ -123,6 +123,14 @@ class _Reader:
     def position(self):
         return self._reader.position
 
+    def batches(self, *args):
+        batches = self._reader.batches(*args)
+
+        async def following():
+            return await anext(batches, None)
+
+        return iter(lambda: self._face.run(following()), None)
+
     def seek(self, after):
         self._reader.seek(after)
 

@@ -48,7 +48,7 @@ def test_an_idle_reader_asks_once_or_twice_a_second(cut, after):
     assert 60 <= shell.now <= 60 + ROUNDING_S * 61
     polls = 60 / WAIT_MAX_S + 2
     assert broker.asked.count(ApiKey.FETCH) <= polls
-    assert len(broker.asked) <= (2 if cut else 1) * polls + 12
+    assert len(broker.asked) <= 2 * polls + 12
 
 
 @by

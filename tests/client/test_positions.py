@@ -211,6 +211,42 @@ def test_a_reader_lives_on_after_its_time_limit(stablelog_broker, client, cut):
 
 
 @by
+def test_batches_are_whole_transactions_up_to_a_number_of_records(stablelog_broker, client, cut):
+    topic = create(stablelog_broker.bootstrap)
+    for number in range(7):
+        write(client, topic, number, 0)  # of two records each
+    everything, _ = took(client, topic, 9, cut=cut)
+    for max_records, sizes in ((1, [1] * 7), (2, [1] * 7), (5, [2, 2, 2, 1]), (100, [7])):
+        reader, got = client.read(topic, cut=cut, wait=0), []
+        for batch in reader.batches(max_records, 0):
+            got += batch
+            sizes, (size, *_) = sizes[1:], sizes
+            assert len(batch) == size
+            assert took(client, topic, 9, cut=cut, after=reader.position)[0] == everything[len(got) :]
+        assert got == everything
+        assert sizes == []
+        reader.close()
+    for wrong in ((0, 1), (1, -1)):
+        with pytest.raises(UsageError, match="at least one record"):
+            client.read(topic).batches(*wrong)
+
+
+@by
+def test_a_waiting_reader_sees_a_new_partition(stablelog_broker, client, cut):
+    topic = create(stablelog_broker.bootstrap)
+    reader = client.read(topic, cut=cut, wait=60)
+    write(client, topic, "old", 0)
+    next(reader)
+    admin = admin_of(stablelog_broker)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    write(client, topic, "new", 2)
+    assert [one[1] for one in rows([next(reader)])] == [2, 2]
+    write(client, topic, "later", 2)
+    rest = took(client, topic, 9, cut=cut, after=reader.position)[0]
+    assert [one[3] for one in rows(rest)] == [b"later:0", b"later:1"]
+
+
+@by
 def test_a_position_of_another_reader_is_refused_by_name(stablelog_broker, client, cut):
     topic = create(stablelog_broker.bootstrap)
     write(client, topic, "v", 0)

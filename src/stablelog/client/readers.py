@@ -125,6 +125,12 @@ class BaseReader(Generic[ClusterT]):
         assert given.transaction is not None
         return given.transaction
 
+    def _size(self, place: int) -> int:
+        """Return how many records a transaction has that is not handed over yet."""
+        transaction = self._given[place].transaction
+        assert transaction is not None
+        return len(transaction.records)
+
     def _begin_again(self) -> None:
         """After an error or a seek, drop what is not handed over, and begin again at the position."""
         if self._steps is not None:
@@ -139,3 +145,15 @@ class BaseReader(Generic[ClusterT]):
         """Give the connections back."""
         self._is_closed = True
         self._begin_again()
+
+
+def check_batch(max_records: int, max_wait: float) -> None:
+    """Check the arguments of `batches`.
+
+    Raises:
+        UsageError: one of them is out of range.
+    """
+    if max_records < 1 or not max_wait >= 0:
+        raise UsageError(
+            f"a batch of at most {max_records} records within {max_wait} s is not valid: at least one record, and 0 s or more"
+        )

@@ -1,5 +1,6 @@
 """A reader of whole transactions of the asyncio client."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
@@ -9,7 +10,7 @@ from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.reader import Selection
 from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.readers import BaseReader
+from stablelog.client.readers import BaseReader, check_batch
 
 
 class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction]):
@@ -47,6 +48,48 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         if not self._given and not await self._read():
             raise StopAsyncIteration
         return self._hand_over()
+
+    def batches(self, max_records: int, max_wait: float) -> AsyncIterator[list[CommittedTransaction]]:
+        """Return an iterator of batches: lists of whole transactions.
+
+        A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
+        seconds have passed since its first transaction came. A larger transaction is a batch of its own. The iteration
+        ends when no transaction comes within the reader's time limit. `position` is after the last batch.
+
+        Args:
+            max_records: the maximum number of records.
+            max_wait: for how many seconds a batch waits for more transactions; 0 for those that are there.
+
+        Raises:
+            UsageError: an argument is out of range.
+        """
+        check_batch(max_records, max_wait)
+        return self._batches(max_records, max_wait)
+
+    async def _batches(self, max_records: int, max_wait: float) -> AsyncIterator[list[CommittedTransaction]]:
+        self._check_loop()
+        while batch := await self._batch(max_records, max_wait):
+            yield batch
+
+    async def _batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
+        if not self._given and not await self._read():
+            return []
+        until, wait_s = time.monotonic() + max_wait, self._core.wait_s
+        count, size = 1, self._size(0)
+        try:
+            while size < max_records:
+                left_s = until - time.monotonic()
+                self._core.wait_s = max(0.0, left_s)
+                is_late = left_s < 0 and max_wait > 0
+                if is_late or (len(self._given) == count and not await self._read()):
+                    break
+                size += self._size(count)
+                if size > max_records:
+                    break
+                count += 1
+        finally:
+            self._core.wait_s = wait_s
+        return [self._hand_over() for _ in range(count)]
 
     async def close(self) -> None:
         """Give the connections back to the client. The position remains."""

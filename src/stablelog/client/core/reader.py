@@ -13,9 +13,10 @@ from typing import NamedTuple
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit
 from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
 from stablelog.client.core.reading import CommittedTransaction, Patience, ReadRecord, Stream, look
-from stablelog.client.core.steps import Steps
+from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, UsageError
 from stablelog.types import TopicPartition
@@ -164,7 +165,17 @@ class Reader:
         topics, marks = yield from self._start_of_partitions(cluster)
         streams = self._begin(cluster, topics, marks)
         is_checked = False  # each partition was asked once more after the last wait had ended
+        looked_at = yield NOW  # when the partitions were last asked for
         while True:
+            now = yield NOW
+            if now >= looked_at + WAIT_MAX_S:
+                looked_at = now
+                topics = yield from cluster.metadata(self._selection.topics)
+                mark = Mark(UNKNOWN, self._start if isinstance(self._start, int) else 0)
+                for name, topic in topics.items():
+                    for target in [(name, partition) for partition in topic.partitions]:
+                        if target not in streams:
+                            streams[target] = self._stream(cluster, target, mark, topic.topic_id)
             for stream in streams.values():
                 yield from stream.peek()
             marks = {target: stream.mark for target, stream in streams.items()}
