@@ -196,18 +196,20 @@ class Offsets:
         count = 0
         while self._ended and count < SETTLED_AT_ONCE:
             txn = self._ended[0]
-            group_id = next(iter(txn.by_group), None)
-            if group_id is None:
+            if not txn.by_group:
                 self._ended.popleft()
                 continue
-            offsets = txn.by_group[group_id]
+            # Take the last group: to find the first one takes as long as there were groups before it.
+            group_id, offsets = txn.by_group.popitem()
             count += 1  # a group without offsets counts, too
             while offsets and count <= SETTLED_AT_ONCE:
                 partition, offset = offsets.popitem()
                 count += 1
                 if txn.is_committed:
                     self._settle_one(group_id, partition, offset)
-            if not offsets:
+            if offsets:
+                txn.by_group[group_id] = offsets
+            else:
                 self._leave(group_id, txn)
 
     def _settle_one(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
@@ -217,8 +219,7 @@ class Offsets:
             committed[partition] = offset
 
     def _leave(self, group_id: str, txn: _Transaction) -> None:
-        """Remove a group from an ended transaction that has no more offsets of it."""
-        del txn.by_group[group_id]
+        """Note that an ended transaction has no more offsets of a group."""
         transactions = self._by_group[group_id]
         del transactions[txn]
         if not transactions:
