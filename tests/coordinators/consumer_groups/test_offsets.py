@@ -302,6 +302,30 @@ def test_the_price_of_a_portion_does_not_grow_with_the_groups_that_are_settled_a
     assert min(prices_s[-count:-1]) < 4 * min(prices_s[:count])
 
 
+def test_the_price_of_a_commit_does_not_grow_with_the_open_transactions_of_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While offsets of another transaction are not settled. If it looks at each open one, it takes 50 times as long."""
+    monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 0)
+
+    def price_s(open_count: int) -> float:
+        offsets = Offsets()
+        offsets.commit("h", T0, value(1), producer_id=7)
+        offsets.end(7, commit=True)
+        for number in range(open_count):
+            offsets.commit("g", T0, value(2), producer_id=100 + number)
+        assert not offsets.is_settled
+        prices_s = []
+        for number in range(9):
+            before_s = time.process_time()
+            for partition in range(50):
+                offsets.commit("g", ("t", partition), value(number))
+            prices_s.append(time.process_time() - before_s)
+        return min(prices_s)
+
+    assert price_s(3_000) < 10 * price_s(1)
+
+
 def test_a_plain_commit_replaces_an_offset_that_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it is repeated by a checkpoint, and has a place before a pending commit."""
     monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 0)

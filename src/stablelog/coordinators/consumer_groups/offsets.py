@@ -80,10 +80,14 @@ class _Unsettled(Mapping[TopicPartition, CommittedOffset]):
         self._layers = layers
 
     def __getitem__(self, partition: TopicPartition) -> CommittedOffset:
-        found = [layer[partition] for layer in self._layers if partition in layer]
-        if not found:
+        found: CommittedOffset | None = None
+        for layer in self._layers:
+            offset = layer.get(partition)
+            if offset is not None and (found is None or found.position < offset.position):
+                found = offset
+        if found is None:
             raise KeyError(partition)
-        return max(found, key=lambda offset: offset.position)
+        return found
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(dict.fromkeys(itertools.chain.from_iterable(self._layers)))
@@ -144,8 +148,8 @@ class Offsets:
         else:
             position = self._position_of(group_id, partition, value, next(self._positions))
         value = value._replace(overtaken_by=(), is_repeated=False)
-        if producer_id is None and self._ended:
-            self._drop(group_id, partition, is_open=False)
+        if producer_id is None:
+            self._drop_unsettled(group_id, partition)
         offsets[partition] = CommittedOffset(value, position)
 
     def _position_of(
@@ -166,13 +170,15 @@ class Offsets:
             committed.pop(partition, None)
             if not committed:
                 del self._committed[group_id]
-        self._drop(group_id, partition, is_open=True)
-        self._drop(group_id, partition, is_open=False)
+        for pending in self._pending_of(group_id):
+            pending.pop(partition, None)
+        self._drop_unsettled(group_id, partition)
 
-    def _drop(self, group_id: str, partition: TopicPartition, *, is_open: bool) -> None:
-        """Drop the offsets of a partition in open transactions, or in ended ones."""
-        for txn in self._by_group.get(group_id, ()):
-            if txn.is_open == is_open:
+    def _drop_unsettled(self, group_id: str, partition: TopicPartition) -> None:
+        """Drop the offsets of a partition in ended transactions."""
+        # There are few of them, because each end settles a portion. The group may have many open transactions.
+        for txn in self._ended:
+            if group_id in txn.by_group:
                 txn.by_group[group_id].pop(partition, None)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
@@ -232,7 +238,9 @@ class Offsets:
         settled = self._committed.get(group_id)
         if not self._ended:
             return NO_OFFSETS if settled is None else settled
-        layers = [txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_committed]
+        layers = [
+            txn.by_group[group_id] for txn in self._ended if txn.is_committed and group_id in txn.by_group
+        ]
         if not layers:
             return NO_OFFSETS if settled is None else settled
         return _Unsettled([*([] if settled is None else [settled]), *layers])
