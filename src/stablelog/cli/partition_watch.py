@@ -45,7 +45,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
         if position < 0:
             position = cluster.list_offsets({target: EARLIEST}, isolation)[target].offset
         for _ in range(FETCHES_MAX):
-            records = cluster.fetch(*target, position, FETCH_SIZE, isolation).records
+            records = cluster.fetch(*target, position, FETCH_SIZE, isolation, wait_ms=0).records
             ends = [header.next_offset for _, header in headers_in(records)]
             if not ends or ends[-1] <= position:
                 return None
