@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.cli import consume, disk_watch, partition_watch, record_reader
+from stablelog.cli import consume, disk_watch, leaders, partition_watch, record_reader
 from stablelog.cli.leaders import OPENING
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.errors import DamageError, UnavailableError
@@ -200,7 +200,7 @@ def test_offsets_are_reset_and_records_trimmed_beside_an_offline_partition(broke
 
 
 def test_the_state_of_a_partition_is_one_word():
-    assert [partition_watch.state_of(why) for why in (None, OFFLINE, OPENING)] == [
+    assert [leaders.state_of(why) for why in (None, OFFLINE, OPENING)] == [
         "online",
         "offline",
         "opening",

@@ -94,7 +94,11 @@ def _decoded(value: bytes | None, decode: Callable[[bytes], Fields]) -> Fields |
 
 
 def _without_absent(fields: Fields) -> Fields:
-    return {name: content for name, content in fields.items() if content not in (ABSENT, "", ())}
+    return {
+        name: content
+        for name, content in fields.items()
+        if content not in (ABSENT, "", ()) and content is not False
+    }
 
 
 def _transaction(txn: Transaction) -> Fields:

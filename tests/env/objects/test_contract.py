@@ -197,9 +197,11 @@ def test_a_key_that_some_store_rejects_is_no_key(store, key):
         store.create(key, b"")
 
 
-def test_of_many_that_create_a_key_one_wins(store):
+def test_of_many_that_create_a_key_one_wins(store, request):
     if store.url.startswith("sim:"):
         pytest.skip("the simulation is not safe to call from several threads")
+    if request.node.callspec.params["store"] == "moto":
+        pytest.skip("moto looks and writes in two steps")
     winners, barrier = [], threading.Barrier(8)
 
     def work(content):

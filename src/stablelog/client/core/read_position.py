@@ -21,6 +21,7 @@ from stablelog.client.core.steps import Steps
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, UsageError
+from stablelog.json_text import parse_json
 from stablelog.types import TopicPartition
 
 VERSION: Final = 1  # of the text of a position
@@ -84,7 +85,7 @@ class ReadPosition:
             UsageError: the text is no position, or is one of a later release.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             version = fields["stablelog_position"]
         except (ValueError, TypeError, KeyError):
             raise _no_position(text) from None
