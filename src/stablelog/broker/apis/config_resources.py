@@ -136,11 +136,15 @@ def _values_of(broker: Broker, name: str) -> tuple[tuple[Source, str, str], ...]
     return tuple((source, name, text) for source, text in broker.config.values_of(name))
 
 
+def _own_value(source: Source, name: str, own: Mapping[str, str]) -> tuple[tuple[Source, str, str], ...]:
+    return ((source, name, own[name]),) if name in own else ()
+
+
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
     """Return every setting of a topic. `own` has the values that are set for the topic itself."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
-        found = ((Source.TOPIC, name, own[name]),) if name in own else ()
+        found = _own_value(Source.TOPIC, name, own)
         # A topic keeps the order and the group that it was created with, so the broker's values do not apply to it.
         rest = (
             ((Source.DEFAULT, name, setting.default),)
@@ -149,10 +153,8 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
         )
         values.append(ConfigValue(name, found + rest, setting.is_settled, setting.doc))
     for name, setting in UNUSED_TOPIC_SETTINGS.items():
-        given = ((Source.TOPIC, name, own[name]),) if name in own else ()
-        values.append(
-            ConfigValue(name, (*given, (Source.DEFAULT, name, setting.default)), False, setting.doc)
-        )
+        given = (*_own_value(Source.TOPIC, name, own), (Source.DEFAULT, name, setting.default))
+        values.append(ConfigValue(name, given, False, setting.doc))
     return values
 
 
@@ -162,7 +164,7 @@ def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
     return [
         ConfigValue(
             name,
-            (*(((Source.GROUP, name, own[name]),) if name in own else ()), *_values_of(broker, setting.name)),
+            _own_value(Source.GROUP, name, own) + _values_of(broker, setting.name),
             False,
             setting.doc,
         )

@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> En
             now_ms=broker.now_ms(),
         )
         done = group.begin_to_carry_out(decision)
-    await (group.journal.settled() if done is None else done)
+    await group.finished(done)
     answer = decision.answer
     return EndTxnResponse(
         throttle_time=NO_THROTTLE,

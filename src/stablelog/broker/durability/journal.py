@@ -391,12 +391,14 @@ class Journal:
         """Encode items of a checkpoint. The records of an item stay in their order; records of one transaction that
         stand at the same place of their items share a batch.
         """
+        places: list[dict[int | None, list[CoordinatorRecord]]] = []
+        for item in items:
+            for place, owned in enumerate(item):
+                if place == len(places):
+                    places.append({})
+                places[place].setdefault(owned.producer_id, []).append(owned.record)
         batches = []
-        for place in range(max(map(len, items))):
-            by_owner: dict[int | None, list[CoordinatorRecord]] = {}
-            for item in items:
-                if place < len(item):
-                    by_owner.setdefault(item[place].producer_id, []).append(item[place].record)
+        for by_owner in places:
             for producer_id, entries in by_owner.items():
                 if producer_id is None:
                     batches.append(encode_batch(self._records(entries)))

@@ -107,9 +107,9 @@ def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[u
     """
     prefix, found = storage.prefix, set[uuid.UUID]()
     for topic in prefix.topics():
-        topic_ids = prefix.topic_ids(topic)
-        found.update(topic_ids)
-        if found <= known:
+        topic_ids = set(prefix.topic_ids(topic))
+        found |= topic_ids
+        if topic_ids <= known:
             continue
         for one in prefix.partitions(topic):
             if one.topic_id not in known and prefix.last_payload(one) is not None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.durability.journal import Journal
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.transactions.transaction_group import TransactionGroup
@@ -40,16 +39,16 @@ class Decided(NamedTuple):
     Attributes:
         answer: the answer. It may be sent when the decisions are durable.
         done: is done when their markers are written.
-        journal: the commit log.
+        group: the transaction group.
     """
 
     answer: JointAnswer
     done: Done
-    journal: Journal
+    group: TransactionGroup
 
     async def settled(self) -> JointAnswer:
         """Wait until the decisions are durable and their markers are written. Return the answer."""
-        await (self.journal.settled() if self.done is None else self.done)
+        await self.group.finished(self.done)
         return self.answer
 
 
@@ -163,7 +162,7 @@ class JointRequests:
             answer, done = await self._tasks.for_request("a joint commit", decide)
         else:
             answer, done = await decide()
-        return Decided(answer, done, self._group.journal)
+        return Decided(answer, done, self._group)
 
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> Checked | None:
         """Check many children in turns. Return None for few children, and for a request whose answer does not depend

@@ -216,8 +216,12 @@ class TransactionGroup:
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
         """Append a decision's records, wait until they are durable and its markers are written. Return its answer."""
         done = self.begin_to_carry_out(decision)
-        await (self.journal.settled() if done is None else done)
+        await self.finished(done)
         return decision.answer
+
+    async def finished(self, done: "asyncio.Future[None] | None") -> None:
+        """Wait until what `begin_to_carry_out` has begun is durable, and its markers are written."""
+        await (self.journal.settled() if done is None else done)
 
     def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
         """Append a decision's records. Return a future that is done when its markers, and those of all earlier

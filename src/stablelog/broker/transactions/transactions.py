@@ -211,12 +211,12 @@ class Transactions:
         Raises:
             RefusedError: the group could not begin, because there are too many groups or partitions.
         """
-        name = group_of(transactional_id or "")
-        if transactional_id is None or name == DEFAULT_GROUP:
+        if transactional_id is None:
             return self.default
+        name = group_of(transactional_id)
         if name not in self._groups:
             self._check_new(name)
-        return self.find(transactional_id) or self._groups.get(name, self.default)
+        return self.find(transactional_id) or self.default
 
     def find(self, transactional_id: str) -> TransactionGroup | None:
         """Return the group that has a transactional id; None if the group has not begun and the id is unknown."""

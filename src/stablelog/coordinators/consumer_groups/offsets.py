@@ -147,7 +147,8 @@ class Offsets:
             position = next(self._repeated_positions)
         else:
             position = self._position_of(group_id, partition, value, next(self._positions))
-        value = value._replace(overtaken_by=(), is_repeated=False)
+        if value.overtaken_by or value.is_repeated:  # only a checkpoint's records are
+            value = value._replace(overtaken_by=(), is_repeated=False)
         if producer_id is None:
             self._drop_unsettled(group_id, partition)
         offsets[partition] = CommittedOffset(value, position)
