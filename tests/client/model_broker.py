@@ -316,7 +316,7 @@ class ModelBroker:
     def fetch(self, request):
         def found():
             return [
-                FetchedTopic(topic.name, None, [self._fetched(one) for one in topic.partitions])
+                FetchedTopic(topic.name, None, [self.fetched(one) for one in topic.partitions])
                 for topic in request.topics
             ]
 
@@ -326,7 +326,8 @@ class ModelBroker:
         self.wait_until(is_enough, request.wait_ms_max / 1000)
         return found()
 
-    def _fetched(self, wanted):
+    def fetched(self, wanted):
+        """What a response to a fetch has of one partition."""
         end = self._ends[wanted.partition]
         batches = [batch for until, batch in self._batches[wanted.partition] if until > wanted.fetch_offset]
         return FetchedPartition(

@@ -15,7 +15,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.walk import headers_at, walk_fields
+from stablelog.batch.records import read_headers
+from stablelog.batch.walk import walk_fields
 from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import aborted
@@ -71,8 +72,8 @@ class GroupReading:
         self._batches: deque[ReadBatch] = deque()
         self._records: deque[ReadRecord] = deque()  # those of the batches before `_batches`
         self._handed_out: dict[TopicPartition, int] = {}  # the next offset, where it is not committed
-        # What the last call handed out, and what was handed out before it.
-        self._undelivered: tuple[list[ReadRecord], dict[TopicPartition, int]] | None = None
+        # What the last call handed out, and what was handed out before it of the same partitions; None for nothing.
+        self._undelivered: tuple[list[ReadRecord], dict[TopicPartition, int | None]] | None = None
         self._given_up: set[TopicPartition] = set()  # partitions whose uncommitted records others read again
         self.leaving: set[TopicPartition] = (
             set()
@@ -89,6 +90,7 @@ class GroupReading:
 
     def take_ready(self, now: float) -> ReadRecord | None:
         """Hand out the next record if it is here and no request is due. `now` is in seconds of the shell's clock."""
+        self._undelivered = None
         if (
             not self._records
             or now >= self.member.due
@@ -148,19 +150,25 @@ class GroupReading:
     def _take(self, count_max: int) -> list[ReadRecord]:
         records = self._records
         taken = [records.popleft() for _ in range(min(count_max, len(records)))]
-        self._undelivered = taken, self._handed_out.copy()
+        targets = {(record.topic, record.partition) for record in taken}
+        self._undelivered = taken, {target: self._handed_out.get(target) for target in targets}
         for record in taken:
             self._handed_out[record.topic, record.partition] = record.offset + 1
         if not records and not self._batches:
             # Markers at the end count as read: no lag is left.
-            for target in {(record.topic, record.partition) for record in taken}:
+            for target in targets:
                 self._handed_out[target] = self._reader.positions[target]
         return taken
 
     def hand_back(self) -> None:
         """Take back what the last call handed out: the program did not get it, because an exception came between."""
         if self._undelivered is not None:
-            taken, self._handed_out = self._undelivered
+            taken, before = self._undelivered
+            for target, offset in before.items():
+                if offset is None:
+                    self._handed_out.pop(target, None)
+                else:
+                    self._handed_out[target] = offset
             self._records.extendleft(reversed(taken))
             self._undelivered = None
 
@@ -172,13 +180,7 @@ class GroupReading:
 
     def _fetch(self, wait_s: float) -> Steps[None]:
         yield from self._resolve_starts()
-        before = dict(self._reader.positions)
-        try:
-            found = yield from self._reader.read_round(wait_s)
-        except BaseException:
-            for target, position in before.items():  # what other partitions gave is lost with the exception
-                self._reader.seek(target, position)
-            raise
+        found = yield from self._reader.read_round(wait_s)
         self._batches.extend(found.batches)
         for (topic, partition), position in found.moved.items():
             self._loss = DataLossError(
@@ -208,10 +210,7 @@ class GroupReading:
         """Ask for the ends of partitions that are read from their end, so that the reader can go back to them."""
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
-            found = yield from self.cluster.retrying(
-                "listing offsets",
-                lambda: list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation),
-            )
+            found = yield from list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation)
             for target in ends:
                 self._starts[target] = found[target].offset
                 self._reader.seek(target, found[target].offset)
@@ -339,7 +338,7 @@ class GroupReading:
     # --- the end ---
 
     def close(self) -> Steps[None]:
-        """Leave the group. What is not committed, other members read again. Never raises."""
+        """Leave the group. Other members read the uncommitted records again. Never raises."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -364,5 +363,5 @@ def _records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
             time_ms = (
                 header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
             )
-            headers = tuple(headers_at(records, at)) if records[at] else ()
+            headers = tuple(read_headers(records, at)[0]) if records[at] else ()
             yield ReadRecord(topic, partition, offset, time_ms, key, value, headers)

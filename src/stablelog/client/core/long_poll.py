@@ -76,9 +76,10 @@ def _poll(
 ) -> Steps[None]:
     """Send the requests of `wait_for_records`, and note in `changed` what has changed."""
     waiting_on = cluster.waiting_on
-    by_leader: dict[int, dict[TopicPartition, int]] = {}
-    for target, offset in offsets.items():
-        by_leader.setdefault((yield from cluster.leader(*target)), {})[target] = offset
+    by_leader = {
+        leader_id: {target: offsets[target] for target in targets}
+        for leader_id, targets in (yield from cluster.by_leader(offsets)).items()
+    }
     wait_s = min(wait_s, WAIT_MAX_S if len(by_leader) == 1 else SEVERAL_LEADERS_WAIT_S)
     for leader_id, wanted in by_leader.items():
         waiting_on.append((yield from cluster.connection_to(leader_id)))

@@ -3,7 +3,7 @@
 `core.reading` reads whole transactions; this reader serves `stablelog consume` and readers of consumer groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -13,13 +13,14 @@ from stablelog.batch.aborted import AbortedFilter
 from stablelog.batch.compression import decompress
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in
 from stablelog.client.core.cluster import EARLIEST, Cluster
+from stablelog.client.core.connection import Connection
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
+from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S
 from stablelog.client.core.partitions import list_offsets
 from stablelog.client.core.steps import Pause, Steps
 from stablelog.client.responses import (
     RETRIABLE_CODES,
     RetriableError,
-    UnknownTopicOrPartitionError,
     check,
     is_retriable,
 )
@@ -28,7 +29,6 @@ from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
 
 FETCH_SIZE_MAX: Final = 4 << 20  # bytes of records in one response of a leader
-SEVERAL_LEADERS_WAIT_S: Final = 0.1  # the steps read one response after another
 BACKOFF_S: Final = 0.1  # after a round in which no leader answered
 
 
@@ -102,75 +102,98 @@ class RecordReader:
 
         Raises:
             RefusedError: a partition does not exist, or the user may not read it.
-            DamageError: a batch is damaged; the message names partition and offset. The position is that of the batch.
+            DamageError: a batch is damaged; the message names partition and offset.
+
+        After an exception the positions are those before the call: what other partitions gave is lost with it.
         """
+        before = dict(self.positions)
+        try:
+            return (yield from self._read_round(wait_s))
+        except BaseException:
+            for target, position in before.items():
+                self.seek(target, position)
+            raise
+
+    def _read_round(self, wait_s: float) -> Steps[Round]:
         found = Round([], set(), {}, {})
-        offsets: dict[int, dict[TopicPartition, int]] = {}
-        try:
-            for target, position in list(self.positions.items()):
-                try:
-                    leader_id = yield from self._cluster.leader(*target)
-                except RetriableError as failure:
-                    found.failures[target] = str(failure)
-                else:
-                    if position < 0:
-                        listed = yield from list_offsets(self._cluster, {target: position}, self._isolation)
-                        position = listed[target].offset
-                        self.positions[target] = position
-                    offsets.setdefault(leader_id, {})[target] = position
-        except (RetriableError, StablelogError) as failure:
-            yield from self._note(found, self.positions, failure)
-            return found
-        if len(offsets) > 1:
+        leaders = yield from self._leaders(found)
+        if len(leaders) > 1:
             wait_s = min(wait_s, SEVERAL_LEADERS_WAIT_S)
-        connections = {}
-        for leader_id, wanted in offsets.items():
-            try:
-                connection = yield from self._cluster.connection_to(leader_id)
-                yield from send_fetch(
-                    connection, wanted, FETCH_SIZE_MAX, self._isolation, ceil(1000 * wait_s)
-                )
-                connections[leader_id] = connection
-            except (RetriableError, StablelogError) as failure:
-                yield from self._note(found, wanted, failure)
-        try:
-            for leader_id in list(connections):
-                try:
-                    response = yield from receive_fetch(connections.pop(leader_id))
-                    check(response.error, "reading records")
-                except (RetriableError, StablelogError) as failure:
-                    yield from self._note(found, offsets[leader_id], failure)
-                    continue
-                for target in offsets[leader_id]:
-                    if target in response.partitions:
-                        yield from self._take(target, response.partitions[target], found)
-        finally:
-            for connection in connections.values():
-                connection.close()  # a later request would get the response to this one
+        # All responses are received before one is looked into: what is asked then must not get the response to a fetch.
+        for target, fetched in (yield from self._fetch(leaders, wait_s, found)):
+            yield from self._take(target, fetched, found)
         if found.failures:
             self._cluster.forget_metadata()
             if len(found.failures) == len(self.positions):
                 yield Pause(BACKOFF_S)
         return found
 
-    def _note(self, found: Round, targets: Mapping[TopicPartition, int], failure: Exception) -> Steps[None]:
+    def _leaders(self, found: Round) -> Steps[dict[int, dict[TopicPartition, int]]]:
+        """Return the positions of the partitions of each leader. Note the partitions that have no leader now."""
+        leaders: dict[int, dict[TopicPartition, int]] = {}
+        leader_ids: dict[TopicPartition, int] = {}
+        try:
+            for target in self.positions:
+                try:
+                    leader_ids[target] = yield from self._cluster.leader(*target)
+                except RetriableError as failure:
+                    found.failures[target] = str(failure)
+            unknown = {target: at for target, at in self.positions.items() if at < 0 and target in leader_ids}
+            if unknown:
+                for target, at in (yield from list_offsets(self._cluster, unknown, self._isolation)).items():
+                    self.positions[target] = at.offset
+            for target, leader_id in leader_ids.items():
+                leaders.setdefault(leader_id, {})[target] = self.positions[target]
+        except (RetriableError, StablelogError) as failure:
+            self._note(found, self.positions, failure)
+            return {}
+        return leaders
+
+    def _fetch(
+        self, leaders: Mapping[int, Mapping[TopicPartition, int]], wait_s: float, found: Round
+    ) -> Steps[list[tuple[TopicPartition, Fetched]]]:
+        """Send the requests, and receive the responses. Note the partitions of a leader that does not respond."""
+        fetched: list[tuple[TopicPartition, Fetched]] = []
+        connections: dict[int, Connection] = {}
+        try:
+            for leader_id, wanted in leaders.items():
+                try:
+                    connection = yield from self._cluster.connection_to(leader_id)
+                    yield from send_fetch(
+                        connection, wanted, FETCH_SIZE_MAX, self._isolation, ceil(1000 * wait_s)
+                    )
+                    connections[leader_id] = connection
+                except (RetriableError, StablelogError) as failure:
+                    self._note(found, wanted, failure)
+            for leader_id, connection in connections.items():
+                wanted = leaders[leader_id]
+                try:
+                    response = yield from receive_fetch(connection)
+                    check(response.error, "reading records")
+                except (RetriableError, StablelogError) as failure:
+                    self._note(found, wanted, failure)
+                else:
+                    there = [target for target in wanted if target in response.partitions]
+                    fetched += [(target, response.partitions[target]) for target in there]
+        finally:
+            for connection in connections.values():
+                if connection.is_awaiting:
+                    connection.close()  # a later request would get the response to this one
+        return fetched
+
+    def _note(self, found: Round, targets: Iterable[TopicPartition], failure: Exception) -> None:
         """Note why partitions were not read. Raise a failure that no retry can resolve."""
         if not is_retriable(failure):
             raise failure
         self._cluster.check_cancelled("reading records")
         found.failures.update(dict.fromkeys(targets, str(failure)))
-        self._cluster.forget_metadata()
-        if len(targets) == len(self.positions):
-            yield Pause(BACKOFF_S)
 
     def _take(self, target: TopicPartition, fetched: Fetched, found: Round) -> Steps[None]:
         name = f"{target[0]}-{target[1]}"
         if fetched.error is ErrorCode.offset_out_of_range:
-            start = (yield from list_offsets(self._cluster, {target: EARLIEST}, self._isolation))[
-                target
-            ].offset
+            listed = yield from list_offsets(self._cluster, {target: EARLIEST}, self._isolation)
             found.moved[target] = self.positions[target]
-            self.seek(target, start)
+            self.seek(target, listed[target].offset)
             return
         if fetched.error is ErrorCode.unknown_topic_or_partition:
             # The leader may not know the partition yet, or the topic was deleted: metadata knows.
@@ -180,8 +203,6 @@ class RecordReader:
             except RetriableError as failure:
                 found.failures[target] = str(failure)
                 return
-            except UnknownTopicOrPartitionError:
-                raise
         if fetched.error in RETRIABLE_CODES:
             found.failures[target] = fetched.error.name.upper()
             return
