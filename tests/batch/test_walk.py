@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.batch.header import HEADER, read_header
-from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.batch.walk import headers_at, walk_fields
+from stablelog.batch.records import Record, decode_records, encode_batch, read_headers
+from stablelog.batch.walk import walk_fields
 from stablelog.errors import DamageError
 
 CONTENT = st.none() | st.binary(max_size=200)
@@ -29,7 +29,11 @@ def walked(batch):
     data = bytes(batch[HEADER.size :])
     return [
         Record(
-            header.base_offset + offset, header.base_timestamp + time, key, value, tuple(headers_at(data, at))
+            header.base_offset + offset,
+            header.base_timestamp + time,
+            key,
+            value,
+            tuple(read_headers(data, at)[0]),
         )
         for time, offset, key, value, at in walk_fields(data, header.record_count)
     ]

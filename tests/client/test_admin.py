@@ -213,7 +213,7 @@ def test_users_acls_and_quotas_are_added_and_removed(admin):
     user = unique("user")
     admin.users.set_password(user, "secret")
     assert [(one.mechanism, one.iterations) for one in admin.users.list() if one.user == user] == [
-        (Mechanism.SHA_512, 4096)
+        (Mechanism.SHA_512, 8192)
     ]
     admin.users.remove_password(user, Mechanism.SHA_512)
     assert user not in {one.user for one in admin.users.list()}

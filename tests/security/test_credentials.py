@@ -7,14 +7,13 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import DamageError
 from stablelog.security.credentials import (
-    SALT_SIZE,
     Credentials,
     Deletion,
     Upsertion,
     derive,
     is_password,
 )
-from stablelog.wire.sasl.scram import Mechanism, salted_password
+from stablelog.wire.sasl.scram import SALT_SIZE, Mechanism, salted_password
 
 SECRET = b"s" * 32
 SHA_256, SHA_512 = Mechanism.SHA_256, Mechanism.SHA_512

@@ -67,6 +67,27 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
+def read_headers(data: bytes, at: int) -> tuple[list[Header], int]:
+    """Read the headers of a record, which begin at `at` with their number. Return them, and the position after them.
+
+    Raises:
+        DamageError: they are not valid.
+    """
+    count, at = read_varint(data, at)
+    if not 0 <= count <= len(data) - at:
+        raise DamageError(
+            f"a record has {count} headers in {len(data) - at} bytes at the most, which is impossible"
+        )
+    found: list[Header] = []
+    for _ in range(count):
+        name, at = _read_bytes(data, at)
+        content, at = _read_bytes(data, at)
+        if name is None:
+            raise DamageError("a record header has a null name")
+        found.append((name.decode(errors="replace"), content))
+    return found, at
+
+
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
     """Return the bytes of a record without its length field. The deltas are relative to the batch's base offset and
     base timestamp.
@@ -252,16 +273,7 @@ def _decode_record(data: bytes, base_offset: int, base_timestamp: int) -> Record
     offset_delta, at = read_varint(data, at)
     key, at = _read_bytes(data, at)
     value, at = _read_bytes(data, at)
-    header_count, at = read_varint(data, at)
-    if not 0 <= header_count <= len(data):
-        raise DamageError(f"a record of {len(data)} bytes has {header_count} headers, which is impossible")
-    headers = []
-    for _ in range(header_count):
-        name, at = _read_bytes(data, at)
-        content, at = _read_bytes(data, at)
-        if name is None:
-            raise DamageError("a record header has a null name")
-        headers.append((name.decode(errors="replace"), content))
+    headers, at = read_headers(data, at)
     if at != len(data):
         raise DamageError(f"{len(data) - at} bytes follow the last header of a record")
     return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, tuple(headers))

@@ -1,13 +1,13 @@
 """Walk through the records of a batch without an object for each: the fields that readers use, as plain values.
 
-A varint of one byte, which most are, is read in place; `read_varint` reads the others.
+A varint of one byte, which most are, is read in place; `read_varint` reads the others. `records.read_headers` reads the
+headers of a record.
 
 Format: docs/formats.md, "Record".
 """
 
 from collections.abc import Iterator
 
-from stablelog.batch.records import Header, _read_bytes
 from stablelog.errors import DamageError
 from stablelog.varint import read_varint
 
@@ -68,22 +68,3 @@ def walk_fields(data: bytes, count: int) -> Iterator[Fields]:
         raise DamageError(f"the batch ends within a record: it has {size} bytes of records") from None
     if at != size:
         raise DamageError(f"{size - at} bytes follow the last record of a batch")
-
-
-def headers_at(data: bytes, at: int) -> list[Header]:
-    """Return the headers of a record, which begin at a position of `walk_fields`.
-
-    Raises:
-        DamageError: they are not valid.
-    """
-    count, at = read_varint(data, at)
-    if not 0 <= count <= len(data) - at:
-        raise DamageError(f"a record has {count} headers, which is impossible")
-    found: list[Header] = []
-    for _ in range(count):
-        name, at = _read_bytes(data, at)
-        content, at = _read_bytes(data, at)
-        if name is None:
-            raise DamageError("a record header has a null name")
-        found.append((name.decode(errors="replace"), content))
-    return found

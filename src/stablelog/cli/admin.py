@@ -20,10 +20,8 @@ def known_topic(admin: Admin, name: str) -> Topic:
             the command has no right to it. As in Kafka, the latter is so whether the topic exists or not.
     """
     try:
-        return admin.topics.describe(name)
+        return _described(admin, name)
     except RefusedError as refused:
-        if refused.code == ErrorCode.topic_authorization_failed:
-            fail(f"this user is not authorized to DESCRIBE the topic {name!r}: ask for an ACL")
         if refused.code not in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception):
             raise
         others = admin.topics.list(internal=True)
@@ -38,11 +36,23 @@ def topic_to_write(admin: Admin, name: str) -> Topic:
         UnavailableError: the topic does not exist; the message names the command that creates it.
     """
     try:
+        return _described(admin, name)
+    except RefusedError as refused:
+        fail(str(refused))
+
+
+def _described(admin: Admin, name: str) -> Topic:
+    """Return a topic. Fail if the user of the command has no right to it.
+
+    Raises:
+        RefusedError: the broker refuses the request for another reason.
+    """
+    try:
         return admin.topics.describe(name)
     except RefusedError as refused:
         if refused.code == ErrorCode.topic_authorization_failed:
             fail(f"this user is not authorized to DESCRIBE the topic {name!r}: ask for an ACL")
-        fail(str(refused))
+        raise
 
 
 def chosen_partitions(admin: Admin, topic: str, partitions: Iterable[int] | None) -> list[int]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
+from stablelog.cli.admin import start_and_end
 from stablelog.cli.output import fail
 from stablelog.client.admin import Admin
-from stablelog.client.cluster import EARLIEST, LATEST
 from stablelog.types import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -100,12 +100,11 @@ def find_offsets(
         UnavailableError: no response within the deadline.
     """
     targets = list(targets)
-    starts = admin.topics.offsets(dict.fromkeys(targets, EARLIEST), isolation)
-    ends = admin.topics.offsets(dict.fromkeys(targets, LATEST), isolation)
+    bounds = start_and_end(admin, targets, isolation)
     timed = admin.topics.offsets(dict.fromkeys(targets, spec.value), isolation) if spec.kind == "time" else {}
     found = {}
     for target in targets:
-        start, end = starts[target].offset, ends[target].offset
+        start, end = bounds[target]
         match spec.kind:
             case "earliest":
                 offset = start

@@ -8,7 +8,7 @@ import typer
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import as_objects, done, fail, show
-from stablelog.wire.quotas import CLIENT_ID, IP, USER, QuotaKey
+from stablelog.wire.quotas import CLIENT_ID, IP, USER, QuotaKey, in_words
 
 COLUMNS: Final = ("user", "client id", "ip", "quota", "value")
 DEFAULT: Final = "<default>"
@@ -60,10 +60,6 @@ def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
     """Return the names of an entity as JSON has them: null for a type that it does not have."""
     shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
     return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}
-
-
-def _shown(entity: dict[str, str | None]) -> str:
-    return ", ".join(f"{kind} {DEFAULT if name is None else repr(name)}" for kind, name in entity.items())
 
 
 @app.command("list", epilog=examples("stablelog quotas list", "stablelog quotas list --user alice"))
@@ -132,7 +128,7 @@ def set_quotas(
     values = dict(map(_parse_quota, quotas))
     _alter(broker, entity, values)
     done(
-        f"set {', '.join(values)} of {_shown(entity)}",
+        f"set {', '.join(values)} of {in_words(entity.items())}",
         as_json=as_json,
         **_named(entity),
         quotas=as_objects(("quota", "value"), values.items()),
@@ -187,7 +183,7 @@ def remove(
     removed = list(dict.fromkeys(quotas or known))
     _alter(broker, entity, dict.fromkeys(removed))
     done(
-        f"removed {', '.join(quotas or ['all quotas'])} of {_shown(entity)}",
+        f"removed {', '.join(quotas or ['all quotas'])} of {in_words(entity.items())}",
         as_json=as_json,
         **_named(entity),
         quotas=removed,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stablelog.batch.records import Header
-from stablelog.batch.walk import headers_at, walk_fields
+from stablelog.batch.records import Header, read_headers
+from stablelog.batch.walk import walk_fields
 from stablelog.cli.output import fail
 
 
@@ -37,7 +37,7 @@ class PrintedRecord(NamedTuple):
     @property
     def headers(self) -> list[Header]:
         """The headers, which are decoded only if they are printed."""
-        return headers_at(self.batch, self.headers_at)
+        return read_headers(self.batch, self.headers_at)[0]
 
 
 Render = Callable[[PrintedRecord], bytes]

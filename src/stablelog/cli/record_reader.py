@@ -17,7 +17,6 @@ from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, rend
 from stablelog.client.cluster import Cluster
 from stablelog.client.core.membership import Change, GroupMember
 from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round
-from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError
 from stablelog.errors import FencedError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
@@ -91,9 +90,6 @@ class Membership(Partitions):
         self._member = member
         self._start = start
 
-    def _run(self, steps: Steps[None]) -> None:
-        self._cluster.run(steps)
-
     def follow(self) -> Change:
         """Send a heartbeat if one is due."""
         return self._cluster.run(self._member.follow())
@@ -115,11 +111,11 @@ class Membership(Partitions):
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         """Commit offsets of the group."""
-        self._run(self._member.commit(offsets))
+        self._cluster.run(self._member.commit(offsets))
 
     def close(self) -> None:
         """Leave the group."""
-        self._run(self._member.leave())
+        self._cluster.run(self._member.leave())
 
 
 class Reader:

@@ -14,8 +14,16 @@ from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
 from stablelog.client.admin import Admin
 from stablelog.errors import UsageError
-from stablelog.security.credentials import ITERATIONS_DEFAULT, SALT_SIZE, Deletion, Upsertion
-from stablelog.wire.sasl.scram import BY_SASL_NAME, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, salted_password
+from stablelog.security.credentials import Deletion, Upsertion
+from stablelog.wire.sasl.scram import (
+    BY_SASL_NAME,
+    ITERATIONS_DEFAULT,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SALT_SIZE,
+    Mechanism,
+    salted_password,
+)
 
 PASSWORD_SIZE_MAX: Final = 4096
 COLUMNS: Final = ("user", "mechanism", "iterations")

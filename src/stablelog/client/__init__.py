@@ -1,3 +1,3 @@
-"""The native client (`stablelog.connect`), and a small Kafka client for requests that confluent-kafka does not
-offer.
+"""The native client: `stablelog.connect` and `stablelog.aio.connect`, and the blocking Kafka client on which Spark's source
+and sink and the commands stand.
 """

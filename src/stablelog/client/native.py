@@ -182,7 +182,7 @@ def connect(
 ) -> Client:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
-    The client needs a stablelog broker. Its methods are `transaction`, `read` and `close`.
+    `transaction` and `read` need a stablelog broker; `subscribe` and `admin` also work with Apache Kafka.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

@@ -15,8 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import DamageError
 from stablelog.wire.sasl.scram import (
+    ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
+    SALT_SIZE,
     Keys,
     Mechanism,
     keys_of,
@@ -24,8 +26,6 @@ from stablelog.wire.sasl.scram import (
 )
 
 SECRET_SIZE: Final = 32
-SALT_SIZE: Final = 32
-ITERATIONS_DEFAULT: Final = 8192
 # The number of bytes of user names, salts and salted passwords that the broker accepts. Kafka has no limits here.
 NAME_SIZE_MAX: Final = 1024
 SALT_SIZE_MAX: Final = 1024

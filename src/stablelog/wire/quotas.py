@@ -1,5 +1,6 @@
 """Client quotas in Kafka's messages: the types of entities, the keys of quotas, and how a filter selects (KIP-546)."""
 
+from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Final
 
@@ -25,3 +26,8 @@ class MatchType(IntEnum):
     EXACT = 0
     DEFAULT = 1
     SPECIFIED = 2  # every name, and the default
+
+
+def in_words(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Return an entity in words, from the type and the name of each part; the name is None for the default."""
+    return ", ".join(f"{kind} {'<default>' if name is None else repr(name)}" for kind, name in pairs)

@@ -14,6 +14,7 @@ from kio.schema.txn_offset_commit.v4 import request as v4
 from kio.schema.txn_offset_commit.v5 import request as v5
 
 from stablelog.batch.header import Codec
+from stablelog.client.core.admin.groups import note_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
@@ -21,7 +22,7 @@ from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import Committed, Outcome, State
 from stablelog.client.core.producer import Producer
-from stablelog.client.core.steps import Steps
+from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import FailureT, Writing
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
 from stablelog.client.topics import by_topic
@@ -84,19 +85,13 @@ class GroupWriting(Writing):
 
     def abort(self) -> Steps[None]:
         """Abort the transaction; as `Writing.abort`."""
-        try:
-            yield from super().abort()
-        finally:
-            self._note_end()
+        yield from self._or_go_back(super().abort())
 
     def leave(self, error: BaseException | None) -> Steps[None]:
         """End the transaction with its `with` block; as `Writing.leave`."""
-        try:
-            yield from super().leave(error)
-        finally:
-            self._note_end()
+        yield from self._or_go_back(super().leave(error))
 
-    def _or_go_back(self, steps: Steps[Committed]) -> Steps[Committed]:
+    def _or_go_back(self, steps: Steps[Result]) -> Steps[Result]:
         try:
             return (yield from steps)
         finally:
@@ -144,13 +139,7 @@ def add_offsets(
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(member.group_id, GROUP_COORDINATOR)
         answer = yield from connection.ask_steps(_request(transactional_id, producer, member, left))
-        failures = []
-        for topic in answer.topics:
-            for at in topic.partitions:
-                if at.error_code is ErrorCode.none:
-                    left.pop((topic.name, at.partition_index), None)
-                else:
-                    failures.append((at.error_code, f"{topic.name}-{at.partition_index}"))
+        failures = note_committed(answer, left)
         for code, place in failures:
             what = f"{WHAT}: group {member.group_id!r}, {place}: {code.name}"
             if code in NOT_A_MEMBER:

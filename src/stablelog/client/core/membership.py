@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.admin.groups import CommittedOffset
+from stablelog.client.core.admin.groups import CommittedOffset, note_committed, read_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
@@ -25,9 +25,8 @@ from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 
 JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning
-REBALANCE_TIMEOUT: Final = timedelta(
-    minutes=5
-)  # how long the coordinator waits until a member gives partitions up
+# How long the coordinator waits until a member gives partitions up.
+REBALANCE_TIMEOUT: Final = timedelta(minutes=5)
 RETRY_S: Final = 0.1
 PLACE_S: Final = 0.5  # how long the member waits for committed offsets before its next heartbeat
 # The member has no place in the group any more; it joins again.
@@ -107,13 +106,17 @@ class GroupMember:
         if answer.error_code in _FENCED:
             return self._fenced()
         self._has_news = False
+        self._take(answer)
+        if self._unnamed:
+            yield from self._name_topics()
+        return (yield from self._approach())
+
+    def _take(self, answer: Any) -> None:
+        """Take the epoch of a heartbeat's answer, and the assignment if it has one."""
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self._unnamed = {topic.topic_id: topic.partitions for topic in answer.assignment.topic_partitions}
             self._target = set()
-        if self._unnamed:
-            yield from self._name_topics()
-        return (yield from self._approach())
 
     @property
     def due(self) -> float:
@@ -276,23 +279,9 @@ class GroupMember:
             )
             request = OffsetFetchRequest(groups=(group,), require_stable=True)
             (answer,) = (yield from connection.ask_steps(request)).groups
-            self._check_offsets(answer.error_code)
-            found = {}
-            for topic in answer.topics:
-                for at in topic.partitions:
-                    self._check_offsets(at.error_code)
-                    if at.committed_offset >= 0:
-                        found[topic.name, at.partition_index] = CommittedOffset(
-                            at.committed_offset, at.committed_leader_epoch, at.metadata or ""
-                        )
-            return found
+            return read_committed(answer, self.group_id)
 
         return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt, deadline_s))
-
-    def _check_offsets(self, code: ErrorCode) -> None:
-        if code in (ErrorCode.unstable_offset_commit, ErrorCode.stale_member_epoch):
-            raise RetriableError(f"the offsets of group {self.group_id!r}: {code.name}")
-        check(code, f"the offsets of group {self.group_id!r}")
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Steps[None]:
         """Commit the offsets of the next records to read.
@@ -332,14 +321,7 @@ class GroupMember:
                     for name, indexes in by_topic(left).items()
                 ),
             )
-            answer = yield from connection.ask_steps(request)
-            failures = []
-            for topic in answer.topics:
-                for at in topic.partitions:
-                    if at.error_code is ErrorCode.none:
-                        left.pop((topic.name, at.partition_index), None)
-                    else:
-                        failures.append((at.error_code, f"{topic.name}-{at.partition_index}"))
+            failures = note_committed((yield from connection.ask_steps(request)), left)
             for code, place in failures:
                 if code is ErrorCode.stale_member_epoch:
                     yield from self._learn_epoch()
@@ -360,14 +342,11 @@ class GroupMember:
         answer = yield from self._beat()
         if answer.error_code in _FENCED:
             raise refusal(answer.error_code, f"the member has left group {self.group_id!r}")
-        self.epoch = answer.member_epoch
-        if answer.assignment is not None:
-            self._unnamed = {topic.topic_id: topic.partitions for topic in answer.assignment.topic_partitions}
-            self._target = set()
+        self._take(answer)
 
     def leave(self) -> Steps[None]:
         """Leave the group, so that its partitions are assigned to others at once. A static member keeps them for its
-        session timeout. Nothing is raised: a member that cannot say so is dropped after its session timeout.
+        session timeout. Raises nothing. If the request fails, the coordinator removes the member after its session timeout.
         """
         if self.epoch == JOIN:
             return

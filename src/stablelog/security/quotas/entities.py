@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.wire.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, MatchType, QuotaKey
+from stablelog.wire.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, MatchType, QuotaKey, in_words
 
 NAME_SIZE_MAX: Final = 1024  # of the name of a user or a client id, in characters
 INT_MAX: Final = 2**31 - 1
@@ -56,7 +56,7 @@ class Entity(NamedTuple):
         )
 
     def __str__(self) -> str:
-        return ", ".join(f"{kind} {'<default>' if name is None else repr(name)}" for kind, name in self.pairs)
+        return in_words(self.pairs)
 
 
 Values = Mapping[QuotaKey, float]

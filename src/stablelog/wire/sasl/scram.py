@@ -26,6 +26,9 @@ from stablelog.wire.sasl import MESSAGE_SIZE_MAX, SCRAM_SHA_256, SCRAM_SHA_512, 
 
 ITERATIONS_MIN: Final = 4096  # RFC 7677, and the least number that Kafka accepts
 ITERATIONS_MAX: Final = 16_384  # the greatest number that Kafka accepts
+# Of a credential that is made without other numbers: iterations, and bytes of salt.
+ITERATIONS_DEFAULT: Final = 8192
+SALT_SIZE: Final = 32
 # The greatest number that the client accepts from a server: a false server could keep the client busy for hours.
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
 

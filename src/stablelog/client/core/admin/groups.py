@@ -152,8 +152,8 @@ def _classic_group(found: Any) -> Group:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the partitions that a consumer has in the classic protocol. The bytes are a consumer's: what they cannot be
-    decoded to is no assignment.
+    """Decode the partitions that a consumer has in the classic protocol. The consumer chooses the bytes. If they
+    cannot be decoded, the result is empty.
     """
     from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
     from kio.serial import entity_reader
@@ -197,24 +197,51 @@ def committed_offsets(
 
             one = OneGroupRequest(group_id=group_id, topics=None, require_stable=stable)
             answer = yield from connection.ask_steps(one)
-        _check_offsets(answer.error_code, group_id)
-        found = {}
-        for topic in answer.topics:
-            for at in topic.partitions:
-                _check_offsets(at.error_code, group_id)
-                if at.committed_offset >= 0:
-                    found[topic.name, at.partition_index] = CommittedOffset(
-                        at.committed_offset, at.committed_leader_epoch, at.metadata or ""
-                    )
-        return found
+        return read_committed(answer, group_id)
 
     return (yield from cluster.retrying(f"asking for the offsets of group {group_id!r}", attempt))
+
+
+def read_committed(answer: Any, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets in OffsetFetch's answer for one group. A partition without one is left out.
+
+    Raises:
+        RetriableError: an open transaction has written offsets of the group, or the epoch of the member is not the
+            present one.
+        RefusedError: the user may not see the offsets.
+    """
+    _check_offsets(answer.error_code, group_id)
+    found = {}
+    for topic in answer.topics:
+        for at in topic.partitions:
+            _check_offsets(at.error_code, group_id)
+            if at.committed_offset >= 0:
+                found[topic.name, at.partition_index] = CommittedOffset(
+                    at.committed_offset, at.committed_leader_epoch, at.metadata or ""
+                )
+    return found
 
 
 def _check_offsets(code: ErrorCode, group_id: str) -> None:
     if code is ErrorCode.unstable_offset_commit:
         raise RetriableError(f"a transaction with offsets of group {group_id!r} is open")
+    if code is ErrorCode.stale_member_epoch:
+        raise RetriableError(f"the epoch of the member of group {group_id!r} has changed")
     check(code, f"the offsets of group {group_id!r}")
+
+
+def note_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[ErrorCode, str]]:
+    """Remove from `left` the partitions whose offsets a response to OffsetCommit or TxnOffsetCommit has accepted. Return
+    the error code and the name of each other partition.
+    """
+    failures = []
+    for topic in answer.topics:
+        for at in topic.partitions:
+            if at.error_code is ErrorCode.none:
+                left.pop((topic.name, at.partition_index), None)
+            else:
+                failures.append((at.error_code, f"{topic.name}-{at.partition_index}"))
+    return failures
 
 
 def commit_offsets(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import check
-from stablelog.wire.quotas import MatchType
+from stablelog.wire.quotas import MatchType, in_words
 
 # Type of the entity ("user", "client-id" or "ip") -> its name; None for the default of the type.
 QuotaEntity = Mapping[str, str | None]
@@ -85,9 +85,7 @@ def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, fl
         ),
     )
     request = AlterClientQuotasRequest(entries=(entry,), validate_only=False)
-    shown = ", ".join(
-        f"{kind} {'<default>' if name is None else repr(name)}" for kind, name in entity.items()
-    )
+    shown = in_words(entity.items())
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.any_connection()

@@ -12,6 +12,7 @@ from stablelog.client.core.connection import Connection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
+from stablelog.client.topics import by_topic
 from stablelog.errors import RefusedError, UsageError
 from stablelog.types import TopicPartition
 
@@ -189,8 +190,6 @@ def describe_producers(
         UnavailableError: a leader does not respond.
     """
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
-
-    from stablelog.client.topics import by_topic
 
     wanted = list(partitions)
     found: dict[TopicPartition, list[ActiveProducer]] = {}

@@ -1,15 +1,12 @@
 """The users that log in with SCRAM, or with PLAIN and a stored credential (KIP-554)."""
 
 import os
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.steps import Call, Steps
 from stablelog.client.responses import check
-from stablelog.wire.sasl.scram import Mechanism, salted_password
-
-ITERATIONS: Final = 4096
-SALT_SIZE: Final = 16
+from stablelog.wire.sasl.scram import ITERATIONS_DEFAULT, SALT_SIZE, Mechanism, salted_password
 
 
 class Credential(NamedTuple):
@@ -53,7 +50,7 @@ def set_password(
     password: str,
     *,
     mechanism: Mechanism = Mechanism.SHA_512,
-    iterations: int = ITERATIONS,
+    iterations: int = ITERATIONS_DEFAULT,
 ) -> Steps[None]:
     """Add a user, or set the password of a user for one mechanism. The password itself is not sent: the broker gets the
     salted password of SCRAM.
