@@ -1,13 +1,12 @@
 """A program that stores the position of its reader, and ends anywhere, goes on without loss or repetition."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import uuid
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,8 +31,10 @@ def rows(transactions):
     return [(*record[:3], record.value) for one in transactions for record in one.records]
 
 
+@contextlib.contextmanager
 def admin_of(broker):
-    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    with stablelog.connect(broker.bootstrap) as client:
+        yield client.admin
 
 
 def write(client, topic, value, *partitions, group=""):
@@ -237,8 +238,8 @@ def test_a_waiting_reader_sees_a_new_partition(stablelog_broker, client, cut):
     reader = client.read(topic, cut=cut, wait=60)
     write(client, topic, "old", 0)
     next(reader)
-    admin = admin_of(stablelog_broker)
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    with admin_of(stablelog_broker) as admin:
+        admin.topics.add_partitions(topic, 3)
     write(client, topic, "new", 2)
     assert [one[1] for one in rows([next(reader)])] == [2, 2]
     write(client, topic, "later", 2)
@@ -284,8 +285,8 @@ def test_a_position_of_a_deleted_topic_is_refused_by_name(stablelog_broker, clie
     topic = create(stablelog_broker.bootstrap)
     write(client, topic, "v", 0)
     _, text = took(client, topic, 1, cut=cut)
-    admin = admin_of(stablelog_broker)
-    admin.delete_topics([topic])[topic].result(30)
+    with admin_of(stablelog_broker) as admin:
+        admin.topics.delete(topic)
     with pytest.raises(DataLossError, match="the topic of the position was deleted"):
         next(client.read(topic, cut=cut, after=text, wait=0))
     create(stablelog_broker.bootstrap, name=topic)
@@ -326,9 +327,8 @@ def test_what_was_removed_after_a_position_is_told(stablelog_broker, client, cut
     everything, end = took(client, topic, 100, cut=cut)
     (last,) = [one[2] for one in rows(everything) if one[1] == 1 and one[3] == b"b:1"]
     texts = [took(client, topic, count, cut=cut)[1] for count in range(len(everything) + 1)]
-    admin = admin_of(stablelog_broker)
-    removed = admin.delete_records([TopicPartition(topic, 1, last + 1)])
-    removed[next(iter(removed))].result(30)
+    with admin_of(stablelog_broker) as admin:
+        admin.topics.delete_records({(topic, 1): last + 1})
     assert took(client, topic, 9, cut=cut, after=end)[0] == []
     for text in texts[1 : 2 if cut else 4]:
         with pytest.raises(DataLossError, match="removed"):
@@ -356,16 +356,13 @@ def test_positions_outlive_restarts_retention_and_new_partitions(tmp_path, cut, 
                 broker.start()
             elif step == "partition":
                 partition_count += 1
-                admin = admin_of(broker)
-                admin.create_partitions([NewPartitions(topic, partition_count)])[topic].result(30)
+                with admin_of(broker) as admin:
+                    admin.topics.add_partitions(topic, partition_count)
             elif step == "remove":
                 ends = {one[:2]: one[2] + 1 for one in got}
                 if ends:
-                    admin = admin_of(broker)
-                    places = [TopicPartition(*target, end) for target, end in ends.items()]
-                    removed = admin.delete_records(places)
-                    for done in removed.values():
-                        done.result(30)
+                    with admin_of(broker) as admin:
+                        admin.topics.delete_records(ends)
             else:
                 with connected(rng.choice(FACES), broker.bootstrap) as client:
                     if step == "write":
