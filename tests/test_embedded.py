@@ -226,7 +226,7 @@ with {broker} as broker:
     assert broker.is_running and inner.data.exists()
     with stablelog.connect(broker.bootstrap) as client:
         try:
-            client.transaction().write("nope")
+            client.transaction().write("nope", b"v")
         except stablelog.RefusedError:
             print("it answers")
 print(inner.data.parent.exists())
@@ -328,7 +328,7 @@ with stablelog.serve(sys.argv[1]) as broker:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     with stablelog.connect(broker.bootstrap) as client, client.transaction() as txn:
-        txn.write("t", None, b"x")
+        txn.write("t", b"x")
     assert "stablelog" in broker.log_path.read_text()
 with stablelog.serve() as broker:
     pass

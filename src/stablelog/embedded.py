@@ -373,7 +373,7 @@ def serve(
                 admin.create_topics([confluent_kafka.admin.NewTopic("greetings", 1)])["greetings"].result()
                 async with stablelog.aio.connect(broker.bootstrap) as client:
                     async with client.transaction() as txn:
-                        await txn.write("greetings", "en", b"hello")
+                        await txn.write("greetings", b"hello", key="en")
 
         asyncio.run(main())
     """

@@ -69,7 +69,7 @@ class NativeWriter(Writer):
         open_one = client.transaction(timeout=20)
         try:
             futures = [
-                open_one.write(topic, None, value, partition=partition) for topic, partition, value in records
+                open_one.write(topic, value, partition=partition) for topic, partition, value in records
             ]
             if is_dropped:
                 self.refused.add(txn)

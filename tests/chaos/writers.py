@@ -231,7 +231,7 @@ class NativeWriter(Writer):
         one = self.client.transaction(group=self.group, timeout=TIMEOUT_MS / 1000)
         try:
             futures = [
-                one.write(topic, key, value, partition=partition)
+                one.write(topic, value, key=key, partition=partition)
                 for (topic, partition), key, value in attempt.records
             ]
             if self.chance.random() < 0.2:

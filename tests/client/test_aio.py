@@ -67,8 +67,8 @@ def test_the_words_of_the_docs(stablelog_broker, run, topic):
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             async with client.transaction(timeout=30) as txn:
-                first = await txn.write(topic, "k", b"1")
-                second = await txn.write(topic, "k", b"2")
+                first = await txn.write(topic, b"1", key="k")
+                second = await txn.write(topic, b"2", key="k")
                 assert not first.done()
             done = await txn.commit()
             assert (await first, await second) == (done.first, done.last)
@@ -89,7 +89,7 @@ def test_all_futures_are_done_in_one_step_of_the_loop(stablelog_broker, run, top
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             for end in ("commit", "abort"):
                 txn = client.transaction()
-                futures = [await txn.write(topic, b"k%d" % n, b"v") for n in range(500)]
+                futures = [await txn.write(topic, b"v", key=b"k%d" % n) for n in range(500)]
                 seen = []
                 for future in futures:
                     future.add_done_callback(
@@ -110,7 +110,7 @@ def test_who_does_not_look_at_a_failure_is_not_told_of_it(stablelog_broker, run,
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             with pytest.raises(KeyError):
                 async with client.transaction() as txn:
-                    await txn.write(topic, b"k", b"v")
+                    await txn.write(topic, b"v", key=b"k")
                     raise KeyError("mine")
             with pytest.raises(RefusedError, match="KeyError"):
                 await txn.commit()
@@ -122,8 +122,8 @@ def test_a_future_that_nobody_waits_for_any_more_changes_nothing(stablelog_broke
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             async with client.transaction() as txn:
-                dropped = await txn.write(topic, b"k", b"1", partition=0)
-                kept = await txn.write(topic, b"k", b"2", partition=0)
+                dropped = await txn.write(topic, b"1", key=b"k", partition=0)
+                kept = await txn.write(topic, b"2", key=b"k", partition=0)
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(dropped, 0.01)
             assert (await txn.commit()).first.offset == kept.result().offset - 1
@@ -143,7 +143,7 @@ def test_tasks_write_into_one_transaction_in_the_order_in_which_they_came(
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             async with client.transaction() as txn:
                 futures = await asyncio.gather(
-                    *(txn.write(topic, b"k", b"%d" % n, partition=n % 2) for n in range(1000))
+                    *(txn.write(topic, b"%d" % n, key=b"k", partition=n % 2) for n in range(1000))
                 )
             offsets = [future.result().offset for future in futures]
             assert offsets[::2] == list(range(offsets[0], offsets[0] + 500))
@@ -155,7 +155,7 @@ def test_tasks_write_into_one_transaction_in_the_order_in_which_they_came(
 def test_many_at_once(stablelog_broker, run, topic):
     async def write(client, number):
         async with client.transaction(timeout=TIMEOUT_S) as txn:
-            futures = [await txn.write(topic, None, b"%d-%d" % (number, n)) for n in range(5)]
+            futures = [await txn.write(topic, b"%d-%d" % (number, n)) for n in range(5)]
         return {future.result(): b"%d-%d" % (number, n) for n, future in enumerate(futures)}
 
     async def conversation():
@@ -182,7 +182,7 @@ def test_the_loop_goes_on_while_the_broker_is_waited_for(stablelog_broker, run, 
             txn = client.transaction(timeout=TIMEOUT_S)
 
             async def work():
-                await txn.write(topic, b"k", b"v")
+                await txn.write(topic, b"v", key=b"k")
                 return await txn.commit()
 
             working = asyncio.create_task(work())
@@ -222,11 +222,11 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block, 
 
             async def work():
                 if not block:
-                    futures.extend([await txn.write(name, b"k", b"v") for name in (topic, ordinary)])
+                    futures.extend([await txn.write(name, b"v", key=b"k") for name in (topic, ordinary)])
                     await txn.commit()
                     return
                 async with txn:
-                    futures.extend([await txn.write(name, b"k", b"v") for name in (topic, ordinary)])
+                    futures.extend([await txn.write(name, b"v", key=b"k") for name in (topic, ordinary)])
 
             working = asyncio.create_task(work())
             await until(gate.reached)
@@ -252,7 +252,7 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block, 
                     key == PRODUCE
                 ):  # the batch has arrived behind the abort: the key's next transaction aborts it
                     async with client.transaction() as following:
-                        await following.write(topic, b"k", b"v")
+                        await following.write(topic, b"v", key=b"k")
                     assert following.writing.key is txn.writing.key
                 elif txn.writing.producer is not None:
                     assert state_of(stablelog_broker.bootstrap, txn.writing.children[0][0]) != "Ongoing"
@@ -271,7 +271,7 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
             txn = client.transaction(timeout=TIMEOUT_S)
             called_off, cancel = threading.Event(), txn.writing.cancel
             txn.writing.cancel = lambda: (cancel(), called_off.set())
-            write = asyncio.create_task(txn.write(topic, b"k", b"v"))
+            write = asyncio.create_task(txn.write(topic, b"v", key=b"k"))
             await until(gate.reached)
             commit = asyncio.create_task(txn.commit())
             await asyncio.sleep(0)  # it waits for the write
@@ -301,10 +301,10 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
-            first = await txn.write(topic, b"k", b"v")
+            first = await txn.write(topic, b"v", key=b"k")
             await txn.run(txn.writing.flush)  # so that there is something to abort
             asking.key = ApiKey.METADATA
-            write = asyncio.create_task(txn.write(another, b"k", b"v"))
+            write = asyncio.create_task(txn.write(another, b"v", key=b"k"))
             await until(asking.reached)
             leaving = asyncio.create_task(txn.__aexit__(KeyError, KeyError("mine"), None))
             await asyncio.sleep(0)
@@ -337,7 +337,7 @@ def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, top
             async def work():
                 async with client.transaction(timeout=TIMEOUT_S) as txn:
                     while True:
-                        put.append(await txn.write(topic, b"k", bytes(1000), partition=0))
+                        put.append(await txn.write(topic, bytes(1000), key=b"k", partition=0))
 
             working = asyncio.create_task(work())
             await until(gate.reached)
@@ -378,11 +378,11 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
 
                 async def work():
                     async with txn:
-                        futures.append(await txn.write(topic, b"k", b"v"))
+                        futures.append(await txn.write(topic, b"v", key=b"k"))
                         if moment == "write":
                             broker.kill()
                             away.set()
-                            await txn.write("another", b"k", b"v")
+                            await txn.write("another", b"v", key=b"k")
 
                 working = asyncio.create_task(work())
                 await until(away)
@@ -410,7 +410,7 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
 def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run, topic):
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as writer, writer.transaction() as txn:
-            await txn.write(topic, b"k", b"v")
+            await txn.write(topic, b"v", key=b"k")
         client = stablelog.aio.connect(stablelog_broker.bootstrap)
         sole = client.clusters
         for patience in (0, 0.001, 0.005, 0.02, 0.1):

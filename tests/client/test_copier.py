@@ -70,7 +70,7 @@ def written(client, topic, first, count):
     """Write numbers, each with the key that it belongs to."""
     with client.transaction() as txn:
         for number in range(first, first + count):
-            txn.write(topic, b"%d" % (number % KEYS), b"%d" % number)
+            txn.write(topic, b"%d" % number, key=b"%d" % (number % KEYS))
     return first + count
 
 

@@ -282,9 +282,9 @@ def test_the_asyncio_client_starts_no_thread_for_an_ip_address(stablelog_broker)
         looking = asyncio.create_task(look())
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             async with client.transaction() as txn:
-                await txn.write(topic, b"k", b"v")
+                await txn.write(topic, b"v", key=b"k")
             async with client.transaction() as txn:
-                await txn.write(topic, b"k", b"aborted")
+                await txn.write(topic, b"aborted", key=b"k")
                 await txn.abort()
             found = [one async for one in client.read(topic, wait=0.05)]
         looking.cancel()

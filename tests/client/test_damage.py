@@ -85,7 +85,7 @@ def test_a_byte_that_changes_on_the_disk_does_not_reach_the_program(face, cut):
         topic = create(broker.bootstrap, partitions=1)
         for number in range(3):
             with client.transaction() as txn:
-                txn.write(topic, None, b"value-%d" % number)
+                txn.write(topic, b"value-%d" % number)
         (path,) = broker.data.glob(f"{topic}-0/*.log")
         content = path.read_bytes()
         with path.open("r+b") as file:
@@ -104,7 +104,7 @@ def test_damage_that_the_broker_has_found_is_named_after_a_moment(face, count):
     with FaultyBroker() as broker, face.connect(broker.bootstrap, 600) as client:
         topic = create(broker.bootstrap, partitions=1)
         with client.transaction() as txn:
-            txn.write(topic, None, b"v")
+            txn.write(topic, b"v")
         broker.faults.fail("Fetch", "KAFKA_STORAGE_ERROR", count=count)
         reader = client.read(topic, cut=True, wait=0)
         if count == 1:
@@ -124,7 +124,7 @@ def test_records_that_no_client_can_decode_are_passed_by_an_option(face):
                     write_undecodable(broker.bootstrap, topic)
                 else:
                     with client.transaction() as txn:
-                        txn.write(topic, None, b"%d" % number)
+                        txn.write(topic, b"%d" % number)
             with pytest.raises(DamageError, match="cannot be decoded"):
                 list(client.read(topic, wait=0))
             found = list(client.read(topic, wait=0, skip_unreadable=True))

@@ -12,7 +12,7 @@ from tests.client.transactions import assert_failed, create, settled, visible, w
 
 def write(client, topics, value, group=""):
     with client.transaction(group=group) as txn:
-        futures = [txn.write(topic, None, value, partition=n) for topic in topics for n in range(2)]
+        futures = [txn.write(topic, value, partition=n) for topic in topics for n in range(2)]
     return txn.commit().commit_sequence, {future.result() for future in futures}
 
 
@@ -53,7 +53,7 @@ def test_a_transaction_that_crosses_is_aborted_and_told_which_groups(
     foreign = create(stablelog_broker.bootstrap, order, group=others)
     futures = []
     with pytest.raises(RefusedError) as refused, client.transaction(group=mine) as txn:
-        futures += [txn.write(own, None, b"v"), txn.write(foreign, None, b"v")]
+        futures += [txn.write(own, b"v"), txn.write(foreign, b"v")]
     for part in (
         foreign,
         *(repr(group) if group else "the default transaction group" for group in (mine, others)),

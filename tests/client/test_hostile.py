@@ -128,7 +128,7 @@ def spoiled(stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     with stablelog.connect(stablelog_broker.bootstrap) as client, client.transaction() as txn:
         for number in range(20):
-            txn.write(topic, b"k", b"%d" % number)
+            txn.write(topic, b"%d" % number, key=b"k")
     spoil = Spoiling()
     with Proxy((stablelog_broker.host, stablelog_broker.port), lambda *_: None, spoil) as proxy:
         yield proxy, spoil, topic

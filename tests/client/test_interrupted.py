@@ -143,7 +143,7 @@ def run_threads(at, goes_on):
         try:
             for number, partition in enumerate(WRITES):
                 try:
-                    future = txn.write(TOPIC, None, b"%d" % number, partition=partition, timestamp_ms=0)
+                    future = txn.write(TOPIC, b"%d" % number, partition=partition, timestamp_ms=0)
                 except Interruption:
                     if not goes_on:
                         raise
@@ -169,7 +169,7 @@ def run_threads(at, goes_on):
 async def work_in_loop(txn, goes_on, written, futures):
     for number, partition in enumerate(WRITES):
         try:
-            future = await txn.write(TOPIC, None, b"%d" % number, partition=partition, timestamp_ms=0)
+            future = await txn.write(TOPIC, b"%d" % number, partition=partition, timestamp_ms=0)
         except Interruption:
             if not goes_on:
                 raise

@@ -80,7 +80,7 @@ def test_writers_at_the_same_time_have_keys_of_their_own(client, stablelog_broke
     names = {txn.writing.key.name for txn in (first, second)}
     assert len(names) == 2
     for txn in (first, second):
-        txn.write(topic, b"k", b"v")
+        txn.write(topic, b"v", key=b"k")
         txn.commit()
     again = [client.transaction() for _ in range(3)]
     found = [txn.writing.key.name for txn in again]
@@ -177,7 +177,7 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
     ids, epochs = [], []
     for _ in range(3):
         txn = client.transaction()
-        txn.write(topic, b"k", b"aborted")
+        txn.write(topic, b"aborted", key=b"k")
         flush(txn)
         ((transactional_id, _, epoch),) = txn.writing.children
         ids.append(transactional_id)
@@ -186,7 +186,7 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
     assert len(set(ids)) == 1
     assert epochs == sorted(set(epochs)), "each is fenced by the next"
     with client.transaction() as txn:
-        future = txn.write(topic, b"k", b"committed")
+        future = txn.write(topic, b"committed", key=b"k")
     assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"committed"}
 
 
@@ -197,10 +197,10 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
     copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
-    lost = [txn.write(topic, b"k", b"first")]
+    lost = [txn.write(topic, b"first", key=b"k")]
     flush(txn)
     with copy:  # which fences it
-        copy.write(topic, b"k", b"copy")
+        copy.write(topic, b"copy", key=b"k")
     with pytest.raises(RefusedError, match="another writer uses the key"):
         txn.commit()
     assert_failed(lost)
@@ -210,7 +210,7 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
 def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     with client.transaction() as txn:
-        future = txn.write(topic, b"k", b"before")
+        future = txn.write(topic, b"before", key=b"k")
     written = {future: b"before"}
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
         name, version = txn.writing.key.name, txn.writing.key.version
@@ -219,7 +219,7 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:
-                written[txn.write(topic, b"k", b"%d" % number)] = b"%d" % number
+                written[txn.write(topic, b"%d" % number, key=b"k")] = b"%d" % number
             assert (txn.writing.key.name == name) == (one is client)
     assert visible(stablelog_broker.bootstrap, topic) == {
         future.result(): value for future, value in written.items()
@@ -232,15 +232,15 @@ def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, 
     copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
     futures = []
     for one in (txn, copy):
-        futures.append(one.write(topic, b"k", b"first"))
+        futures.append(one.write(topic, b"first", key=b"k"))
         flush(one)
-    txn.write(topic, b"k", b"second")
+    txn.write(topic, b"second", key=b"k")
     with pytest.raises(RefusedError):
         txn.commit()
     assert_failed(futures[:1])
     with client.transaction() as following:
         assert following.writing.key.name != copy.writing.key.name
-        following.write(topic, b"k", b"following")
+        following.write(topic, b"following", key=b"k")
     copy.commit()
     assert sorted(visible(stablelog_broker.bootstrap, topic).values()) == [b"first", b"following"]
 
@@ -253,14 +253,14 @@ def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypat
         healthy = create(broker.bootstrap)
         with stablelog.connect(broker.bootstrap, deadline=5) as client:
             txn = client.transaction()
-            txn.write(failing, b"k", b"v")
+            txn.write(failing, b"v", key=b"k")
             flush(txn)
             transactional_id = txn.writing.key.transactional_id
             txn.abort()
             found = {}
             for number in range(3):
                 with client.transaction() as txn:
-                    found[txn.write(healthy, b"k", b"%d" % number)] = b"%d" % number
+                    found[txn.write(healthy, b"%d" % number, key=b"k")] = b"%d" % number
             assert state_of(broker.bootstrap, transactional_id) == "PrepareAbort"
         assert visible(broker.bootstrap, healthy) == {
             future.result(): value for future, value in found.items()
@@ -290,12 +290,12 @@ def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
 def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     txn = client.transaction()
-    futures = [txn.write(topic, b"k", b"expired")]
+    futures = [txn.write(topic, b"expired", key=b"k")]
     flush(txn)
     client.set_deadline(txn, 0)
     assert not settled(futures, 60)
     with client.transaction() as following:
-        future = following.write(topic, b"k", b"following")
+        future = following.write(topic, b"following", key=b"k")
     assert following.writing.key is txn.writing.key
     assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"following"}
 
@@ -338,7 +338,7 @@ def test_keys_are_never_shared_between_threads(client, stablelog_broker):
 
     def write(number):
         txn = client.transaction()
-        txn.write(topic, None, b"%d" % number)
+        txn.write(topic, b"%d" % number)
         used.append((txn.writing.key.name, txn.writing.key.version))
         txn.commit()
 

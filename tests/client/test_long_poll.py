@@ -193,7 +193,7 @@ def test_a_commit_wakes_a_reader_that_has_asked_nothing_meanwhile(stablelog_brok
             await until(gate.reached)
             before = len(asked)
             with through(stablelog_broker, stablelog_broker) as writer, writer.transaction() as txn:
-                txn.write(topic, b"k", b"v", partition=1)
+                txn.write(topic, b"v", key=b"k", partition=1)
             transaction = await reading
             assert [record.value for record in transaction.records] == [b"v"]
             # DescribeCut, which may have to be repeated, and DescribeCommits. No second Fetch: the first had the record.
@@ -234,13 +234,13 @@ def test_an_idle_reader_of_a_broker_asks_seldom(stablelog_broker, cut):
     with through(stablelog_broker, stablelog_broker) as writer:
         for _ in range(3):
             with writer.transaction() as txn:
-                txn.write(topic, b"k", b"v")
+                txn.write(topic, b"v", key=b"k")
         txn = writer.transaction()
-        txn.write(topic, b"k", b"aborted")
+        txn.write(topic, b"aborted", key=b"k")
         txn.run(txn.writing.flush())
         txn.abort()
         still_open = writer.transaction()
-        still_open.write(topic, b"k", b"open")
+        still_open.write(topic, b"open", key=b"k")
         still_open.run(still_open.writing.flush())
         asked = []
         with (

@@ -220,7 +220,7 @@ def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
         source, group = unique("topic"), unique("group")
         client.admin.topics.create(source, partitions=1)
         with client.transaction() as txn:
-            txn.write(source, b"k", b"v")
+            txn.write(source, b"v", key=b"k")
         with client.subscribe(source, group=group) as first:
             next(first)
             pending = client.transaction(offsets_of=first)

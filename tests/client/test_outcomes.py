@@ -55,7 +55,7 @@ class Case:
         self.txn.writing.cluster.deadline_s = seconds
 
     def write(self, topic=None, value=b"v", **more):
-        future = self.txn.write(topic or self.topic, None, value, **more)
+        future = self.txn.write(topic or self.topic, value, **more)
         self.written += topic is None
         return future
 

@@ -41,7 +41,7 @@ def write(client, topic, value, *partitions, group=""):
     with client.transaction(group) as txn:
         for partition in partitions:
             for number in range(2):
-                txn.write(topic, None, f"{value}:{number}", partition=partition)
+                txn.write(topic, f"{value}:{number}", partition=partition)
 
 
 def took(client, topics, count, **more):
@@ -143,7 +143,7 @@ def test_a_reader_goes_on_after_each_transaction(stablelog_broker, client, cut):
     with client.transaction() as txn:
         for topic in (one, other):
             for partition in range(2):
-                txn.write(topic, "k", "over all", partition=partition)
+                txn.write(topic, "over all", key="k", partition=partition)
     write(client, one, "a1", 0)
     everything, _ = took(client, [one, other], 100, cut=cut)
     for count in range(len(everything) + 1):

@@ -60,7 +60,7 @@ def a_child_uses_the_client(broker, topic):
 client = stablelog.connect(bootstrap)
 def put(value):
     with client.transaction() as txn:
-        future = txn.write(topic, None, value)
+        future = txn.write(topic, value)
     told(at=future.result(), value=value)
 put("before")
 child = os.fork()
@@ -81,7 +81,7 @@ def a_child_with_asyncio_uses_the_client(broker, topic):
 client = stablelog.aio.connect(bootstrap)
 async def put(value):
     async with client.transaction() as txn:
-        future = await txn.write(topic, None, value)
+        future = await txn.write(topic, value)
     told(at=await future, value=value)
 async def some(who):
     for number in range(10):
@@ -112,10 +112,10 @@ def a_transaction_times_out_in_a_child(broker, topic):
         """
 client = stablelog.connect(bootstrap)
 with client.transaction() as txn:
-    txn.write(topic, None, "before")
+    txn.write(topic, "before")
     child = os.fork()
     if not child:
-        future = client.transaction(timeout=0.2).write(topic, None, "late")
+        future = client.transaction(timeout=0.2).write(topic, "late")
         told(error=type(future.exception(60)).__name__)
         os._exit(0)
 wait_for(child)
@@ -131,14 +131,14 @@ def a_child_uses_what_the_parent_has_begun(broker, topic):
         """
 client = stablelog.connect(bootstrap)
 with client.transaction() as txn:
-    txn.write(topic, None, "first")
+    txn.write(topic, "first")
 reader = client.read(topic, wait=0)
 next(reader)
 txn = client.transaction()
-future = txn.write(topic, None, "parent")
+future = txn.write(topic, "parent")
 child = os.fork()
 if not child:
-    for call in (lambda: txn.write(topic, None, "child"), txn.commit, txn.abort, lambda: next(reader)):
+    for call in (lambda: txn.write(topic, "child"), txn.commit, txn.abort, lambda: next(reader)):
         try:
             call()
         except stablelog.UsageError as error:
@@ -161,14 +161,14 @@ def a_child_leaves_the_block(broker, topic):
         """
 with stablelog.connect(bootstrap) as client:
     with client.transaction() as txn:
-        txn.write(topic, None, "1")
+        txn.write(topic, "1")
         child = os.fork()
         if not child:
             sys.exit(0)
         wait_for(child)
-        txn.write(topic, None, "2")
+        txn.write(topic, "2")
     with client.transaction() as txn:
-        txn.write(topic, None, "3")
+        txn.write(topic, "3")
 """,
     )
     assert sorted(visible(broker.bootstrap, topic).values()) == [b"1", b"2", b"3"]
@@ -216,7 +216,7 @@ def a_handler_raises(broker, topic):
                 for n in range(300):
                     value = b"%d-%d" % (number, n)
                     with suppress(AlarmError, RefusedError):
-                        written.append((txn.write(topic, None, value), value))
+                        written.append((txn.write(topic, value), value))
                 with suppress(AlarmError, RefusedError):
                     txn.commit()
 
@@ -240,7 +240,7 @@ def a_handler_calls_the_transaction_that_it_interrupts(broker, topic):
 
         def act():
             try:
-                box["txn"].write(topic, None, b"of the handler")
+                box["txn"].write(topic, b"of the handler")
             except UsageError as error:
                 refused.append(str(error))
             except RefusedError:
@@ -251,14 +251,14 @@ def a_handler_calls_the_transaction_that_it_interrupts(broker, topic):
             while not refused and time.monotonic() < end:
                 box["txn"] = client.transaction()
                 for _ in range(50):
-                    box["txn"].write(topic, None, bytes(2000))
+                    box["txn"].write(topic, bytes(2000))
                 box["txn"].commit()
 
         box["txn"] = client.transaction()
         signalled(work, act)
         assert "is in use by this thread: a signal handler has interrupted a call of it" in refused[0]
         with client.transaction() as txn:
-            future = txn.write(topic, None, b"after")
+            future = txn.write(topic, b"after")
         assert future.result(0)
 
 
@@ -291,7 +291,7 @@ def a_callback_uses_the_transaction(broker, topic):
     with stablelog.connect(broker.bootstrap) as client:
         txn, seen = client.transaction(), []
         for number in range(5):
-            future = txn.write(topic, None, b"%d" % number)
+            future = txn.write(topic, b"%d" % number)
             future.add_done_callback(lambda _: seen.append(txn.commit()))
         committed = txn.commit()
         assert seen == [committed] * 5
@@ -303,7 +303,7 @@ def threads_share(broker, topic):
         client.transaction() as txn,
         ThreadPoolExecutor(4) as pool,
     ):
-        written = list(pool.map(lambda n: (txn.write(topic, None, b"%d" % n), b"%d" % n), range(200)))
+        written = list(pool.map(lambda n: (txn.write(topic, b"%d" % n), b"%d" % n), range(200)))
     assert visible(broker.bootstrap, topic) == {future.result(0): value for future, value in written}
 
 
@@ -318,7 +318,7 @@ def another_loop(broker, topic):
             await call()
 
     txn = asyncio.run(begin())
-    for call in (begin, txn.commit, lambda: txn.write(topic), lambda: anext(client.read(topic))):
+    for call in (begin, txn.commit, lambda: txn.write(topic, None), lambda: anext(client.read(topic))):
         asyncio.run(use(call))
 
 
@@ -330,7 +330,7 @@ def the_process_ends(broker, topic):
         """
 client = stablelog.connect(bootstrap)
 txn = client.transaction(timeout=600)
-txn.write(topic, None, "open")
+txn.write(topic, "open")
 txn.run(txn.writing.flush())
 told(id=txn.writing.children[0][0])
 """,

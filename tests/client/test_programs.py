@@ -139,7 +139,7 @@ def run(client, broker, topics, group, chance, model):
                 value = b"%s-%d" % (name.encode(), number)
                 where = {"partition": chance.randrange(2)} if chance.random() < 0.5 else {}
                 model.futures[name].append(
-                    txn.write(chance.choice(topics), chance.choice((None, "k")), value, **where)
+                    txn.write(chance.choice(topics), value, key=chance.choice((None, "k")), **where)
                 )
                 model.values[name].append(value)
             elif step == "send":

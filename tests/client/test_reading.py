@@ -32,7 +32,7 @@ def write(client, topics, name, count=8):
     with client.transaction() as txn:
         for number in range(count):
             topic, partition = topics[number % len(topics)], number // len(topics) % 2
-            txn.write(topic, name, f"{name}:{number}", partition=partition)
+            txn.write(topic, f"{name}:{number}", key=name, partition=partition)
     return txn.commit().commit_sequence
 
 
@@ -162,11 +162,11 @@ def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client
     first = write(client, topics, "first")
     outside.produce(topics[0], [b"outside"])
     aborted = client.transaction()
-    aborted.write(topics[0], None, b"aborted", partition=0)
+    aborted.write(topics[0], b"aborted", partition=0)
     flush(aborted)
     aborted.abort()
     still_open = client.transaction()
-    still_open.write(topics[0], None, b"open", partition=0)
+    still_open.write(topics[0], b"open", partition=0)
     flush(still_open)
     second = write(client, topics, "second")
     for cut in (True, False):
@@ -196,8 +196,8 @@ def test_partitions_that_are_added_are_in_the_next_cut(stablelog_broker, client,
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     admin.create_partitions([NewPartitions(topics[0], 3)])[topics[0]].result(30)
     with stablelog.connect(stablelog_broker.bootstrap) as other, other.transaction() as txn:
-        txn.write(topics[0], b"k", b"v", partition=2)
-        txn.write(topics[1], b"k", b"v", partition=0)
+        txn.write(topics[0], b"v", key=b"k", partition=2)
+        txn.write(topics[1], b"v", key=b"k", partition=0)
     new = next(reader)
     assert {record[:2] for record in new.records} == {(topics[0], 2), (topics[1], 0)}
     reader.close()
@@ -286,16 +286,16 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
 def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog_broker, client, topics):
     topic = topics[0]
     with client.transaction() as txn:
-        txn.write(topic, "k", "first", partition=0)
+        txn.write(topic, "first", key="k", partition=0)
     reader = client.read(topic, wait=60, cut=False)
     next(reader)
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     with client.transaction() as txn:
-        txn.write(topic, "k", "second", partition=0)
+        txn.write(topic, "second", key="k", partition=0)
     next(reader)  # by now the other partition was seen, and nothing was in it
     with client.transaction() as txn:
-        place = txn.write(topic, "k", "third", partition=1)
-        txn.write(topic, "k", "third", partition=1)
+        place = txn.write(topic, "third", key="k", partition=1)
+        txn.write(topic, "third", key="k", partition=1)
     removed = admin.delete_records([TopicPartition(topic, 1, place.result().offset + 1)])
     removed[next(iter(removed))].result(30)
     with pytest.raises(DataLossError, match="was removed"):
@@ -318,7 +318,7 @@ def test_a_topic_that_was_created_again_is_not_gone_on_with(stablelog_broker, cl
         for _ in range(written):
             with other.transaction() as txn:
                 for partition in range(2):
-                    txn.write(topic, "k", "of another topic", partition=partition)
+                    txn.write(topic, "of another topic", key="k", partition=partition)
     with pytest.raises(DataLossError, match="was deleted and created again"):
         list(reader)
 

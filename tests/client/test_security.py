@@ -67,8 +67,8 @@ def connect(request):
 def write(client):
     """Write a transaction of a small record and of one that needs many TLS records."""
     with client.transaction(timeout=60) as txn:
-        first = txn.write("orders", "k", b"v")
-        txn.write("orders", "k", b"x" * 300_000)
+        first = txn.write("orders", b"v", key="k")
+        txn.write("orders", b"x" * 300_000, key="k")
     return first.result(30)
 
 

@@ -81,7 +81,7 @@ def test_batches_are_compressed_and_the_broker_sees_the_client_id():
         settings = {"client.id": "shop", "compression.type": "zstd"}
         with stablelog.connect(broker.bootstrap, settings=settings) as client:
             with client.transaction() as txn:
-                txn.write(topic, "k", bytes(1000), partition=0)
+                txn.write(topic, bytes(1000), key="k", partition=0)
             fault.wait()
             (read,) = client.read(topic, wait=0)
         assert read.records[0].value == bytes(1000)
@@ -95,7 +95,7 @@ def test_batches_are_compressed_and_the_broker_sees_the_client_id():
             ) as client,
             pytest.raises(UnavailableError, match="timed out"),
         ):
-            client.transaction().write(topic, "k", "v")
+            client.transaction().write(topic, "v", key="k")
         broker.faults.clear()
 
 

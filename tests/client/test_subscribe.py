@@ -48,12 +48,12 @@ class Room:
     def write(self, *values):
         with self.client.transaction() as txn:
             for number, value in enumerate(values):
-                txn.write(self.source, b"k", value, partition=number % self.partitions)
+                txn.write(self.source, value, key=b"k", partition=number % self.partitions)
 
     def copy(self, reader, records, **more):
         with self.client.transaction(offsets_of=reader, **more) as txn:
             for record in records:
-                txn.write(self.target, record.key, record.value)
+                txn.write(self.target, record.value, key=record.key)
 
     def copied(self):
         """What readers of committed records see of the copy."""
@@ -118,8 +118,8 @@ def test_a_reader_goes_on_after_the_last_commit(room):
 
 def test_a_reader_sees_no_aborted_records_and_ends_after_its_wait(room):
     with contextlib.suppress(ZeroDivisionError), room.client.transaction() as txn:
-        txn.write(room.source, b"k", bytes(1 << 20))  # sent at once
-        txn.write(room.source, b"k", b"aborted")
+        txn.write(room.source, bytes(1 << 20), key=b"k")  # sent at once
+        txn.write(room.source, b"aborted", key=b"k")
         raise ZeroDivisionError
     room.write(b"a")
     with room.subscribe(wait=0.1) as reader:
@@ -187,11 +187,11 @@ def test_after_an_abort_the_reader_goes_back_to_the_committed_offsets(room, end)
         records = some(reader, 1)
         if end == "exception":
             with contextlib.suppress(ZeroDivisionError), room.client.transaction(offsets_of=reader) as txn:
-                txn.write(room.target, b"k", records[0].value)
+                txn.write(room.target, records[0].value, key=b"k")
                 raise ZeroDivisionError
         elif end == "abort":
             txn = room.client.transaction(offsets_of=reader)
-            txn.write(room.target, b"k", records[0].value)
+            txn.write(room.target, records[0].value, key=b"k")
             txn.abort()
         else:
             txn = room.client.transaction(offsets_of=reader, timeout=0.05)
@@ -217,7 +217,7 @@ def test_after_a_commit_of_unknown_outcome_nothing_is_lost_or_repeated(face, bro
         with room.subscribe(wait=30) as reader:
             records = some(reader, 1)
             txn = room.client.transaction(offsets_of=reader, timeout=1)
-            txn.write(room.target, b"k", records[0].value)
+            txn.write(room.target, records[0].value, key=b"k")
             losing.append(True)
             txn.writing.cluster.deadline_s = 0.2
             with pytest.raises(OutcomeUnknownError):
@@ -236,7 +236,7 @@ def test_a_slow_program_is_replaced_and_its_transaction_aborted(short):
         records = some(slow, 2)
         txn = short.client.transaction(offsets_of=slow)
         for record in records:
-            txn.write(short.target, b"k", record.value)
+            txn.write(short.target, record.value, key=b"k")
         again = some(other, 2)  # the group has replaced the first reader
         with pytest.raises(TransactionAbortedError, match="has replaced this member"):
             txn.commit()

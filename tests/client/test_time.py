@@ -121,7 +121,7 @@ NETWORKS = [silent, black_hole, trickle, slow_names]
 def test_no_call_to_a_broker_that_cannot_be_reached_takes_longer(face, network, call):
     with network() as address, face.connect(address, DEADLINE_S) as client:
         if call == "write":
-            took, _ = duration(lambda: client.transaction().write("t", "k", "v"))
+            took, _ = duration(lambda: client.transaction().write("t", "v", key="k"))
         else:
             took, _ = duration(lambda: next(iter(client.read("t"))))
     assert took < PATIENCE_S
@@ -148,17 +148,17 @@ def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face
     topic, another = create(stopped_broker.bootstrap), create(stopped_broker.bootstrap)
     with face.connect(stopped_broker.bootstrap, 60) as client:
         with client.transaction() as txn:
-            txn.write(topic, "k", "1")
+            txn.write(topic, "1", key="k")
         reader = client.read(topic)
         next(reader)
         txn = client.transaction()
-        future = txn.write(topic, "k", "2")
+        future = txn.write(topic, "2", key="k")
         if call != "commit":
             flush(txn)
         txn.writing.cluster.deadline_s = DEADLINE_S
         with standing_still(stopped_broker):
             if call == "write":
-                took, _ = duration(lambda: txn.write(another, "k", "v"))
+                took, _ = duration(lambda: txn.write(another, "v", key="k"))
             elif call == "read":
                 with face.connect(stopped_broker.bootstrap, DEADLINE_S) as brief:
                     took, _ = duration(lambda: next(iter(brief.read(topic))))
@@ -186,14 +186,14 @@ def test_one_of_several_addresses_is_enough_also_if_the_first_is_silent(stablelo
         face.connect(f"{address},{stablelog_broker.bootstrap}", 8) as client,
         client.transaction() as txn,
     ):
-        txn.write(topic, "k", "v")
+        txn.write(topic, "v", key="k")
     assert len(visible(stablelog_broker.bootstrap, topic)) == 1
 
 
 def test_at_most_four_threads_are_left_behind(face):
     with slow_names() as address, face.connect(address, 0.05) as client:
         for _ in range(7):
-            took, raised = duration(lambda: client.transaction().write("t", "k", "v"))
+            took, raised = duration(lambda: client.transaction().write("t", "v", key="k"))
             assert took < PATIENCE_S
             assert len(asides()) <= aside.THREADS_MAX
         assert len(asides()) == aside.THREADS_MAX
@@ -216,14 +216,14 @@ def test_a_cancelled_call_ends_at_once(stopped_broker, moment):
     async def conversation():
         async with stablelog.aio.connect(stopped_broker.bootstrap, deadline=60) as client:
             async with client.transaction() as txn:
-                await txn.write(topic, "k", "v")
+                await txn.write(topic, "v", key="k")
             txn = client.transaction()
 
             async def call():
                 if moment == "topic":
-                    await txn.write("another", "k", "v")
+                    await txn.write("another", "v", key="k")
                 elif moment == "records":
-                    await txn.write(topic, "k", "v")
+                    await txn.write(topic, "v", key="k")
                     await txn.commit()
                 else:
                     async for _ in client.read(topic):
@@ -243,7 +243,7 @@ def test_a_cancelled_commit_that_is_in_flight_says_so(caplog):
     async def conversation(broker, topic):
         async with stablelog.aio.connect(broker.bootstrap, deadline=1) as client:
             txn = client.transaction()
-            future = await txn.write(topic, "k", "v")
+            future = await txn.write(topic, "v", key="k")
             broker.faults.drop("AbortJoint", count=1000, is_delivered=False)
             fault = broker.faults.drop("CommitJoint", is_delivered=False)
             broker.faults.drop("CommitJoint", count=1000, is_delivered=False)
@@ -269,7 +269,7 @@ def test_the_client_logs_its_retries(caplog):
         stablelog.connect("127.0.0.1:1", deadline=0.1) as client,
         pytest.raises(UnavailableError),
     ):
-        client.transaction().write("t", "k", "v")
+        client.transaction().write("t", "v", key="k")
     (first, *_) = caplog.records
     assert first.name == "stablelog.client"
     assert "asking for the topics to be written: no broker responds at 127.0.0.1:1" in first.getMessage()

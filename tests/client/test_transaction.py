@@ -49,7 +49,7 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
             value = f"{name}-{number}"
             where = {"partition": number % 2} if number % 3 else {}
             futures[value.encode()] = txn.write(
-                (topic, ordinary)[number % 7 == 0], f"k{number}", value, **where
+                (topic, ordinary)[number % 7 == 0], value, key=f"k{number}", **where
             )
             if number == 20:
                 flush(txn)
@@ -68,22 +68,33 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
     with pytest.raises(RefusedError, match="is committed"):
         now.abort()
     with pytest.raises(RefusedError, match="has ended"):
-        now.write(topic, b"k", b"v")
+        now.write(topic, b"v", key=b"k")
     assert not futures[b"now-0"].cancel()
 
 
 def test_records_are_as_they_were_written(stablelog_broker, client, topic):
     large = bytes(BATCH_SIZE_MAX)
     with client.transaction() as txn:
-        txn.write(topic, None, None, headers=[("a", b"1"), ("b", None)], timestamp_ms=7, partition=0)
-        txn.write(topic, None, None, headers={"ab": "1", "c": None}, partition=0)
-        futures = [txn.write(topic, b"k", large, partition=0) for _ in range(3)]
+        txn.write(topic, None, headers=[("a", b"1"), ("b", None)], timestamp_ms=7, partition=0)
+        txn.write(topic, None, headers={"ab": "1", "c": None}, partition=0)
+        futures = [txn.write(topic, large, key=b"k", partition=0) for _ in range(3)]
         assert not any(future.done() for future in futures)
     (read,) = client.read(topic, wait=1)
     assert read.records[0][3:] == (7, None, None, (("a", b"1"), ("b", None)))
     assert read.records[1].headers == (("ab", b"1"), ("c", None))
     assert [record.value for record in read.records[2:]] == [large] * 3
     assert [record.offset for record in read.records[2:]] == [future.result().offset for future in futures]
+
+
+def test_a_key_is_not_taken_for_a_value(client, topic):
+    with client.transaction() as txn:
+        with pytest.raises(TypeError, match="positional arguments"):
+            txn.write(topic, b"key", b"value")
+        with pytest.raises(TypeError, match="'value'"):
+            txn.write(topic, key=b"key")
+        txn.write(topic, None, key=b"key")
+    (read,) = client.read(topic, wait=1)
+    assert [(record.key, record.value) for record in read.records] == [(b"key", None)]
 
 
 def test_nothing_written_is_committed_without_asking(client):
@@ -94,23 +105,23 @@ def test_nothing_written_is_committed_without_asking(client):
 
 def test_on_abort_all_fail(stablelog_broker, client, topic, ordinary):
     with client.transaction() as txn:
-        futures = [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
+        futures = [txn.write(name, b"v", key=b"k") for name in (topic, ordinary)]
         flush(txn)
-        futures += [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
+        futures += [txn.write(name, b"v", key=b"k") for name in (topic, ordinary)]
         txn.abort()
     assert_failed(futures, ErrorCode.transaction_abortable)
     txn.abort()
     with pytest.raises(RefusedError, match="was aborted"):
         txn.commit()
     with pytest.raises(RefusedError, match="was aborted"):
-        txn.write(topic, b"k", b"v")
+        txn.write(topic, b"v", key=b"k")
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {}
 
 
 def test_an_exception_aborts(stablelog_broker, client, topic):
     futures = []
     with pytest.raises(KeyError), client.transaction() as txn:
-        futures.append(txn.write(topic, b"k", b"v"))
+        futures.append(txn.write(topic, b"v", key=b"k"))
         flush(txn)
         raise KeyError("mine")
     assert_failed(futures, ErrorCode.transaction_abortable)
@@ -121,20 +132,20 @@ def test_an_exception_aborts(stablelog_broker, client, topic):
 def test_a_block_that_hides_a_failed_write_does_not_end_well(client, topic):
     futures = []
     with pytest.raises(RefusedError, match=r"max\.message\.bytes"), client.transaction() as txn:
-        futures.append(txn.write(topic, b"k", b"v", partition=0))
+        futures.append(txn.write(topic, b"v", key=b"k", partition=0))
         with contextlib.suppress(RefusedError):
             while True:  # until more than may be under way without an answer is
-                txn.write(topic, b"k", bytes(2 << 20), partition=0)
+                txn.write(topic, bytes(2 << 20), key=b"k", partition=0)
     assert_failed(futures)
 
 
 def test_what_is_not_there_cannot_be_written(client, topic):
     with client.transaction() as txn:
-        future = txn.write(topic, b"k", b"v")
+        future = txn.write(topic, b"v", key=b"k")
         with pytest.raises(RefusedError, match="has no partition 2, only 0 to 1"):
-            txn.write(topic, b"k", b"v", partition=2)
+            txn.write(topic, b"v", key=b"k", partition=2)
         with pytest.raises(RefusedError, match="`stablelog topics create nope` creates it"):
-            txn.write("nope", b"k", b"v")
+            txn.write("nope", b"v", key=b"k")
     assert settled([future])
     for timeout in (0, -1, float("nan"), float("inf"), 1e9):
         with pytest.raises(UsageError, match="the timeout of"):
@@ -160,17 +171,17 @@ def test_what_no_record_can_hold_is_refused_and_changes_nothing(
     stablelog_broker, client, topic, wrong, error
 ):
     with client.transaction() as txn:
-        before = txn.write(topic, "k", "before", headers=[("a", "1")], partition=0)
+        before = txn.write(topic, "before", key="k", headers=[("a", "1")], partition=0)
         with pytest.raises(error):
-            txn.write(topic, **wrong)
-        after = txn.write(topic, "k", "after", partition=0)
+            txn.write(topic, **({"value": b"v"} | wrong))
+        after = txn.write(topic, "after", key="k", partition=0)
     assert settled([before, after])
     assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"before", b"after"]
 
 
 def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
     txn = client.transaction(timeout=60)
-    futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
+    futures = [txn.write(topic, b"v", key=b"k") for _ in range(3)]
     flush(txn)
     txn.writing.deadline = 0  # whose passing nobody has noticed
     with pytest.raises(RefusedError, match=r"timeout of 60 s"):
@@ -181,13 +192,13 @@ def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
 
 def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker, client, topic):
     brief, long = client.transaction(timeout=60), client.transaction(timeout=60)
-    futures = [brief.write(topic, b"k", b"v") for _ in range(3)]
-    others = [long.write(topic, b"k", b"kept")]
+    futures = [brief.write(topic, b"v", key=b"k") for _ in range(3)]
+    others = [long.write(topic, b"kept", key=b"k")]
     flush(brief)
     client.set_deadline(brief, time.monotonic() + 0.01)
     assert not settled(futures, 30)
     assert_failed(futures, ErrorCode.transaction_abortable)
-    for late in (brief.commit, lambda: brief.write(topic, b"k", b"v")):
+    for late in (brief.commit, lambda: brief.write(topic, b"v", key=b"k")):
         with pytest.raises(RefusedError, match=r"timeout of 60 s"):
             late()
     long.commit()
@@ -205,7 +216,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
     with Proxy(address, lose) as proxy, face.through(proxy, stablelog_broker) as client:
         txn = client.transaction(timeout=600)
         txn.writing.timeout_s = 1  # for the broker, whose clock counts here
-        futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
+        futures = [txn.write(topic, b"v", key=b"k") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
             until(lambda: proxy.count(ApiKey.COMMIT_JOINT) or committing.done(), "nobody commits")
@@ -229,13 +240,13 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
 @pytest.mark.parametrize("step", ["write", "commit"])
 def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     txn = client.transaction()
-    futures = [txn.write(topic, b"k", b"v", partition=0)]
+    futures = [txn.write(topic, b"v", key=b"k", partition=0)]
     flush(txn)
     with Cluster(stablelog_broker.bootstrap) as cluster:
         Producer(cluster, txn.writing.children[0][0]).begin()
     with pytest.raises(RefusedError):
         if step == "write":
-            futures.append(txn.write(topic, b"k", b"v", partition=1))
+            futures.append(txn.write(topic, b"v", key=b"k", partition=1))
         txn.commit()
     assert_failed(futures)
     assert visible(stablelog_broker.bootstrap, topic) == {}
@@ -256,7 +267,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
             futures = {}
             for number in range(20):
                 value = b"%d" % number
-                futures[txn.write((topic, ordinary)[number % 2], None, value)] = value
+                futures[txn.write((topic, ordinary)[number % 2], value)] = value
                 flush(txn)
         assert proxy.count(ApiKey.COMMIT_JOINT) == 3
     assert settled(list(futures))
@@ -352,7 +363,7 @@ def test_kill_at_any_moment_leaves_all_or_nothing():
 def test_several_threads_share_a_client(stablelog_broker, client, topic):
     def write(number):
         with client.transaction() as txn:
-            return [txn.write(topic, b"k%d" % n, b"%d-%d" % (number, n)) for n in range(20)]
+            return [txn.write(topic, b"%d-%d" % (number, n), key=b"k%d" % n) for n in range(20)]
 
     with ThreadPoolExecutor(4) as pool:
         futures = [future for written in pool.map(write, range(12)) for future in written]
@@ -365,7 +376,7 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
     txn = client.transaction(timeout=120)
 
     def write(number):
-        return [txn.write(topic, None, b"%d-%d" % (number, n), partition=0) for n in range(30)]
+        return [txn.write(topic, b"%d-%d" % (number, n), partition=0) for n in range(30)]
 
     with ThreadPoolExecutor(4) as pool:
         written = list(pool.map(write, range(4)))
@@ -381,5 +392,5 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
 def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
     monkeypatch.setattr("stablelog.client.core.connection.Connection.speaks", lambda *_: False)
     with pytest.raises(RefusedError, match="only a stablelog broker does"), client.transaction() as txn:
-        future = txn.write(topic, b"k", b"v")
+        future = txn.write(topic, b"v", key=b"k")
     assert_failed([future])

@@ -144,5 +144,7 @@ def write_undecodable(bootstrap, topic):
 def write_everywhere(client, *topics, group=""):
     txn = client.transaction(group=group, timeout=60)
     return txn, {
-        txn.write(topic, b"k", b"%d" % n, partition=n % 2): b"%d" % n for topic in topics for n in range(4)
+        txn.write(topic, b"%d" % n, key=b"k", partition=n % 2): b"%d" % n
+        for topic in topics
+        for n in range(4)
     }

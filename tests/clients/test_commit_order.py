@@ -96,8 +96,8 @@ def test_a_lookup_by_time_finds_commits_by_the_time_of_their_commit(stablelog_br
     with stablelog.connect(stablelog_broker.bootstrap) as native:
         first, second = native.transaction(), native.transaction()
         for txn in (first, second):
-            txn.write(name, None, b"v", timestamp_ms=1, partition=0)
-            txn.write(name, None, b"v", timestamp_ms=soon_ms, partition=0)
+            txn.write(name, b"v", timestamp_ms=1, partition=0)
+            txn.write(name, b"v", timestamp_ms=soon_ms, partition=0)
             flush(txn)
         second_at = second.commit().first.offset
         settled(stablelog_broker.bootstrap, name)
@@ -124,11 +124,11 @@ def test_who_waits_at_the_end_gets_a_commit_at_once(stablelog_broker, client):
     ):
         waiting = pool.submit(client.consume, unique("order-waits"), name, 2)
         with native.transaction(timeout=120) as txn:
-            txn.write(name, None, b"1", partition=0)
+            txn.write(name, b"1", partition=0)
             flush(txn)
             wait([waiting], 1)  # no reader has it meanwhile, however long that is
             assert not waiting.done()
-            txn.write(name, None, b"2", partition=0)
+            txn.write(name, b"2", partition=0)
         assert waiting.result(LONG_S - 10) == [b"1", b"2"]
 
 

@@ -152,7 +152,7 @@ def connect(request):
 
 def write(client):
     with client.transaction(timeout=60) as txn:
-        written = txn.write("orders", "k", b"v")
+        written = txn.write("orders", b"v", key="k")
     return written.result(TIMEOUT_S)
 
 

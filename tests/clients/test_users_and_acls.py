@@ -165,7 +165,7 @@ def write_with_librdkafka(team, user, topic, value):
 def write_with_native(team, user, topic, value):
     """Write a record in a transaction, and return its position."""
     with team.native(user) as client, client.transaction(timeout=TIMEOUT_S) as txn:
-        written = txn.write(topic, None, value)
+        written = txn.write(topic, value)
     return written.result(TIMEOUT_S)
 
 

@@ -278,7 +278,7 @@ class Load:
                 with client.transaction(group=group, timeout=600) as txn:
                     for place, topic in enumerate(topics):
                         content = value("commit", f"{group}:native", number, place)
-                        txn.write(topic, b"key", content, partition=0, headers={"place": str(place)})
+                        txn.write(topic, content, key=b"key", partition=0, headers={"place": str(place)})
 
     def _again(self):
         """A topic that is deleted with all that is in it, and one that is made again under its name."""

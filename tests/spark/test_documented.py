@@ -45,7 +45,7 @@ def test_the_printed_program_copies_each_record_once(spark, broker, document, tm
         create_topic(bootstrap, name, 1, {})
     with stablelog.connect(bootstrap).transaction() as txn:
         for number in range(RECORD_COUNT):
-            txn.write(topic, str(number), str(number))
+            txn.write(topic, str(number), key=str(number))
     for _ in range(2):  # the second run finds everything copied
         in_time(lambda: exec(program, {}))
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": target}

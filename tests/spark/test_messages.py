@@ -128,7 +128,7 @@ def test_an_error_is_one_line(spark, stablelog_broker, place):
     with contextlib.suppress(RefusedError):  # another test has created it
         create_topic(stablelog_broker.bootstrap, "a_topic", 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
-        txn.write("a_topic", "k", "v")
+        txn.write("a_topic", "v", key="k")
     work, line = errors(spark, stablelog_broker)[place]
     message = message_of(work)
     assert line in message

@@ -89,7 +89,7 @@ def bootstrap():
             create_topic(broker.bootstrap, topic, 1, {})
         with stablelog.connect(broker.bootstrap).transaction() as txn:
             for number in range(3):
-                txn.write("here", str(number), str(number))
+                txn.write("here", str(number), key=str(number))
         yield broker.bootstrap
 
 
@@ -224,7 +224,7 @@ def test_reads_of_a_registered_session_are_planned_for_its_cores(spark, stablelo
     create_topic(stablelog_broker.bootstrap, topic, 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
         for _ in range(40):
-            txn.write(topic, "k", os.urandom(1 << 19))
+            txn.write(topic, os.urandom(1 << 19), key="k")
     session = spark.newSession()
     monkeypatch.setattr(registration, "parallelism", lambda _: 1)
 

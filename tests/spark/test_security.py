@@ -243,7 +243,7 @@ def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path,
     for name, protocol, settings in wrong:
         texts[f"native client, {name}"] = failure(
             lambda at=server.at[protocol], settings=settings: (
-                stablelog.connect(at, deadline=20, settings=settings).transaction().write("t", b"k", b"v")
+                stablelog.connect(at, deadline=20, settings=settings).transaction().write("t", b"v", key=b"k")
             )
         )
         spark_options = {f"kafka.{setting}": value for setting, value in settings.items()}

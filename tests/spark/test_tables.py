@@ -14,7 +14,7 @@ def options(stablelog_broker):
     create_topic(stablelog_broker.bootstrap, "of_a_table", 1, {})
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
         for number in range(3):
-            txn.write("of_a_table", "k", str(number))
+            txn.write("of_a_table", str(number), key="k")
     return f"'kafka.bootstrap.servers' '{stablelog_broker.bootstrap}', 'subscribe' 'of_a_table'"
 
 
@@ -44,7 +44,7 @@ def test_a_view_keeps_the_plan_of_its_first_query_until_it_is_replaced(spark, op
     spark.sql(f"CREATE TEMPORARY VIEW seen USING stablelog OPTIONS ({options})")
     assert count() == 3
     with stablelog.connect(stablelog_broker.bootstrap).transaction() as txn:
-        txn.write("of_a_table", "k", "later")
+        txn.write("of_a_table", "later", key="k")
     assert count() == 3
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING stablelog OPTIONS ({options})")
     assert count() == 4

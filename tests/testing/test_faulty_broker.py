@@ -259,7 +259,7 @@ def aio(broker, topic):
 
 def native(broker, topic):
     with stablelog.connect(broker.bootstrap) as client, client.transaction() as txn:
-        txn.write(topic, None, b"once")
+        txn.write(topic, b"once")
 
 
 @pytest.mark.parametrize("write", [confluent, kafka_python, aio, native], ids=lambda write: write.__name__)

@@ -199,8 +199,8 @@ def connect(
     Example:
         with stablelog.connect(broker.bootstrap) as client:
             with client.transaction(timeout=30) as txn:  # commits at the end, aborts on an exception
-                order = txn.write("orders", "o-17", b"3 chairs")
-                txn.write("stock", "chair", b"-3")
+                order = txn.write("orders", b"3 chairs", key="o-17")
+                txn.write("stock", b"-3", key="chair")
             print(order.result())  # Position(topic='orders', partition=1, offset=41)
 
             for transaction in client.read(["orders", "stock"], cut=True, wait=1):

@@ -68,9 +68,9 @@ class Transaction:
     def write(
         self,
         topic: str,
-        key: bytes | str | None = None,
-        value: bytes | str | None = None,
+        value: bytes | str | None,
         *,
+        key: bytes | str | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -79,8 +79,8 @@ class Transaction:
 
         Args:
             topic: the topic's name. It is never created by a write.
+            value: text is written as UTF-8. None deletes the key in a compacted topic.
             key: text is written as UTF-8.
-            value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping; text in a value is written as UTF-8.
             partition: by default the one that Kafka's Java producer would choose for the key; without a key,
                 round-robin.

@@ -189,7 +189,7 @@ def transfer(client, *places, name=None):
     with client.transaction() as txn:
         for number, (topic, partition) in enumerate(places):
             amount = len(places) - 1 if number == 0 else -1
-            txn.write(topic, None, json.dumps([name, len(places), amount]), partition=partition)
+            txn.write(topic, json.dumps([name, len(places), amount]), partition=partition)
     return txn.commit().commit_sequence
 
 
@@ -582,8 +582,8 @@ def test_a_group_of_its_own_has_its_own_commits(stablelog_broker):
     with stablelog.connect(stablelog_broker.bootstrap) as client:
         for _ in range(2):
             with client.transaction(group=group) as txn:
-                txn.write(topics[0], None, json.dumps(["a", 2, 5]), partition=0)
-                txn.write(topics[1], None, json.dumps(["a", 2, -5]), partition=0)
+                txn.write(topics[0], json.dumps(["a", 2, 5]), partition=0)
+                txn.write(topics[1], json.dumps(["a", 2, -5]), partition=0)
     found = reading.batch()
     assert sorted(row[1:] for row in found) == [(group, 1), (group, 1), (group, 2), (group, 2)]
     assert reading.planned[1]["#cut"] == {"commitSequence": 2, "group": group}

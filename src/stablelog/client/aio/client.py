@@ -215,7 +215,7 @@ def connect(
         async def main():
             async with stablelog.aio.connect(broker.bootstrap) as client:
                 async with client.transaction(timeout=30) as txn:
-                    order = await txn.write("orders", "o-18", b"a table")
+                    order = await txn.write("orders", b"a table", key="o-18")
                 print(await order)  # Position(topic='orders', partition=0, offset=43)
 
                 async for transaction in client.read("orders", wait=1):

@@ -76,9 +76,9 @@ class AsyncTransaction:
     async def write(
         self,
         topic: str,
-        key: bytes | str | None = None,
-        value: bytes | str | None = None,
+        value: bytes | str | None,
         *,
+        key: bytes | str | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -87,8 +87,8 @@ class AsyncTransaction:
 
         Args:
             topic: the topic's name. It is never created by a write.
+            value: text is written as UTF-8. None deletes the key in a compacted topic.
             key: text is written as UTF-8.
-            value: text is written as UTF-8.
             headers: names and values, as pairs or as a mapping.
             partition: by default chosen by the key; without a key, round-robin.
             timestamp_ms: by default the current time.
