@@ -45,6 +45,14 @@ def test_a_silent_listener_is_no_broker(timeout_s):
         assert time.monotonic() - began_s < 2
 
 
+@pytest.mark.parametrize(("timeout_s", "deadline_s"), [(2.0, 10.0), (120.0, 120.0)])
+def test_a_call_may_take_as_long_as_the_timeout(stablelog_broker, timeout_s, deadline_s):
+    """Also one request of it: a topic with thousands of partitions is created by one request."""
+    with Broker([stablelog_broker.bootstrap], timeout_s).cluster() as cluster:
+        _, (_, _, timeout_s, *_) = cluster.__reduce__()
+        assert (cluster.deadline_s, timeout_s) == (deadline_s, deadline_s)
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "spent_s", "wait_s"),
     [

@@ -6,6 +6,7 @@ import pytest
 
 from stablelog.batch.header import Codec
 from stablelog.batch.records import decode_records
+from stablelog.cli import record_writer
 from stablelog.cli.record_input import BadRecordError, Record, read_lines
 from stablelog.cli.record_writer import Target, Writer
 from stablelog.errors import UnavailableError
@@ -115,3 +116,19 @@ def test_records_that_have_waited_are_sent_though_there_is_more_input(monkeypatc
         assert producer.flushed == 0
 
     assert made.send(records()) == 1
+
+
+def test_a_record_that_readers_would_not_decompress_is_not_compressed(monkeypatch):
+    sizes = []
+
+    class Sizes(Sent):
+        def append(self, topic, partition, batch):
+            sizes.append(len(batch))
+            super().append(topic, partition, batch)
+
+    monkeypatch.setattr(record_writer, "COMPRESSED_SIZE_MAX", 400_000)
+    lines = [b"x" * 399_000 + b"\n", b"y" * 400_000 + b"\n"]
+    writer(Sizes(), codec=Codec.GZIP).send(read_lines(lines, None))
+    small, large = sizes
+    assert small < 10_000
+    assert large > 400_000

@@ -55,17 +55,16 @@ def _described(admin: Admin, name: str) -> Topic:
         raise
 
 
-def chosen_partitions(admin: Admin, topic: str, partitions: Iterable[int] | None) -> list[int]:
+def chosen_of(topic: Topic, partitions: Iterable[int] | None) -> list[int]:
     """Return these partitions of a topic, or all of them if none are given.
 
     Raises:
-        UnavailableError: the topic or a partition does not exist.
+        UnavailableError: a partition does not exist.
     """
-    known = sorted(known_topic(admin, topic).partitions)
-    chosen = sorted(set(partitions or known))
+    chosen = sorted(set(partitions or topic.partitions))
     for index in chosen:
-        if index not in known:
-            fail(f"{topic} has no partition {index}, only 0 to {len(known) - 1}")
+        if index not in topic.partitions:
+            fail(f"{topic.name} has no partition {index}, only 0 to {len(topic.partitions) - 1}")
     return chosen
 
 
@@ -90,5 +89,13 @@ def start_and_end(
 ) -> Mapping[TopicPartition, tuple[int, int]]:
     """Return (first offset, end offset) of each partition for readers with this isolation level."""
     starts = admin.topics.offsets(dict.fromkeys(partitions, EARLIEST), isolation)
+    ends = ends_of(admin, partitions, isolation)
+    return {target: (starts[target].offset, ends[target]) for target in partitions}
+
+
+def ends_of(
+    admin: Admin, partitions: Sequence[TopicPartition], isolation: str
+) -> Mapping[TopicPartition, int]:
+    """Return the end offset of each partition for readers with this isolation level."""
     ends = admin.topics.offsets(dict.fromkeys(partitions, LATEST), isolation)
-    return {target: (starts[target].offset, ends[target].offset) for target in partitions}
+    return {target: at.offset for target, at in ends.items()}

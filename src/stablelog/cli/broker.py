@@ -162,16 +162,13 @@ class Broker:
         Raises:
             NoBrokerError, AuthenticationError, UsageError: as `reach`.
         """
-        bootstrap = self.reach()
+        self.reach()
         # Imported here to keep the help of commands fast.
         from stablelog.client.admin import Admin
-        from stablelog.client.cluster import Cluster
         from stablelog.client.cluster_pool import ClusterPool
 
         if self._clusters is None:
-            deadline_s = max(DEADLINE_S, self.timeout_s)
-            security = login.security()
-            self._clusters = ClusterPool(lambda: Cluster(bootstrap, deadline_s=deadline_s, security=security))
+            self._clusters = ClusterPool(self.cluster)
         return Admin(self._clusters)
 
     def cluster(self) -> "Cluster":
@@ -183,7 +180,9 @@ class Broker:
         bootstrap = self.reach()
         from stablelog.client.cluster import Cluster
 
-        return Cluster(bootstrap, deadline_s=DEADLINE_S, security=login.security())
+        deadline_s = max(DEADLINE_S, self.timeout_s)
+        # A change may take as long as the command may: that of a topic with thousands of partitions takes a minute.
+        return Cluster(bootstrap, timeout_s=deadline_s, deadline_s=deadline_s, security=login.security())
 
     def close(self) -> None:
         """Close the connections."""

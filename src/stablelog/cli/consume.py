@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.admin import chosen_partitions
+from stablelog.cli.admin import chosen_of, known_topic
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import Watch, disk_watch
 from stablelog.cli.leaders import without_leader
@@ -20,13 +20,12 @@ from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
 from stablelog.cli.record_reader import Membership, Partitions, Reader
 from stablelog.client.admin import Admin
-from stablelog.client.cluster import EARLIEST, LATEST
+from stablelog.client.cluster import EARLIEST
+from stablelog.client.core.group_reading import STARTS
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
+from stablelog.client.topics import Topic
 from stablelog.types import TopicPartition
-
-# The offsets that the reader finds itself, so that a partition without a leader can have them, too.
-OF_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 app = command_app()
 
@@ -71,8 +70,9 @@ def consume(
     spec = _check(isolation, start, partitions, group)
     render = _render(form, as_json=as_json)
     admin, bootstrap = broker.admin(), broker.reach()
-    chosen = chosen_partitions(admin, topic, partitions)
-    places = _places(admin, topic, chosen, spec, isolation) if group is None else {}
+    found = known_topic(admin, topic)
+    chosen = chosen_of(found, partitions)
+    places = _places(admin, found, chosen, spec, isolation) if group is None else {}
     begin = {index: at for (_, index), at in places.items() if at >= 0 or at == EARLIEST}
     watch = PartitionWatch(bootstrap, topic, chosen if group is None else (), begin, isolation)
     with broker.cluster() as cluster:
@@ -82,7 +82,7 @@ def consume(
             with watch, _stopped_by_signals(reader):
                 reader.print_records(count_max)
             return
-        member = Membership(cluster, records, GroupMember(cluster.core, group, [topic]), OF_WORDS[spec.kind])
+        member = Membership(cluster, records, GroupMember(cluster.core, group, [topic]), STARTS[spec.kind])
         reader = Reader(member, watch, render, follow=follow)
         with watch, _joining(bootstrap, group, member), _stopped_by_signals(reader):
             try:
@@ -104,7 +104,7 @@ def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: 
         return spec
     if group == "":
         fail("--group '' is not valid: the name of a group has one character or more")
-    if spec.kind not in OF_WORDS:
+    if spec.kind not in STARTS:
         fail(
             f"--offset {start} is not valid with --group: a group continues at its committed offsets; earliest or "
             "latest say where a new group begins"
@@ -154,14 +154,15 @@ def _joining(bootstrap: str, group: str, member: Membership) -> Watch:
 
 
 def _places(
-    admin: Admin, topic: str, partitions: list[int], spec: OffsetSpec, isolation: str
+    admin: Admin, found: Topic, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
     """Return the start offset of each partition: the offset that `spec` names, but at most the partition's end
     offset.
     """
-    if spec.kind in OF_WORDS:
-        return {(topic, index): OF_WORDS[spec.kind] for index in partitions}
-    unavailable = without_leader(admin.topics.list(internal=True), [topic])
+    topic = found.name
+    if spec.kind in STARTS:  # the reader finds it itself, also later in a partition that has no leader now
+        return {(topic, index): STARTS[spec.kind] for index in partitions}
+    unavailable = without_leader({topic: found}, [topic])
     served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
     missing = [index for index in partitions if (topic, index) in unavailable]
     if missing and spec.kind != "offset":
@@ -169,9 +170,9 @@ def _places(
         fail(
             f"--offset cannot be found in {topic}-{missing[0]}, which is {why}. Name other partitions with --partition"
         )
-    found = find_offsets(admin, spec, served, isolation)
-    end_max = max((at.end for at in found.values()), default=0)
+    offsets = find_offsets(admin, spec, served, isolation)
+    end_max = max((at.end for at in offsets.values()), default=0)
     if spec.kind == "offset" and spec.value > end_max and not missing:
         fail(f"--offset {spec.value} is not valid: {topic} ends at offset {end_max}")
-    places = {target: at.offset for target, at in found.items()}
+    places = {target: at.offset for target, at in offsets.items()}
     return places | {(topic, index): spec.value for index in missing}

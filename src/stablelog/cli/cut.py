@@ -8,10 +8,8 @@ import typer
 
 from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.login import security
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import print_json, print_table
-from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.wire.extension.cut import RESOLVED
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -34,12 +32,11 @@ def cut(
     transactions with a commit sequence up to R. The command also shows the commit markers that are not written yet.
     """
     admin = broker.admin()
-    bootstrap = broker.reach()
     for topic in topics:
         # Check each topic first: for a missing topic `known_topic` fails at once, but `describe_cut` would retry until
         # its deadline.
         known_topic(admin, topic)
-    with Cluster(bootstrap, security=security()) as cluster:
+    with broker.cluster() as cluster:
         found = describe_cut(cluster, topics, at)
     offsets = [(topic, partition, offset) for (topic, partition), offset in found.offsets.items()]
     if as_json:

@@ -8,18 +8,16 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from kio.schema.errors import ErrorCode
 
-from stablelog.cli.admin import chosen_partitions, start_and_end
+from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.lag import visible_end
 from stablelog.cli.leaders import without_leader
-from stablelog.cli.login import security
 from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.transactions import held_by, open_transactions
 from stablelog.client.admin import Admin
-from stablelog.client.cluster import Cluster
 from stablelog.client.core.admin.groups import DEAD
 from stablelog.errors import RefusedError, StablelogError
 from stablelog.types import TopicPartition
@@ -29,7 +27,6 @@ IN_USE: Final = (
     "group {group!r} is in use: it has members, or an open transaction that commits offsets of the group. Stop the members "
     "(`stablelog groups describe` shows them), or end the transaction (`stablelog transactions list`)"
 )
-LOOK_S: Final = 10.0  # how long the look for the last record of a partition may wait for the broker
 
 app = command_app("List, describe, reset and delete consumer groups.")
 
@@ -74,7 +71,7 @@ class Lag(NamedTuple):
 
 def _lags(
     admin: Admin,
-    bootstrap: str,
+    broker: Broker,
     targets: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, int],
     unavailable: Mapping[TopicPartition, str],
@@ -82,15 +79,15 @@ def _lags(
     """Return the lag of each partition. A partition without a committed offset is read from its start."""
     served = [target for target in targets if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
-    stable = start_and_end(admin, served, "read_committed")
+    stable = ends_of(admin, served, "read_committed")
     holders: dict[TopicPartition, str] = {}
-    held = [target for target in served if marks[target][1] > stable[target][1]]
+    held = [target for target in served if marks[target][1] > stable[target]]
     with contextlib.suppress(RefusedError):  # the user may not see the transactions
         holders = {target: held_by(found) for target, found in open_transactions(admin, held).items()}
     found = {target: Lag(unavailable=why) for target, why in unavailable.items() if target in targets}
-    with Cluster(bootstrap, deadline_s=LOOK_S, security=security()) as client:
+    with broker.cluster() as client:
         for target in served:
-            (start, high_watermark), end = marks[target], stable[target][1]
+            (start, high_watermark), end = marks[target], stable[target]
             position = committed.get(target, start)
             visible = end
             with contextlib.suppress(StablelogError):  # without the right to read, the markers count
@@ -122,7 +119,7 @@ def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
     )
     # A topic that the user may not describe is not in the list, and may be there.
     unavailable = without_leader(known, topics)
-    lags = _lags(admin, broker.reach(), targets, committed, unavailable)
+    lags = _lags(admin, broker, targets, committed, unavailable)
     rows = []
     for target in targets:
         lag, member = lags[target], owners.get(target)
@@ -192,8 +189,9 @@ def reset(
     if admin.groups.describe(group).members:
         fail(HAS_MEMBERS.format(group=group))
     committed = _committed(admin, group)
+    known = {name: known_topic(admin, name) for name in topics or ()}
     targets = sorted(
-        [(topic, index) for topic in topics for index in chosen_partitions(admin, topic, partitions)]
+        [(name, index) for name, topic in known.items() for index in chosen_of(topic, partitions)]
         if topics
         else committed
     )
@@ -201,7 +199,7 @@ def reset(
         targets = [target for target in targets if target in committed]
     if not targets:
         fail(f"group {group!r} has no committed offsets there: name its topics with --topic, and use --to")
-    unavailable = without_leader(admin.topics.list(internal=True), {topic for topic, _ in targets})
+    unavailable = without_leader(known or admin.topics.list(internal=True), {topic for topic, _ in targets})
     served = [target for target in targets if target not in unavailable]
     found = find_offsets(admin, spec or OffsetSpec("earliest"), served, "read_committed")
     new = {

@@ -167,7 +167,7 @@ def produce(
     found = topic_to_write(admin, topic)
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")
-    with Cluster(bootstrap, deadline_s=TIMEOUT_S, security=login.security()) as cluster:
+    with broker.cluster() as cluster:
         producer = Producer(
             cluster,
             transactional_id,

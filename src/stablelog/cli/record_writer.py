@@ -15,6 +15,7 @@ from stablelog.cli.admin import group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
 from stablelog.cli.record_input import BadRecordError, Record
 from stablelog.client.admin import Admin
+from stablelog.client.core.record_buffer import COMPRESSED_SIZE_MAX
 from stablelog.client.producer import Producer
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.extension.transaction_groups import group_in_words, group_of
@@ -156,7 +157,7 @@ class Writer:
         )
         self._count += 1
         if is_far or size > self._size_max:
-            self._send_alone(place, partition, made)
+            self._send_alone(place, partition, made, size)
             return
         while (waiting := self._sizes.get(partition, 0)) + size > self._size_max:
             self._send_partition(partition)
@@ -186,13 +187,11 @@ class Writer:
             self._turn = (self._turn + 1) % len(self._target.keyless)
         with self._sending():
             self._is_acknowledged = False
-            self._producer.append(self._target.topic, partition, self._batch(records))
+            self._producer.append(self._target.topic, partition, _batch(records, self._target.codec))
 
-    def _batch(self, records: list[BatchRecord]) -> bytearray:
-        return bytearray(encode_batch(records, codec=self._target.codec))
-
-    def _send_alone(self, place: str, partition: int, record: BatchRecord) -> None:
-        """Write a record in a batch of its own, so that a refusal is about this record.
+    def _send_alone(self, place: str, partition: int, record: BatchRecord, size: int) -> None:
+        """Write a record in a batch of its own, so that a refusal is about this record. If `size`, its greatest size in a
+        batch, is more than readers decompress, it is not compressed.
 
         Raises:
             BadRecordError: the topic does not accept so large a record.
@@ -200,7 +199,7 @@ class Writer:
         """
         self._send_all()
         self._flush()
-        batch = self._batch([record])
+        batch = _batch([record], self._target.codec if size <= COMPRESSED_SIZE_MAX else Codec.NONE)
         with self._sending():
             try:
                 if self._target.batch_size_max is not None and len(batch) > self._target.batch_size_max:
@@ -265,3 +264,7 @@ class Writer:
                 f"{group_in_words(group)}. Use an id {fitting}"
             )
         return f"{denied}: ask for an ACL"
+
+
+def _batch(records: list[BatchRecord], codec: Codec) -> bytearray:
+    return bytearray(encode_batch(records, codec=codec))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.admin import chosen_partitions, known_topic, start_and_end
+from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.leaders import state_of, without_leader
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
@@ -82,7 +82,7 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
     unavailable = without_leader({name: topic}, [name])
     served = [target for target in partitions if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
-    stable = start_and_end(admin, served, "read_committed")
+    stable = ends_of(admin, served, "read_committed")
     open_txns = open_transactions(admin, served)
     rows: list[tuple[object, ...]] = []
     for target in partitions:
@@ -91,7 +91,7 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
             rows.append((target[1], state_of(why), None, None, None, None, None, why))
             continue
         start, high_watermark = marks[target]
-        last_stable = stable[target][1]
+        last_stable = stable[target]
         held_back = high_watermark - last_stable
         holder = held_by(open_txns.get(target, ()))
         rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
@@ -169,8 +169,9 @@ def trim(
     """Delete the records of a topic before an offset or a time. Without --execute, only show what would be deleted."""
     spec = parse_offset(before, "--before")
     admin = broker.admin()
-    targets = [(name, index) for index in chosen_partitions(admin, name, partitions)]
-    unavailable = without_leader(admin.topics.list(internal=True), [name])
+    topic = known_topic(admin, name)
+    targets = [(name, index) for index in chosen_of(topic, partitions)]
+    unavailable = without_leader({name: topic}, [name])
     served = [target for target in targets if target not in unavailable]
     found = find_offsets(admin, spec, served, "read_committed")
     wanted = {target: at.offset for target, at in found.items() if at.offset > at.start}

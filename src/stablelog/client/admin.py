@@ -31,10 +31,10 @@ class Area:
         self._clusters = clusters
 
     def run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Lend a cluster, and run steps on it."""
+        """Lend a cluster, and run steps on it, with all their requests until its deadline."""
         cluster = self._clusters.lend()
         try:
-            return cluster.run(steps(cluster.core))
+            return cluster.run(cluster.core.in_time(steps(cluster.core)))
         finally:
             self._clusters.give_back(cluster)
 

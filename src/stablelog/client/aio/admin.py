@@ -32,10 +32,11 @@ class Area:
         self._clusters = clusters
 
     async def run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Lend a cluster, and run steps on it."""
+        """Lend a cluster, and run steps on it, with all their requests until its deadline."""
         cluster = self._clusters.lend()
         try:
-            return await to_the_end(cluster.run(steps(cluster.core)), cluster.cancel)
+            within = cluster.core.in_time(steps(cluster.core))
+            return await to_the_end(cluster.run(within), cluster.cancel)
         finally:
             self._clusters.give_back(cluster)
 

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.steps import Steps
+from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.responses import RetriableError, check
 from stablelog.client.topics import Topic, by_topic
 from stablelog.types import TopicPartition
-
-# How long a broker may work on a change before it answers REQUEST_TIMED_OUT.
-CHANGE_TIMEOUT: Final = timedelta(seconds=10)
 
 
 class CreatedTopic(NamedTuple):
@@ -78,10 +75,10 @@ def create_topic(
         assignments=(),
         configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()),
     )
-    request = CreateTopicsRequest(topics=(topic,), timeout=CHANGE_TIMEOUT)
 
     def attempt() -> Steps[CreatedTopic]:
         connection = yield from cluster.any_connection()
+        request = CreateTopicsRequest(topics=(topic,), timeout=(yield from _time_left(cluster)))
         (created,) = (yield from connection.ask_steps(request)).topics
         check(created.error_code, f"creating topic {name!r}", created.error_message)
         return CreatedTopic(name, created.topic_id, created.num_partitions)
@@ -99,11 +96,12 @@ def add_partitions(cluster: Cluster, name: str, count: int) -> Steps[None]:
     from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 
     topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
-    request = CreatePartitionsRequest(topics=(topic,), timeout=CHANGE_TIMEOUT, validate_only=False)
 
     def attempt() -> Steps[None]:
         yield from cluster.topic(name)  # a topic that does not exist is refused at once
         connection = yield from cluster.any_connection()
+        left = yield from _time_left(cluster)
+        request = CreatePartitionsRequest(topics=(topic,), timeout=left, validate_only=False)
         (changed,) = (yield from connection.ask_steps(request)).results
         check(changed.error_code, f"partitions of topic {name!r}", changed.error_message)
 
@@ -120,11 +118,10 @@ def delete_topic(cluster: Cluster, name: str) -> Steps[None]:
     """
     from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 
-    request = DeleteTopicsRequest(topic_names=(name,), timeout=CHANGE_TIMEOUT)
-
     def attempt() -> Steps[None]:
         yield from cluster.topic(name)  # a topic that does not exist is refused at once
         connection = yield from cluster.any_connection()
+        request = DeleteTopicsRequest(topic_names=(name,), timeout=(yield from _time_left(cluster)))
         (deleted,) = (yield from connection.ask_steps(request)).responses
         check(deleted.error_code, f"deleting topic {name!r}", deleted.error_message)
 
@@ -157,7 +154,7 @@ def delete_records(
 
     starts: dict[TopicPartition, int] = {}
 
-    def request(wanted: Iterable[TopicPartition]) -> DeleteRecordsRequest:
+    def request(wanted: Iterable[TopicPartition], timeout: timedelta) -> DeleteRecordsRequest:
         return DeleteRecordsRequest(
             topics=tuple(
                 DeleteRecordsTopic(
@@ -169,14 +166,14 @@ def delete_records(
                 )
                 for topic, indexes in by_topic(wanted).items()
             ),
-            timeout=CHANGE_TIMEOUT,
+            timeout=timeout,
         )
 
     def attempt() -> Steps[dict[TopicPartition, int]]:
         left = [target for target in before if target not in starts]
         for leader_id, wanted in (yield from cluster.by_leader(left)).items():
             connection = yield from cluster.connection_to(leader_id)
-            response = yield from connection.ask_steps(request(wanted))
+            response = yield from connection.ask_steps(request(wanted, (yield from _time_left(cluster))))
             for topic in response.topics:
                 for partition in topic.partitions:
                     name = f"{topic.name}-{partition.partition_index}"
@@ -189,3 +186,8 @@ def delete_records(
         return starts
 
     return (yield from cluster.retrying("deleting records", attempt))
+
+
+def _time_left(cluster: Cluster) -> Steps[timedelta]:
+    """Return how long a broker may work on a change before it answers REQUEST_TIMED_OUT: until the deadline of the call."""
+    return timedelta(milliseconds=max(1, int(1000 * cluster.left_s((yield NOW)))))
