@@ -1,8 +1,9 @@
 """stablelog: a transactional log in Python that every Kafka client can use.
 
     serve           run a broker in a process of its own, in a `with` block; returns an `EmbeddedBroker`
-    connect         make a client that writes and reads whole transactions
-    aio.connect     make the same client for asyncio
+    connect         make a client that writes and reads whole transactions; returns a `Client`
+    aio.connect     make the same client for asyncio; `stablelog.aio` has its classes
+    admin           the types of `Client.admin`
     spark.session   make a Spark session that knows format("stablelog")
     StablelogError  the base class of all errors; `stablelog.errors` has the tree of the classes
 
@@ -14,8 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stablelog import aio, spark
-    from stablelog.client.native import connect
+    from stablelog import admin, aio, spark
+    from stablelog.client.core.outcomes import Committed
+    from stablelog.client.core.positions import Position
+    from stablelog.client.core.read_position import ReadPosition
+    from stablelog.client.core.reading import CommittedTransaction, ReadRecord
+    from stablelog.client.group_reader import GroupReader
+    from stablelog.client.native import Client, connect
+    from stablelog.client.reader import Reader
+    from stablelog.client.transaction import Transaction
     from stablelog.embedded import EmbeddedBroker, serve
     from stablelog.errors import (
         AuthenticationError,
@@ -37,20 +45,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuthenticationError",
+    "Client",
+    "Committed",
+    "CommittedTransaction",
     "DamageError",
     "DataLossError",
     "EmbeddedBroker",
     "FencedError",
+    "GroupReader",
     "NewerFormatError",
     "OffsetOutOfRangeError",
     "OutcomeUnknownError",
+    "Position",
     "ProducerFencedError",
+    "ReadPosition",
+    "ReadRecord",
+    "Reader",
     "RefusedError",
     "StablelogError",
+    "Transaction",
     "TransactionAbortedError",
     "UnavailableError",
     "UsageError",
     "__version__",
+    "admin",
     "aio",
     "connect",
     "serve",
@@ -60,7 +78,17 @@ __all__ = [
 
 # The modules of the names that are not errors.
 _MODULES = {
+    "Client": "stablelog.client.native",
+    "Committed": "stablelog.client.core.outcomes",
+    "CommittedTransaction": "stablelog.client.core.reading",
     "EmbeddedBroker": "stablelog.embedded",
+    "GroupReader": "stablelog.client.group_reader",
+    "Position": "stablelog.client.core.positions",
+    "ReadPosition": "stablelog.client.core.read_position",
+    "ReadRecord": "stablelog.client.core.reading",
+    "Reader": "stablelog.client.reader",
+    "Transaction": "stablelog.client.transaction",
+    "admin": "stablelog.admin",
     "aio": "stablelog.aio",
     "connect": "stablelog.client.native",
     "serve": "stablelog.embedded",
@@ -73,21 +101,24 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"})
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when a program first uses it, so that `import stablelog` is fast."""
-    if name == "__version__":
-        from importlib.metadata import version  # imported here, because the import takes long
+if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all others
 
-        return version("stablelog")
-    if name not in __all__:
-        raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
-    # The library kio imports an installed hypothesis, which writes to the current directory, unless this entry is None.
-    is_hidden = "hypothesis" not in sys.modules
-    if is_hidden:
-        sys.modules["hypothesis"] = None  # type: ignore[assignment]
-    try:
-        module = import_module(_MODULES.get(name, "stablelog.errors"))
-    finally:
+    def __getattr__(name: str) -> Any:
+        """Import a public name when a program first uses it, so that `import stablelog` is fast."""
+        if name == "__version__":
+            from importlib.metadata import version  # imported here, because the import takes long
+
+            return version("stablelog")
+        if name not in __all__:
+            raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
+        # The library kio imports an installed hypothesis, which writes to the current directory, unless this entry is
+        # None.
+        is_hidden = "hypothesis" not in sys.modules
         if is_hidden:
-            del sys.modules["hypothesis"]
-    return module if module.__name__ == f"stablelog.{name}" else getattr(module, name)
+            sys.modules["hypothesis"] = None
+        try:
+            module = import_module(_MODULES.get(name, "stablelog.errors"))
+        finally:
+            if is_hidden:
+                del sys.modules["hypothesis"]
+        return module if module.__name__ == f"stablelog.{name}" else getattr(module, name)

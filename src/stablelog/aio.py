@@ -1,7 +1,23 @@
 """The asyncio client's public names: `async with stablelog.aio.connect("localhost:9092") as client`."""
 
+from typing import TYPE_CHECKING, Any
+
 from stablelog.client.aio.client import AsyncClient, connect
 from stablelog.client.aio.group_reader import AsyncGroupReader
+from stablelog.client.aio.reader import AsyncReader
 from stablelog.client.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncClient", "AsyncGroupReader", "AsyncTransaction", "connect"]
+if TYPE_CHECKING:
+    from stablelog.client.aio.admin import AsyncAdmin
+
+__all__ = ["AsyncAdmin", "AsyncClient", "AsyncGroupReader", "AsyncReader", "AsyncTransaction", "connect"]
+
+if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all others
+
+    def __getattr__(name: str) -> Any:
+        """Import the class of administration at its first use, because its requests take long to import."""
+        if name != "AsyncAdmin":
+            raise AttributeError(f"module 'stablelog.aio' has no attribute {name!r}")
+        from stablelog.client.aio.admin import AsyncAdmin
+
+        return AsyncAdmin

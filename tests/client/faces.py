@@ -78,7 +78,7 @@ class Asyncio:
         self.run(change())
 
     def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self.client.close)
+        self.run(self.client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(TIMEOUT_S)
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

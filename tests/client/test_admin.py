@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 import stablelog
 from stablelog.client import admin as blocking
 from stablelog.client.aio import admin as aio
-from stablelog.client.core.admin.configs import Source
+from stablelog.client.core.admin.configs import ConfigSource
 from stablelog.client.core.admin.groups import CommittedOffset
 from stablelog.errors import RefusedError, UsageError
 from stablelog.wire.acls import AclBinding, AclFilter, Operation, Pattern, Permission, ResourceType
@@ -58,7 +58,7 @@ def admin(request, broker):
 
         client = runner.run(connected())
         yield Awaited(client.admin, runner)
-        client.close()
+        runner.run(client.close())
 
 
 @pytest.fixture
@@ -92,11 +92,11 @@ def test_a_topic_is_created_described_changed_and_deleted(admin):
     admin.topics.add_partitions(name, 3)
     assert len(admin.topics.describe(name).partitions) == 3
     found = admin.configs.describe("topic", name, names=["stablelog.order", "retention.ms"])
-    assert (found["stablelog.order"].value, found["stablelog.order"].source) == ("commit", Source.TOPIC)
+    assert (found["stablelog.order"].value, found["stablelog.order"].source) == ("commit", ConfigSource.TOPIC)
     admin.configs.alter("topic", name, {"retention.ms": "1000"})
     assert admin.configs.describe("topic", name)["retention.ms"].value == "1000"
     admin.configs.alter("topic", name, {"retention.ms": None})
-    assert admin.configs.describe("topic", name)["retention.ms"].source is Source.DEFAULT
+    assert admin.configs.describe("topic", name)["retention.ms"].source is ConfigSource.DEFAULT
     admin.topics.delete(name)
     assert name not in admin.topics.list()
 

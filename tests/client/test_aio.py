@@ -429,6 +429,6 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
         assert not sole.idle
         await reader.aclose()
         assert len(sole.idle) == 1
-        client.close()
+        await client.close()
 
     run(conversation())

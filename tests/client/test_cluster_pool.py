@@ -68,10 +68,13 @@ def test_a_closed_asyncio_client_begins_nothing():
     async def conversation():
         async with stablelog.aio.connect(NOWHERE) as client:
             pass
-        with pytest.raises(RefusedError, match="is closed"):
-            client.transaction()
-        with pytest.raises(RefusedError, match="is closed"):
-            await anext(client.read("t"))
+        other = stablelog.aio.connect(NOWHERE)
+        await other.close()
+        for closed in (client, other):
+            with pytest.raises(RefusedError, match="is closed"):
+                closed.transaction()
+            with pytest.raises(RefusedError, match="is closed"):
+                await anext(closed.read("t"))
 
     asyncio.run(conversation())
 

@@ -8,15 +8,15 @@ from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import Broker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, print_json, print_table
-from stablelog.client.core.admin.configs import Source
+from stablelog.client.core.admin.configs import ConfigSource
 
 # The sources of a setting, in words.
 SOURCES: Final = {
-    Source.TOPIC: "topic",
-    Source.DYNAMIC_BROKER: "dynamic broker",
-    Source.DYNAMIC_DEFAULT_BROKER: "dynamic default",
-    Source.STATIC_BROKER: "static broker",
-    Source.DEFAULT: "default",
+    ConfigSource.TOPIC: "topic",
+    ConfigSource.DYNAMIC_BROKER: "dynamic broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER: "dynamic default",
+    ConfigSource.STATIC_BROKER: "static broker",
+    ConfigSource.DEFAULT: "default",
 }
 
 app = command_app("Show the settings of the broker and of topics.")
@@ -54,7 +54,7 @@ def show(
     rows = sorted(
         (config.name, config.value, SOURCES.get(config.source, "unknown"))
         for config in found.values()
-        if not changed or config.source is not Source.DEFAULT
+        if not changed or config.source is not ConfigSource.DEFAULT
     )
     columns = ("setting", "value", "source")
     if as_json:

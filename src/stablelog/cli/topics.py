@@ -12,7 +12,7 @@ from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
 from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.pairs import pair
-from stablelog.client.core.admin.configs import Source
+from stablelog.client.core.admin.configs import ConfigSource
 
 PARTITIONS_MAX = 100_000
 
@@ -96,7 +96,7 @@ def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
         holder = held_by(open_txns.get(target, ()))
         rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
     found = admin.configs.describe("topic", name)
-    configs = {config.name: config.value for config in found.values() if config.source is Source.TOPIC}
+    configs = {config.name: config.value for config in found.values() if config.source is ConfigSource.TOPIC}
     columns = (
         "partition",
         "state",

@@ -1,7 +1,7 @@
 """A reader of a consumer group, for programs with threads. `Client.subscribe` makes it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,7 +15,7 @@ BATCH_RECORDS: Final = 500
 COLLECT_S: Final = 0.1
 
 
-class GroupReader:
+class GroupReader(Iterator[ReadRecord]):
     """A member of a consumer group: an iterator of the records of the partitions that the group assigns to it. One thread
     at a time uses the reader.
 
@@ -87,7 +87,7 @@ class GroupReader:
 
     def batches(
         self, *, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
-    ) -> Iterator[list[ReadRecord]]:
+    ) -> Generator[list[ReadRecord], None, None]:
         """Yield lists of records. The iteration ends if there is no record for `wait` seconds; it may be begun again.
 
         Args:

@@ -1,7 +1,7 @@
 """A reader of whole transactions of the blocking client."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -34,7 +34,7 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
             raise StopIteration
         return self._hand_over()
 
-    def batches(self, max_records: int, max_wait: float) -> Iterator[list[CommittedTransaction]]:
+    def batches(self, max_records: int, max_wait: float) -> Generator[list[CommittedTransaction], None, None]:
         """Return an iterator of batches: lists of whole transactions.
 
         A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
@@ -51,7 +51,9 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
         check_batch(max_records, max_wait)
         return self._batches(max_records, max_wait)
 
-    def _batches(self, max_records: int, max_wait: float) -> Iterator[list[CommittedTransaction]]:
+    def _batches(
+        self, max_records: int, max_wait: float
+    ) -> Generator[list[CommittedTransaction], None, None]:
         while batch := self._batch(max_records, max_wait):
             yield batch
 

@@ -48,7 +48,7 @@ class Topic:
     is_internal: bool
 
 
-class Listed(NamedTuple):
+class ListedOffset(NamedTuple):
     """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none. The
     leader epoch is the partition's present one if the request asks for the start or the end; -1 if it is unknown.
     """
@@ -149,14 +149,14 @@ def epoch_request(leader_epochs: Mapping[TopicPartition, int]) -> Any:
     )
 
 
-def read_offsets(response: Any) -> tuple[dict[TopicPartition, Listed], dict[TopicPartition, ErrorCode]]:
+def read_offsets(response: Any) -> tuple[dict[TopicPartition, ListedOffset], dict[TopicPartition, ErrorCode]]:
     """Return the offsets in a ListOffsets response, and the error code of each partition without an offset."""
     found, refused = {}, {}
     for topic in response.topics:
         for partition in topic.partitions:
             target = (topic.name, partition.partition_index)
             if partition.error_code is ErrorCode.none:
-                found[target] = Listed(partition.offset, partition.timestamp, partition.leader_epoch)
+                found[target] = ListedOffset(partition.offset, partition.timestamp, partition.leader_epoch)
             else:
                 refused[target] = partition.error_code
     return found, refused

@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 __all__ = ["count", "register", "session", "verify"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, because Spark imports this package in every process that it starts."""
-    if name == "session":
-        from stablelog.spark.local_session import session
+if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all others
 
-        return session
-    if name == "register":
-        from stablelog.spark.registration import register
+    def __getattr__(name: str) -> Any:
+        """Import a public name at its first use, because Spark imports this package in every process that it starts."""
+        if name == "session":
+            from stablelog.spark.local_session import session
 
-        return register
-    if name == "count":
-        from stablelog.spark.record_count import count
+            return session
+        if name == "register":
+            from stablelog.spark.registration import register
 
-        return count
-    if name == "verify":
-        from stablelog.spark.verification import verify
+            return register
+        if name == "count":
+            from stablelog.spark.record_count import count
 
-        return verify
-    raise AttributeError(f"module 'stablelog.spark' has no attribute {name!r}")
+            return count
+        if name == "verify":
+            from stablelog.spark.verification import verify
+
+            return verify
+        raise AttributeError(f"module 'stablelog.spark' has no attribute {name!r}")

@@ -127,7 +127,7 @@ class Quotas(Area):
     alter = _lending(quotas.alter_quotas)
 
 
-class Admin:
+class AsyncAdmin:
     """The areas of administration of a cluster, by a client's connections.
 
     Args:

@@ -21,7 +21,7 @@ from stablelog.client.writers import TIMEOUT_S, Writers, group_reading, reading_
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from stablelog.client.aio.admin import Admin
+    from stablelog.client.aio.admin import AsyncAdmin
 
 
 class AsyncClient:
@@ -64,20 +64,20 @@ class AsyncClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the client: it refuses new transactions and readers. Connections in use are closed when their
         transaction or reader ends.
         """
         self.clusters.close()
 
     @cached_property
-    def admin(self) -> "Admin":
+    def admin(self) -> "AsyncAdmin":
         """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
-        from stablelog.client.aio.admin import Admin
+        from stablelog.client.aio.admin import AsyncAdmin
 
-        return Admin(self.clusters)
+        return AsyncAdmin(self.clusters)
 
     def transaction(
         self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: AsyncGroupReader | None = None

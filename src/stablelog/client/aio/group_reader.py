@@ -1,7 +1,7 @@
 """A reader of a consumer group, for asyncio programs. `AsyncClient.subscribe` makes it."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +14,7 @@ from stablelog.client.group_reader import BATCH_RECORDS, COLLECT_S, WHAT
 from stablelog.client.processes import check_process, this_process
 
 
-class AsyncGroupReader:
+class AsyncGroupReader(AsyncIterator[ReadRecord]):
     """A member of a consumer group: an asynchronous iterator of the records of the partitions that the group assigns to it.
     One task at a time uses the reader.
 
@@ -82,7 +82,7 @@ class AsyncGroupReader:
 
     async def batches(
         self, *, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
-    ) -> AsyncIterator[list[ReadRecord]]:
+    ) -> AsyncGenerator[list[ReadRecord], None]:
         """Yield lists of records. The iteration ends if there is no record for `wait` seconds; it may be begun again.
 
         Args:
@@ -129,3 +129,5 @@ class AsyncGroupReader:
             await self._run(self.reading.close())
         finally:
             self._give_back(self._cluster)
+
+    aclose = close  # the name that `contextlib.aclosing` calls

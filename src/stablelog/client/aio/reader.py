@@ -1,7 +1,7 @@
 """A reader of whole transactions of the asyncio client."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
@@ -49,7 +49,7 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
             raise StopAsyncIteration
         return self._hand_over()
 
-    def batches(self, max_records: int, max_wait: float) -> AsyncIterator[list[CommittedTransaction]]:
+    def batches(self, max_records: int, max_wait: float) -> AsyncGenerator[list[CommittedTransaction], None]:
         """Return an iterator of batches: lists of whole transactions.
 
         A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
@@ -66,7 +66,9 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         check_batch(max_records, max_wait)
         return self._batches(max_records, max_wait)
 
-    async def _batches(self, max_records: int, max_wait: float) -> AsyncIterator[list[CommittedTransaction]]:
+    async def _batches(
+        self, max_records: int, max_wait: float
+    ) -> AsyncGenerator[list[CommittedTransaction], None]:
         self._check_loop()
         while batch := await self._batch(max_records, max_wait):
             yield batch

@@ -8,7 +8,7 @@ from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
-from stablelog.client.topics import Listed, epoch_request, offsets_request, read_offsets
+from stablelog.client.topics import ListedOffset, epoch_request, offsets_request, read_offsets
 from stablelog.errors import DamageError, OffsetOutOfRangeError
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
@@ -16,7 +16,7 @@ from stablelog.wire.fetch import Fetched
 
 def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
-) -> Steps[dict[TopicPartition, Listed]]:
+) -> Steps[dict[TopicPartition, ListedOffset]]:
     """Find the offsets of timestamps, or the ends of logs.
 
     Args:
@@ -32,9 +32,9 @@ def list_offsets(
         RefusedError: a partition does not exist, or the broker does not support a special timestamp.
         UnavailableError: no response within the deadline.
     """
-    found: dict[TopicPartition, Listed] = {}
+    found: dict[TopicPartition, ListedOffset] = {}
 
-    def attempt() -> Steps[dict[TopicPartition, Listed]]:
+    def attempt() -> Steps[dict[TopicPartition, ListedOffset]]:
         left = [target for target in specs if target not in found]
         for leader_id, targets in (yield from cluster.by_leader(left)).items():
             wanted = {target: specs[target] for target in targets}

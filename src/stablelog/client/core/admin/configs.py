@@ -16,7 +16,7 @@ RESOURCE_TYPES: Final[Mapping[str, int]] = {"topic": 2, "broker": 4, "group": 32
 SET, DELETE = 0, 1  # operations of IncrementalAlterConfigs
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where the value of a setting comes from, with Kafka's numbers."""
 
     UNKNOWN = 0
@@ -30,7 +30,7 @@ class Source(IntEnum):
     GROUP = 8
 
     @classmethod
-    def _missing_(cls, value: object) -> "Source":
+    def _missing_(cls, value: object) -> "ConfigSource":
         return cls.UNKNOWN
 
 
@@ -47,7 +47,7 @@ class Config(NamedTuple):
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
     is_read_only: bool
     is_sensitive: bool
 
@@ -82,7 +82,9 @@ def describe_configs(
         (found,) = (yield from connection.ask_steps(request)).results
         check(found.error_code, f"settings of {kind} {name!r}", found.error_message)
         return {
-            one.name: Config(one.name, one.value, Source(one.config_source), one.read_only, one.is_sensitive)
+            one.name: Config(
+                one.name, one.value, ConfigSource(one.config_source), one.read_only, one.is_sensitive
+            )
             for one in found.configs
         }
 

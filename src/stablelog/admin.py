@@ -1,0 +1,47 @@
+"""The types of administration: what the calls of `Client.admin` take and return."""
+
+from stablelog.client.admin import Admin
+from stablelog.client.core.admin.configs import Config, ConfigSource
+from stablelog.client.core.admin.groups import CommittedOffset, Group, ListedGroup, Member
+from stablelog.client.core.admin.quotas import Quotas
+from stablelog.client.core.admin.topics import CreatedTopic
+from stablelog.client.core.admin.transactions import ActiveProducer, DescribedTransaction, ListedTransaction
+from stablelog.client.core.admin.users import Credential
+from stablelog.client.topics import ListedOffset, Partition, Topic
+from stablelog.wire.acls import (
+    AclBinding,
+    AclFilter,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from stablelog.wire.sasl.scram import Mechanism
+
+__all__ = [
+    "AclBinding",
+    "AclFilter",
+    "ActiveProducer",
+    "Admin",
+    "CommittedOffset",
+    "Config",
+    "ConfigSource",
+    "CreatedTopic",
+    "Credential",
+    "DescribedTransaction",
+    "Group",
+    "ListedGroup",
+    "ListedOffset",
+    "ListedTransaction",
+    "Mechanism",
+    "Member",
+    "Operation",
+    "Partition",
+    "Pattern",
+    "PatternType",
+    "Permission",
+    "Quotas",
+    "ResourceType",
+    "Topic",
+]
