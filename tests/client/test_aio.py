@@ -255,7 +255,7 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block, 
                         await following.write(topic, b"v", key=b"k")
                     assert following.writing.key is txn.writing.key
                 elif txn.writing.producer is not None:
-                    assert state_of(stablelog_broker.bootstrap, txn.writing.children[0][0]) != "Ongoing"
+                    assert state_of(stablelog_broker.bootstrap, txn.writing.transactional_id) != "Ongoing"
         count = 2 if is_committed else int(key == PRODUCE)
         assert len(visible(stablelog_broker.bootstrap, topic, ordinary)) == count
 

@@ -130,9 +130,8 @@ def disturb(broker, copiers, chance):
     return kind
 
 
-def test_a_copy_has_each_record_once_whoever_is_killed(copiers):
-    broker, copiers = copiers
-    chance = randomness("copier")
+def copies_once(broker, copiers, chance, kills=KILLS):
+    """Copiers have copied each record once, whoever was killed."""
     with stablelog.connect(broker.bootstrap, deadline=60) as client:
         for topic in (copiers.source, copiers.target):
             client.admin.topics.create(topic, partitions=PARTITIONS)
@@ -140,7 +139,7 @@ def test_a_copy_has_each_record_once_whoever_is_killed(copiers):
         copiers.start()
         count = 0
         copy = Copy(broker.bootstrap, copiers.target)
-        for _ in range(KILLS):
+        for _ in range(kills):
             count = written(client, copiers.source, count, chance.randint(50, 400))
             time.sleep(chance.uniform(0, 0.5))  # somewhere in a copier's transaction
             disturb(broker, copiers, chance)
@@ -156,3 +155,7 @@ def test_a_copy_has_each_record_once_whoever_is_killed(copiers):
         copy.check(count)
         assert copy.look() == count
         copy.cluster.close()
+
+
+def test_a_copy_has_each_record_once_whoever_is_killed(copiers):
+    copies_once(*copiers, randomness("copier"))

@@ -179,9 +179,8 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
         txn = client.transaction()
         txn.write(topic, b"aborted", key=b"k")
         flush(txn)
-        ((transactional_id, _, epoch),) = txn.writing.children
-        ids.append(transactional_id)
-        epochs.append(epoch)
+        ids.append(txn.writing.transactional_id)
+        epochs.append(txn.writing.producer.producer_epoch)
         txn.abort()
     assert len(set(ids)) == 1
     assert epochs == sorted(set(epochs)), "each is fenced by the next"

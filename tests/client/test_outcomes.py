@@ -94,7 +94,7 @@ class Case:
 
     def fence(self):
         with Cluster(self.broker.bootstrap) as cluster:
-            Producer(cluster, self.txn.writing.children[0][0]).begin()
+            Producer(cluster, self.txn.writing.transactional_id).begin()
 
     def is_open(self):
         """The transaction commits what it has."""

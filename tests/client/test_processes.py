@@ -332,7 +332,7 @@ client = stablelog.connect(bootstrap)
 txn = client.transaction(timeout=600)
 txn.write(topic, "open")
 txn.run(txn.writing.flush())
-told(id=txn.writing.children[0][0])
+told(id=txn.writing.transactional_id)
 """,
     )
     assert time.monotonic() - began < 60

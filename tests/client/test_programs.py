@@ -146,7 +146,7 @@ def run(client, broker, topics, group, chance, model):
                 flush(txn)
             elif step == "fence" and txn.writing.producer is not None:
                 with Cluster(broker.bootstrap) as cluster:
-                    Producer(cluster, txn.writing.children[0][0]).begin()
+                    Producer(cluster, txn.writing.transactional_id).begin()
         except (RefusedError, UnavailableError):
             with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()

@@ -220,7 +220,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
             until(lambda: proxy.count(ApiKey.COMMIT_JOINT) or committing.done(), "nobody commits")
-            transactional_id = txn.writing.children[0][0]
+            transactional_id = txn.writing.transactional_id
             until(
                 lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
                 "the broker's clock does not count",
@@ -243,7 +243,7 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     futures = [txn.write(topic, b"v", key=b"k", partition=0)]
     flush(txn)
     with Cluster(stablelog_broker.bootstrap) as cluster:
-        Producer(cluster, txn.writing.children[0][0]).begin()
+        Producer(cluster, txn.writing.transactional_id).begin()
     with pytest.raises(RefusedError):
         if step == "write":
             futures.append(txn.write(topic, b"v", key=b"k", partition=1))
@@ -387,10 +387,3 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
         assert positions == sorted(positions)
         assert [found.pop(position) for position in positions] == [b"%d-%d" % (number, n) for n in range(30)]
     assert found == {}
-
-
-def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
-    monkeypatch.setattr("stablelog.client.core.connection.Connection.speaks", lambda *_: False)
-    with pytest.raises(RefusedError, match="only a stablelog broker does"), client.transaction() as txn:
-        future = txn.write(topic, b"v", key=b"k")
-    assert_failed([future])

@@ -197,7 +197,7 @@ def connect(
 ) -> AsyncClient:
     """Make a client of the brokers at these addresses. This sends no request yet.
 
-    `transaction` and `read` need a stablelog broker; `subscribe` and `admin` also work with Apache Kafka.
+    `read` needs a stablelog broker; `transaction`, `subscribe` and `admin` also work with Apache Kafka.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

@@ -68,12 +68,14 @@ class Connection(ABC):
 
     Attributes:
         address: as given.
+        client_id: as given.
         security: as given.
         renew_at: the time at which to authenticate again, by the shell's clock; None if the session has no end.
     """
 
     def __init__(self, address: str, client_id: str = CLIENT_ID, security: Security = PLAINTEXT) -> None:
         self.address = address
+        self.client_id = client_id
         self.security = security
         self._frames = Frames(client_id)
         self._versions: dict[int, tuple[int, int]] | None = None

@@ -71,7 +71,7 @@ class GroupWriting(Writing):
             assert self.producer is not None
             yield from add_offsets(
                 self.cluster,
-                self.key.transactional_id,
+                self.transactional_id,
                 self.producer,
                 self._reading.member,
                 self._group_offsets,

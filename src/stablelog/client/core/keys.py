@@ -19,6 +19,9 @@ LOST: Final = frozenset(  # error codes that mean that another client may use th
     }
 )
 RUN: Final = "1"
+RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
+# Apache Kafka gives a producer another id after the epoch 32,767. The key is dropped before.
+EPOCH_MAX: Final = 30_000
 
 
 @dataclass(slots=True)

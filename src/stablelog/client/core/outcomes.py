@@ -47,7 +47,8 @@ class Committed:
     """The result of a commit.
 
     Attributes:
-        commit_sequence: the number of the commit in its transaction group; -1 if nothing was written.
+        commit_sequence: the number of the commit in its transaction group; -1 if nothing was written, and at Apache Kafka,
+            which does not number commits.
         first: the position of the record that was written first; None if nothing was written.
         last: the position of the record that was written last.
     """

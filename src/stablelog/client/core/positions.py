@@ -55,8 +55,13 @@ def offsets_after_commit(
         if refused.code is not ErrorCode.invalid_request:
             raise
         # The topic is not commit-ordered, so each record has the offset at which it was appended.
-        return [base + place if base >= 0 else -1 for base, count in batches for place in range(count)]
+        return appended(batches)
     return range(start, start + sum(count for _, count in batches))
+
+
+def appended(batches: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the offsets at which the records of batches were appended. The base offset of a batch is -1 if unknown."""
+    return [base + place if base >= 0 else -1 for base, count in batches for place in range(count)]
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:

@@ -20,9 +20,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec
 from stablelog.batch.records import encode_batch
-from stablelog.client.core import joint
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.keys import ENDING_WAIT_S, LOST, WriterKey
+from stablelog.client.core.endings import Ending, ending_of, place_of
+from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
     Committed,
@@ -37,7 +37,7 @@ from stablelog.client.core.outcomes import (
     unknown,
     unknown_for_ever,
 )
-from stablelog.client.core.positions import Position, offsets_after_commit
+from stablelog.client.core.positions import Position, appended, offsets_after_commit
 from stablelog.client.core.producer import Producer
 from stablelog.client.core.record_buffer import Headers, RecordBuffer
 from stablelog.client.core.steps import NOW, Result, Steps
@@ -50,7 +50,6 @@ from stablelog.errors import (
 from stablelog.types import TopicPartition
 
 CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transaction
-RETENTION_S: Final = 86_400  # how long the broker remembers the key of a joint commit after the commit
 
 
 FailureT = TypeVar("FailureT", RefusedError, DataLossError)
@@ -107,6 +106,7 @@ class Writing:
         # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
         self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.producer: Producer | None = None
+        self._ending: Ending  # set before the producer
         # The base offset of each batch, by the number that `Producer.append` has returned.
         self._base_offsets: dict[int, int] = {}
         self._asked_at = 0.0
@@ -222,9 +222,10 @@ class Writing:
         yield from self._begin_under_key(deadline_s)
 
     def _begin_under_key(self, deadline_s: float) -> Steps[None]:
+        self._ending = yield from ending_of(self.cluster, self.key, self._token)
         self.producer = Producer(
             self.cluster,
-            self.key.transactional_id,
+            self._ending.transactional_id,
             transaction_timeout_ms=max(1, int(self.timeout_s * 1000)),
             deadline_s=self.cluster.deadline_s,
             on_acknowledged=self._base_offsets.__setitem__,
@@ -239,7 +240,7 @@ class Writing:
     def _free_key(self, *, may_be_ending: bool) -> None:
         """Mark the key as free: it returns to the pool of keys when this transaction ends."""
         self.key.may_be_ending = may_be_ending
-        self.is_key_free = True
+        self.is_key_free = self.producer is None or self.producer.producer_epoch < EPOCH_MAX
 
     # --- the end ---
 
@@ -284,6 +285,8 @@ class Writing:
     def _offsets(self, target: TopicPartition) -> Steps[Sequence[int]]:
         assert self._commit_sequence is not None
         batches = [(self._base_offsets[number], count) for number, count in self._batches[target]]
+        if not self._ending.is_joint:
+            return appended(batches)
         return (yield from offsets_after_commit(self.cluster, target, self._commit_sequence, batches))
 
     def abort(self) -> Steps[None]:
@@ -357,10 +360,9 @@ class Writing:
         return self._state in (State.COMMITTED, State.ABORTED)
 
     @property
-    def children(self) -> list[joint.Shown]:
-        """The children of the joint commit: only this transaction, of which a batch was sent."""
-        assert self.producer is not None
-        return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
+    def transactional_id(self) -> str:
+        """The transactional id, of a transaction of which a batch was sent."""
+        return self._ending.transactional_id
 
     def _ask_to_commit(self) -> Steps[None]:
         """Request the commit, and note the commit sequence, also if the transaction was committed before.
@@ -369,21 +371,15 @@ class Writing:
             RefusedError: the transaction is aborted.
             OutcomeUnknownError: it is unknown whether it is committed.
         """
+        assert self.producer is not None
         try:
-            found = yield from joint.commit(
-                self.cluster,
-                self.key.name,
-                self.key.version,
-                self.children,
-                retention_ms=RETENTION_S * 1000,
-                digest=self._token,
-                group=self.key.group,
-                on_unanswered=self._note_unanswered,
+            found = yield from self._ending.commit(
+                self.producer, place_of(self._batches, self._base_offsets), self._note_unanswered
             )
         except UnavailableError as failure:
             raise unknown(UNDECIDED, failure) from failure
         except RefusedError as refused:
-            if (yield NOW) - self._asked_at > RETENTION_S / 2:
+            if self._ending.is_joint and (yield NOW) - self._asked_at > RETENTION_S / 2:
                 raise unknown_for_ever(f"the broker no longer remembers it: {refused}") from refused
             if self._is_unanswered and not decides(refused):
                 raise unknown(UNDECIDED, refused) from refused
@@ -394,15 +390,18 @@ class Writing:
             raise self._fail(shared) if isinstance(shared, RefusedError) else shared
         # One statement: no exception comes between. With the next version, the request would be another one.
         self._commit_sequence, self.key.version = found.commit_sequence, self.key.version + 1
-        self._free_key(may_be_ending=False)
+        self._free_key(
+            may_be_ending=not self._ending.is_joint
+        )  # Kafka responds before the markers are written
 
     def _note_unanswered(self) -> None:
         self._is_unanswered = True  # the broker may have carried out a request for the commit
 
     def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before."""
-        is_committed = yield from joint.abort(
-            self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
+        assert self.producer is not None
+        is_committed = yield from self._ending.abort(
+            self.producer, place_of(self._batches, self._base_offsets)
         )
         if not is_committed:
             self._free_key(may_be_ending=True)  # the broker responds before the abort markers are written

@@ -1,0 +1,269 @@
+"""How a transaction of the native client is committed: by a joint commit, or at Apache Kafka by EndTxn.
+
+A stablelog broker stores which version of a key of joint commits is committed, so that a repeated commit gets the same
+response. Kafka's coordinator stores only the last transaction of a transactional id. Therefore no other transaction uses
+the id while a commit is in doubt, and a repeated EndTxn then says how this transaction has ended. If the coordinator
+cannot say it, for example because an operator has fenced the producer since, the log says it: a batch of the transaction
+is committed, or its producer is in the list of aborted transactions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from kio.schema.end_txn.v4.request import EndTxnRequest as Tv1EndTxnRequest
+from kio.schema.end_txn.v5.request import EndTxnRequest as Tv2EndTxnRequest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.client.core import joint
+from stablelog.client.core.cluster import LATEST, Cluster
+from stablelog.client.core.joint import Committed
+from stablelog.client.core.keys import RETENTION_S, WriterKey
+from stablelog.client.core.outcomes import unknown_for_ever
+from stablelog.client.core.partitions import fetch, list_offsets
+from stablelog.client.core.producer import Producer
+from stablelog.client.core.steps import Steps
+from stablelog.client.responses import FENCED_CODES, RETRIABLE_CODES, RetriableError, check
+from stablelog.errors import OffsetOutOfRangeError, RefusedError
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+from stablelog.wire.fetch import Fetched
+
+# With these codes, the coordinator refuses to end a transaction that is not open. INVALID_TXN_STATE says that it has ended
+# in the other way. The others may also mean that the producer was fenced after the end.
+_ENDED: Final = FENCED_CODES | {ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_id_mapping}
+NO_SEQUENCE: Final = Committed(-1, already=False)  # Apache Kafka does not number commits
+
+Place = tuple[TopicPartition, int]  # of a batch: the partition, and the offset at which it was appended
+
+
+class Ending(Protocol):
+    """The requests that end a transaction.
+
+    Attributes:
+        transactional_id: that of the transaction's producer.
+        is_joint: whether the transaction ends by a joint commit.
+    """
+
+    transactional_id: str
+    is_joint: bool
+
+    def commit(
+        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[Committed]:
+        """Request the commit. The call may be repeated after any failure.
+
+        Args:
+            producer: the producer, of which the broker has acknowledged all batches.
+            place: where a batch of the transaction was appended; None if no offset is known.
+            on_unanswered: called for each request that the broker may have carried out without a response that says so.
+
+        Raises:
+            RefusedError: the transaction is aborted, or the broker does not look at it.
+            OutcomeUnknownError: the broker cannot tell how the transaction has ended.
+            UnavailableError: no response within the deadline.
+        """
+
+    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
+        """Request the abort. Return whether the transaction was committed before. As `commit`."""
+
+
+class JointEnding:
+    """Ends a transaction by a joint commit of this one transaction.
+
+    Args:
+        cluster: the brokers.
+        key: the key of the joint commit.
+        token: the digest of the joint commit, which is that of no other one.
+    """
+
+    is_joint = True
+
+    def __init__(self, cluster: Cluster, key: WriterKey, token: str) -> None:
+        self._cluster, self._key, self._token = cluster, key, token
+        self.transactional_id = key.transactional_id
+
+    def commit(
+        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[Committed]:
+        """Request the commit; as `Ending.commit`."""
+        return (
+            yield from joint.commit(
+                self._cluster,
+                self._key.name,
+                self._key.version,
+                self._children(producer),
+                retention_ms=RETENTION_S * 1000,
+                digest=self._token,
+                group=self._key.group,
+                on_unanswered=on_unanswered,
+            )
+        )
+
+    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
+        """Request the abort; as `Ending.abort`."""
+        return (
+            yield from joint.abort(
+                self._cluster,
+                self._key.name,
+                self._key.version,
+                self._children(producer),
+                group=self._key.group,
+            )
+        )
+
+    def _children(self, producer: Producer) -> list[joint.Shown]:
+        return [(self.transactional_id, producer.producer_id, producer.producer_epoch)]
+
+
+class KafkaEnding:
+    """Ends a transaction at a broker without joint commits, such as Apache Kafka.
+
+    Args:
+        cluster: the brokers.
+        transactional_id: an id that no other open transaction uses, and none while this one is in doubt.
+    """
+
+    is_joint = False
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self._cluster = cluster
+        self.transactional_id = transactional_id
+        self._is_commit_unanswered = False  # whether the broker may have carried out a request for the commit
+
+    def commit(
+        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[Committed]:
+        """Request the commit; as `Ending.commit`."""
+
+        def note() -> None:
+            self._is_commit_unanswered = True
+            on_unanswered()
+
+        try:
+            yield from self._end(producer, note, commit=True)
+        except RefusedError as refused:
+            is_known = not self._is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state
+            if refused.code not in _ENDED or is_known:
+                raise
+            if not (yield from is_committed(self._cluster, producer, place, refused)):
+                raise
+        return NO_SEQUENCE
+
+    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
+        """Request the abort; as `Ending.abort`."""
+        try:
+            yield from self._end(producer, lambda: None, commit=False)
+        except RefusedError as refused:
+            if refused.code not in _ENDED or not self._is_commit_unanswered:
+                raise
+            try:  # the transaction is not open any more, so that this only asks how it has ended
+                yield from self.commit(producer, place, lambda: None)
+            except RefusedError as ended:
+                if ended.code not in _ENDED:
+                    raise
+            else:
+                return True
+        return False
+
+    def _end(self, producer: Producer, on_unanswered: Callable[[], None], *, commit: bool) -> Steps[None]:
+        what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
+        request = (Tv2EndTxnRequest if producer.is_tv2 else Tv1EndTxnRequest)(
+            transactional_id=self.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=commit,
+        )
+
+        def attempt() -> Steps[None]:
+            coordinator = yield from self._cluster.coordinator(self.transactional_id)
+            is_answered = False
+            try:
+                answer = yield from coordinator.ask_steps(request)
+                is_answered = answer.error_code not in RETRIABLE_CODES
+            finally:
+                if not is_answered:
+                    on_unanswered()
+            check(answer.error_code, what)
+
+        yield from self._cluster.retrying(what, attempt)
+
+
+def place_of(
+    batches: Mapping[TopicPartition, Sequence[tuple[int, int]]], base_offsets: Mapping[int, int]
+) -> Place | None:
+    """Return where a batch of a transaction was appended. None if no offset is known.
+
+    Args:
+        batches: by partition, for each batch its number and the count of its records.
+        base_offsets: the offset of each batch by its number; -1 if unknown.
+    """
+    for target, sent in batches.items():
+        for number, _ in sent:
+            if base_offsets.get(number, -1) >= 0:
+                return target, base_offsets[number]
+    return None
+
+
+def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
+    """Return how a transaction ends at this broker.
+
+    Args:
+        cluster: the brokers.
+        key: the key of the transaction.
+        token: the digest of the joint commit.
+
+    Raises:
+        RefusedError: the key is of a transaction group, and the broker has none.
+        UnavailableError: no broker responds.
+    """
+    connection = yield from cluster.retrying("asking the broker for its APIs", cluster.any_connection)
+    if connection.speaks(ApiKey.COMMIT_JOINT):
+        return JointEnding(cluster, key, token)
+    if key.group:
+        raise RefusedError(
+            ErrorCode.unsupported_version,
+            f"the broker at {cluster.bootstrap} has no transaction group {key.group!r}; only a stablelog broker has groups. Begin "
+            "the transaction in the default group",
+        )
+    return KafkaEnding(cluster, f"{connection.client_id}-{key.name}")
+
+
+def is_committed(
+    cluster: Cluster, producer: Producer, place: Place | None, refused: RefusedError
+) -> Steps[bool]:
+    """Read in the log whether an ended transaction of a producer is committed.
+
+    Args:
+        cluster: the brokers.
+        producer: the producer.
+        place: where a batch of the transaction was appended; None if no offset is known.
+        refused: why the coordinator does not say it; for the message.
+
+    Raises:
+        OutcomeUnknownError: the batch is not in the log any more, or its place is not known.
+        RefusedError: the user may not read the partition.
+        UnavailableError: no response within the deadline.
+    """
+    if place is None:
+        raise unknown_for_ever(f"the broker no longer knows it: {refused}") from refused
+    target, offset = place
+
+    def attempt() -> Steps[None]:
+        end = yield from list_offsets(cluster, {target: LATEST}, "read_committed")
+        if end[target].offset <= offset:
+            raise RetriableError(f"{target[0]}-{target[1]} has an open transaction at offset {offset}")
+
+    yield from cluster.retrying("waiting for the end of the transaction", attempt)
+    fetched: Fetched | None = None
+    with suppress(OffsetOutOfRangeError):
+        fetched = yield from fetch(cluster, *target, offset, 1, "read_committed", wait_ms=0)
+    headers = () if fetched is None else (header for _, header in headers_in(fetched.records))
+    header = next(iter(headers), None)
+    writer = (producer.producer_id, producer.producer_epoch)
+    if header is None or fetched is None or (header.producer_id, header.producer_epoch) != writer:
+        raise unknown_for_ever(
+            f"the broker no longer knows it ({refused}), and its records in {target[0]}-{target[1]} are removed"
+        ) from refused
+    return all(id_ != producer.producer_id or first > offset for id_, first in fetched.aborted)

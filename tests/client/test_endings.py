@@ -1,0 +1,93 @@
+"""Transactions at a broker without joint commits: our own, which does not tell that it has them."""
+
+import pytest
+
+import stablelog
+from stablelog.client.core import writing
+from stablelog.client.core.connection import Connection
+from stablelog.client.core.keys import WriterKey
+from stablelog.errors import OutcomeUnknownError
+from stablelog.wire.api import ApiKey
+from tests.client.plain_transactions import ALWAYS, WITH_FATES, WITH_GROUPS, Case, group, name_of
+from tests.client.transactions import create, flush
+
+
+@pytest.fixture(params=["first dialect", "second dialect"])
+def case(request, monkeypatch, face, stablelog_broker):
+    speaks = Connection.speaks
+    monkeypatch.setattr(
+        Connection, "speaks", lambda self, api, *more: api != ApiKey.COMMIT_JOINT and speaks(self, api, *more)
+    )
+    if request.param == "first dialect":
+        monkeypatch.setattr(Connection, "features", {})
+
+    def made(_name, partitions):
+        return create(stablelog_broker.bootstrap, "offset", partitions)
+
+    return Case(face, stablelog_broker, made)
+
+
+@pytest.mark.parametrize("scenario", ALWAYS, ids=name_of)
+def test_a_transaction(case, scenario):
+    scenario(case)
+
+
+@pytest.mark.parametrize("scenario", WITH_GROUPS, ids=name_of)
+def test_a_transaction_with_offsets(case, scenario):
+    scenario(case, group())
+
+
+@pytest.mark.parametrize("fate", ["request", "answer"])
+@pytest.mark.parametrize("scenario", WITH_FATES, ids=name_of)
+def test_a_transaction_in_doubt(case, scenario, fate):
+    scenario(case, fate)
+
+
+def test_without_records_the_log_cannot_be_asked(case):
+    """A program whose transaction commits only offsets asks the group."""
+    with case.client() as client:
+        with client.transaction() as txn:
+            txn.write(case.source, value=b"a")
+        with client.subscribe(case.source, group=group(), wait=30) as reader:
+            next(reader)
+            txn, _ = case.in_doubt(client, "answer", offsets_of=reader)
+            case.fence(txn)
+            with pytest.raises(OutcomeUnknownError, match="Another call of commit"):
+                txn.commit()
+
+
+def test_records_that_were_removed_leave_the_outcome_unknown(case):
+    with case.client() as client:
+        txn, _ = case.in_doubt(client, "answer", b"v")
+        case.fence(txn)
+        with case.face.connect(case.broker.bootstrap, 30) as other:
+            with other.transaction() as later:
+                later.write(case.topic, value=b"w", partition=0)
+            delete_records(case.broker.bootstrap, case.topic, later.commit().last.offset)
+        with pytest.raises(OutcomeUnknownError, match="are removed"):
+            txn.commit()
+
+
+def delete_records(bootstrap, topic, offset):
+    with stablelog.connect(bootstrap) as client:
+        client.admin.topics.delete_records({(topic, 0): offset})
+
+
+def test_an_id_is_dropped_before_its_producer_gets_another_number(case, monkeypatch):
+    monkeypatch.setattr(writing, "EPOCH_MAX", 3)
+    with case.client() as client:
+        ids = []
+        for _ in range(6):
+            txn, _ = case.begin(client, b"v")
+            ids.append(txn.writing.transactional_id)
+            txn.commit()
+        assert 1 < len(set(ids)) < 6
+
+
+def test_a_key_makes_ids_of_this_client(case):
+    assert WriterKey("").transactional_id.startswith("joint:")
+    with case.client() as client:
+        txn, _ = case.begin(client, b"v")
+        flush(txn)
+        assert txn.writing.transactional_id == f"stablelog-{txn.writing.key.name}"
+        txn.abort()
