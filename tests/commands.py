@@ -55,7 +55,10 @@ def run(*words, bootstrap=None, given=None, timeout_s=300):
     """
     words = [*words, *(["--bootstrap", bootstrap] if bootstrap is not None else [])]
     asked = {"words": words, "environment": {**os.environ, "COLUMNS": "400"}, "directory": os.getcwd()}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+    with (
+        tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
+        tempfile.TemporaryFile("w+", errors="backslashreplace") as error,
+    ):
         with _input(given) as stdin, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(_server())

@@ -10,14 +10,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
-from stablelog.cli import record_reader
+from stablelog.cli import consume, record_reader
 from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.output import OutputError
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain
 from stablelog.cli.record_reader import Reader
+from stablelog.client.connection import Connection
 from stablelog.client.core.membership import Change
 from stablelog.client.core.record_reader import ReadBatch, Round
+from stablelog.errors import RefusedError
+from stablelog.wire.api import ApiKey
 from tests.cli.test_cli import answer, begun
 from tests.clients.drivers import unique
 from tests.commands import run
@@ -246,3 +249,15 @@ def test_a_member_whose_output_is_closed_commits_no_record_that_was_not_written(
         answer("produce", topic, bootstrap=at, given="lost\n" * 5000)
         assert (member.wait(60), member.stderr.read()) == (141, "")
     assert committed(at, topic, group) == [5, 5]
+
+
+def test_a_group_at_a_broker_without_consumer_groups_is_refused_by_name(stablelog_broker, monkeypatch):
+    topic, speaks = unique("t"), Connection.speaks
+
+    def speaks_the_rest(connection, api_key, version=0):
+        return api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT and speaks(connection, api_key, version)
+
+    monkeypatch.setattr(Connection, "speaks", speaks_the_rest)
+    assert run("topics", "create", topic, bootstrap=stablelog_broker.bootstrap).returncode == 0
+    with pytest.raises(RefusedError, match=r"has no consumer groups of KIP-848, which this client needs"):
+        consume.consume(topic, group="g", bootstrap=[stablelog_broker.bootstrap])

@@ -15,7 +15,8 @@ class Proxy:
     Args:
         target: the broker's (host, port). May be set later: a broker that is to name the proxy starts after it.
         lose: called with (api key, count of that key so far) for each request: "answer" to drop the connection
-            instead of answering, "request" to drop it instead of passing the request on; else None.
+            instead of answering, "request" to drop it instead of passing the request on, "silence" to do nothing;
+            else None.
         spoil: called with (api key, the answer as a frame): what the client gets instead.
     """
 
@@ -70,6 +71,8 @@ class Proxy:
                 fate = self._lose(key, count)
                 if fate == "request":
                     break
+                if fate == "silence":
+                    continue
                 broker.sendall(request)
                 answer = frame(broker)
                 if fate == "answer":

@@ -16,9 +16,9 @@ from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain
 from stablelog.client.cluster import Cluster
 from stablelog.client.core.membership import Change, GroupMember
-from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round
+from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round, undecodable
 from stablelog.client.responses import RetriableError
-from stablelog.errors import FencedError, RefusedError, StablelogError, UnavailableError
+from stablelog.errors import DamageError, FencedError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
 
 POLL_S = 0.5
@@ -243,7 +243,17 @@ class Reader:
         self._commit_sometimes()
 
     def _print(self, batch: ReadBatch, count_max: int | None) -> None:
-        """Print the records of a batch, at most `count_max` of them."""
+        """Print the records of a batch, at most `count_max` of them.
+
+        Raises:
+            DamageError: the records cannot be decoded. None of them is printed.
+        """
+        try:
+            self._print_decoded(batch, count_max)
+        except DamageError as damage:
+            raise undecodable(batch.target, batch.header, damage) from damage
+
+    def _print_decoded(self, batch: ReadBatch, count_max: int | None) -> None:
         header, target = batch.header, batch.target
         is_whole = batch.first_offset <= header.base_offset and (
             count_max is None or header.record_count <= count_max

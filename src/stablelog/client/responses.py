@@ -91,4 +91,12 @@ def check(code: ErrorCode, what: str, message: str | None = None) -> None:
         RefusedError: its message has what the broker says, else the error's name.
     """
     if code is not ErrorCode.none:
-        raise refusal(code, f"{what}: {message or in_text(code)}")
+        raise refusal(code, f"{what}: {message or _explained(code)}")
+
+
+def _explained(code: ErrorCode) -> str:
+    """Return what an error code means of which the broker says nothing, and what to do if that is certain."""
+    resource, is_denied, _ = code.name.partition("_authorization_failed")
+    if is_denied:
+        return f"this user lacks a right to the {resource.replace('_', ' ')}: ask for an ACL"
+    return in_text(code)

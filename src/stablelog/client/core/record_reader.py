@@ -232,11 +232,18 @@ class RecordReader:
                 try:
                     plain = decompress(header.codec, packed)
                 except DamageError as damage:
-                    raise DamageError(
-                        f"{name}: the batch at offset {header.base_offset} cannot be decoded: {damage}"
-                    ) from damage
+                    raise undecodable(target, header, damage) from damage
                 found.batches.append(ReadBatch(target, header, plain, first_offset))
             self.positions[target] = header.next_offset
         end = fetched.last_stable_offset if committed else fetched.high_watermark
         if self.positions[target] >= end:
             found.at_end.add(target)
+
+
+def undecodable(target: TopicPartition, header: BatchHeader, damage: DamageError) -> DamageError:
+    """Return the error for a batch whose records cannot be decoded, with its place and that of the next batch."""
+    topic, partition = target
+    return DamageError(
+        f"{topic}-{partition}: the batch at offset {header.base_offset} cannot be decoded: {damage}. The next batch "
+        f"begins at offset {header.next_offset}"
+    )
