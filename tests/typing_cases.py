@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from concurrent.futures import Future
 
 import stablelog
 import stablelog.aio
@@ -12,9 +11,11 @@ import stablelog.aio
 def write(client: stablelog.Client, headers: dict[str, bytes]) -> stablelog.Position:
     with client.transaction(group="", timeout=3) as txn:
         also: stablelog.Transaction = txn
-        order: Future[stablelog.Position] = also.write("orders", b"v", key="k", headers=headers, partition=0)
+        order: stablelog.WriteFuture = also.write("orders", b"v", key="k", headers=headers, partition=0)
         txn.write("orders", None, key=b"k", headers=[("a", "1"), ("b", None)], timestamp_ms=1)
         txn.write("orders", "v")
+        many: stablelog.WriteManyFuture = txn.write_many("orders", [b"a", "b", None], keys=("k", b"l", None))
+    print([position.offset for position in many.result(3)], order.exception())
     committed: stablelog.Committed = txn.commit()
     print(committed.commit_sequence, committed.first)
     return order.result()
@@ -51,8 +52,9 @@ def administer(admin: stablelog.admin.Admin) -> stablelog.admin.Topic:
 async def in_asyncio() -> None:
     async with stablelog.aio.connect("localhost:9092") as client:
         async with client.transaction() as txn:
-            order: asyncio.Future[stablelog.Position] = await txn.write("orders", b"v", key=b"k")
-        print((await order).offset)
+            order: stablelog.aio.AsyncWriteFuture = await txn.write("orders", b"v", key=b"k")
+            many: stablelog.aio.AsyncWriteManyFuture = await txn.write_many("orders", (b"a", "b"))
+        print((await order).offset, len(await many))
         async with contextlib.aclosing(client.read("orders")) as reader:
             async for transaction in reader:
                 print(transaction.commit_sequence)
@@ -91,6 +93,8 @@ def mistakes(
     atxn.write("orders", "key", b"value")  # wrong: Too many positional arguments for "write"
     txn.write("orders", key="key")  # wrong: Missing positional argument "value"
     txn.write("orders", 5)  # wrong: incompatible type "int"
+    txn.write_many("orders", 5)  # wrong: incompatible type "int"
+    txn.write("orders", b"v").cancel()  # wrong: has no attribute "cancel"
     client.read("orders", after=1.5)  # wrong: incompatible type "float"
     client.admin.topics.create("t", partition=2)  # wrong: Unexpected keyword argument "partition"
 

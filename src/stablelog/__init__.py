@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stablelog.client.core.positions import Position
     from stablelog.client.core.read_position import ReadPosition
     from stablelog.client.core.reading import CommittedTransaction, ReadRecord
+    from stablelog.client.futures import WriteFuture, WriteManyFuture
     from stablelog.client.group_reader import GroupReader
     from stablelog.client.native import Client, connect
     from stablelog.client.reader import Reader
@@ -67,6 +68,8 @@ __all__ = [
     "TransactionAbortedError",
     "UnavailableError",
     "UsageError",
+    "WriteFuture",
+    "WriteManyFuture",
     "__version__",
     "admin",
     "aio",
@@ -88,6 +91,8 @@ _MODULES = {
     "ReadRecord": "stablelog.client.core.reading",
     "Reader": "stablelog.client.reader",
     "Transaction": "stablelog.client.transaction",
+    "WriteFuture": "stablelog.client.futures",
+    "WriteManyFuture": "stablelog.client.futures",
     "admin": "stablelog.admin",
     "aio": "stablelog.aio",
     "connect": "stablelog.client.native",

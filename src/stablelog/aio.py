@@ -6,11 +6,21 @@ from stablelog.client.aio.client import AsyncClient, connect
 from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.reader import AsyncReader
 from stablelog.client.aio.transaction import AsyncTransaction
+from stablelog.client.futures import AsyncWriteFuture, AsyncWriteManyFuture
 
 if TYPE_CHECKING:
     from stablelog.client.aio.admin import AsyncAdmin
 
-__all__ = ["AsyncAdmin", "AsyncClient", "AsyncGroupReader", "AsyncReader", "AsyncTransaction", "connect"]
+__all__ = [
+    "AsyncAdmin",
+    "AsyncClient",
+    "AsyncGroupReader",
+    "AsyncReader",
+    "AsyncTransaction",
+    "AsyncWriteFuture",
+    "AsyncWriteManyFuture",
+    "connect",
+]
 
 if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all others
 

@@ -17,6 +17,8 @@ SHORT_COUNT: Final = 1024  # the varints of the numbers below this one are encod
 
 
 def _encode(value: int) -> bytes:
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7) if value > 0x7F else (value,))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -26,7 +28,7 @@ def _encode(value: int) -> bytes:
 
 
 _SHORT_UVARINTS = [_encode(value) for value in range(SHORT_COUNT)]
-_SHORT_VARINTS = [_encode(2 * value) for value in range(SHORT_COUNT)]
+SHORT_VARINTS: Final = [_encode(2 * value) for value in range(SHORT_COUNT)]  # signed, by number
 
 
 def encode_uvarint(value: int) -> bytes:
@@ -56,7 +58,7 @@ def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
 
 def encode_varint(value: int) -> bytes:
     """Encode a zig-zag varint of up to 64 bits."""
-    return _SHORT_VARINTS[value] if 0 <= value < SHORT_COUNT else _encode((value << 1) ^ (value >> 63))
+    return SHORT_VARINTS[value] if 0 <= value < SHORT_COUNT else _encode((value << 1) ^ (value >> 63))
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import stablelog
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, Frames
 from stablelog.client.core.keys import WriterKey
+from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.partitions import fetch
 from stablelog.client.core.steps import Pause
 from stablelog.client.core.writing import Writing
@@ -73,7 +74,7 @@ class Transaction:
     """A transaction over a broker in memory, and what was said of it."""
 
     def __init__(self, shell, key=None, deadline_s=3.0):
-        self.outcomes, self.released = [], []
+        self.outcomes, self.released, self.places = [], [], []
         self.shell = shell
         self.writing = Writing(
             Cluster(ADDRESS, deadline_s=deadline_s),
@@ -86,7 +87,12 @@ class Transaction:
 
     def write(self, partition, value):
         self.shell.run(self.writing.make_ready(TOPIC))
-        self.writing.put(TOPIC, None, value, (), partition, 0)
+        records = self.writing.records
+        self.places.append(records.add(TOPIC, value, None, (), partition, 0))
+
+    def positions(self):
+        """The positions of the records of a committed transaction."""
+        return [records.position(number) for records, number in self.places]
 
 
 def test_a_commit_makes_visible_what_was_written_at_the_positions_that_are_told():
@@ -98,8 +104,10 @@ def test_a_commit_makes_visible_what_was_written_at_the_positions_that_are_told(
             shell.run(txn.writing.flush())
     committed = shell.run(txn.writing.commit())
     assert committed.commit_sequence == 1
-    (positions,) = txn.outcomes
+    assert txn.outcomes == [committed]
+    positions = txn.positions()
     assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(positions)}
+    assert (committed.first, committed.last) == (positions[0], positions[-1])
     assert shell.run(txn.writing.commit()) == committed
     assert txn.released == [txn.writing]
 
@@ -111,7 +119,7 @@ def test_a_call_that_was_dropped_after_it_took_records_aborts_the_transaction():
     txn.write(0, b"lost")
     steps = txn.writing.flush()
     answer = None
-    while txn.writing.records.unsent():
+    while txn.writing.records.partitions[TOPIC, 0].unsent[-1].count:
         answer = shell.perform(steps.send(answer))
     steps.close()
     with pytest.raises(TransactionAbortedError, match="an exception has interrupted a call"):
@@ -263,8 +271,8 @@ def _check(txn, broker, written):
     values = sorted(broker.visible.values())
     assert values in ([], sorted(written)), "a part of a transaction"
     for outcome in txn.outcomes:
-        if isinstance(outcome, list):
-            assert broker.visible == dict(zip(map(tuple, outcome), written, strict=True))
+        if isinstance(outcome, Committed):
+            assert broker.visible == dict(zip(map(tuple, txn.positions()), written, strict=True))
         else:
             assert values == []
 
@@ -302,5 +310,5 @@ def test_the_batches_of_all_partitions_are_sent_in_one_request():
         txn.write(number % 2, b"%d" % number)
     shell.run(txn.writing.commit())
     assert shell.broker.asked.count(ApiKey.PRODUCE) == 1
-    (positions,) = txn.outcomes
-    assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(positions)}
+    assert list(map(type, txn.outcomes)) == [Committed]
+    assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(txn.positions())}

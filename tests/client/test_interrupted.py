@@ -14,6 +14,7 @@ import stablelog
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.connection import Blocking
+from stablelog.client.core import record_buffer
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.positions import Position
@@ -26,7 +27,8 @@ from tests.scale import randomness
 
 # How many lines of a call are tried; by night all.
 LINES = int(os.environ.get("STABLELOG_LINES", "20"))
-CLIENT = str(Path(stablelog.__file__).parent / "client")
+PACKAGE = Path(stablelog.__file__).parent
+CLIENT = (str(PACKAGE / "client"), str(PACKAGE / "batch" / "building.py"))
 
 
 class Interruption(BaseException):
@@ -115,19 +117,22 @@ def begin(cluster):
 
 
 WRITES = (0, 1, 0, 0)
+MANY = [b"many %d" % number for number in range(5)]
 
 
-def assert_right(broker, written, futures, committed):
+def assert_right(broker, written, futures, many, committed):
     """Either all records whose writes have returned are there, at the positions of their futures, or none."""
-    assert all(future.done() for future in futures)
+    assert all(future.done() for future in futures + many)
     if committed is None:
         assert broker.visible == {}
-        assert all(isinstance(future.exception(), TransactionAbortedError) for future in futures)
+        assert all(isinstance(future.exception(), TransactionAbortedError) for future in futures + many)
         return
-    found = {tuple(future.result()): value for future, value in zip(futures, written, strict=True)}
+    positions = [future.result() for future in futures]
+    positions += [position for one in many for position in one.result()]
+    found = {tuple(one): value for one, value in zip(positions, written + MANY * len(many), strict=True)}
     assert found == broker.visible
-    if futures:
-        assert (committed.first, committed.last) == (futures[0].result(), futures[-1].result())
+    if positions:
+        assert (committed.first, committed.last) == (positions[0], positions[-1])
         assert isinstance(committed.first, Position)
 
 
@@ -138,7 +143,7 @@ def run_threads(at, goes_on):
     cluster = ModelCluster(shell)
     txn = Transaction(begin(cluster), Deadlines())
     txn.writing.records.partition_counts[TOPIC] = 2
-    written, futures, is_interrupted = [], [], False
+    written, futures, many, is_interrupted = [], [], [], False
     with Interrupting(at) as interrupting:
         try:
             for number, partition in enumerate(WRITES):
@@ -155,6 +160,12 @@ def run_threads(at, goes_on):
                     written.append(b"%d" % number)
                 if number == 1:
                     txn.run(txn.writing.flush())
+            try:
+                many.append(txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
+            except Interruption:
+                if not goes_on:
+                    raise
+                is_interrupted = True
             txn.commit()
         except (Interruption, RefusedError):
             is_interrupted = True
@@ -162,11 +173,11 @@ def run_threads(at, goes_on):
     committed = None
     with contextlib.suppress(TransactionAbortedError):
         committed = txn.commit()
-    assert_right(broker, written, futures, committed)
+    assert_right(broker, written, futures, many, committed)
     return interrupting.count
 
 
-async def work_in_loop(txn, goes_on, written, futures):
+async def work_in_loop(txn, goes_on, written, futures, many):
     for number, partition in enumerate(WRITES):
         try:
             future = await txn.write(TOPIC, b"%d" % number, partition=partition, timestamp_ms=0)
@@ -178,6 +189,11 @@ async def work_in_loop(txn, goes_on, written, futures):
             written.append(b"%d" % number)
         if number == 1:
             await txn.run(txn.writing.flush)
+    try:
+        many.append(await txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
+    except Interruption:
+        if not goes_on:
+            raise
     await txn.commit()
 
 
@@ -189,13 +205,13 @@ def run_asyncio(at, goes_on):
     async def conversation():
         txn = AsyncTransaction(begin(AsyncModelCluster(shell)))
         txn.writing.records.partition_counts[TOPIC] = 2
-        written, futures = [], []
+        written, futures, many = [], [], []
         with Interrupting(at) as interrupting, contextlib.suppress(Interruption, RefusedError):
-            await work_in_loop(txn, goes_on, written, futures)
+            await work_in_loop(txn, goes_on, written, futures, many)
         committed = None
         with contextlib.suppress(TransactionAbortedError):
             committed = await txn.commit()
-        assert_right(broker, written, futures, committed)
+        assert_right(broker, written, futures, many, committed)
         return interrupting.count
 
     return asyncio.run(conversation())
@@ -203,7 +219,8 @@ def run_asyncio(at, goes_on):
 
 @pytest.mark.parametrize("run", [run_threads, run_asyncio])
 @pytest.mark.parametrize("goes_on", [False, True], ids=["stops", "goes on"])
-def test_an_exception_at_any_line_leaves_futures_and_positions_right(run, goes_on):
+def test_an_exception_at_any_line_leaves_futures_and_positions_right(run, goes_on, monkeypatch):
+    monkeypatch.setattr(record_buffer, "BATCH_SIZE_MAX", 40)  # `write_many` sends several batches
     count = run(None, goes_on)
     assert count > 300
     chosen = range(1, count + 1)

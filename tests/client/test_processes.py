@@ -347,7 +347,7 @@ ROWS = {
     "A transaction that a forked process has begun reaches its timeout.": a_transaction_times_out_in_a_child,
     "A forked process uses a transaction or a reader of its parent.": a_child_uses_what_the_parent_has_begun,
     "A forked process leaves a `with` block of its parent by an exception, such as that of `sys.exit`.": a_child_leaves_the_block,
-    "A signal handler raises an exception, such as `KeyboardInterrupt`, in `write` or `commit`.": a_handler_raises,
+    "A signal handler raises an exception, such as `KeyboardInterrupt`, in `write`, `write_many` or `commit`.": a_handler_raises,
     "A signal handler calls the transaction of which it has interrupted a call.": a_handler_calls_the_transaction_that_it_interrupts,
     "A signal handler begins another transaction, or closes the client.": a_handler_uses_the_client,
     "The callback of a future calls `commit`.": a_callback_uses_the_transaction,

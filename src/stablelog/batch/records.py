@@ -6,7 +6,7 @@ the records of a batch without decoding them (`batch.proof`), and serves batches
 Format: docs/formats.md, "Record".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stablelog.batch.compression import compress, decompress
@@ -23,7 +23,7 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.errors import DamageError
-from stablelog.varint import encode_varint, read_varint
+from stablelog.varint import SHORT_COUNT, SHORT_VARINTS, encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
 
@@ -50,9 +50,7 @@ NULL_SIZE = encode_varint(-1)
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    """Encode a key, a value, or the name or value of a record header. Return its size as a varint, and its bytes. A
-    null has size -1.
-    """
+    """Encode the name or value of a record header. Return its size as a varint, and its bytes. A null has size -1."""
     return (NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
@@ -88,19 +86,47 @@ def read_headers(data: bytes, at: int) -> tuple[list[Header], int]:
     return found, at
 
 
-def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
-    """Return the bytes of a record without its length field. The deltas are relative to the batch's base offset and
-    base timestamp.
+def encode_record(
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header],
+    offset_delta: int,
+    timestamp_delta: int,
+) -> bytes:
+    """Return the bytes of a record, with its length field. The deltas are relative to the batch's base offset and base
+    timestamp.
     """
-    parts = [
-        b"\0",  # the record's attributes: Kafka defines none
-        encode_varint(timestamp_delta),
-        encode_varint(offset_delta),
-        *_field(record.key),
-        *_field(record.value),
-        encode_varint(len(record.headers)),
-    ]
-    for name, value in record.headers:
+    # The client calls this for each record. So the varints of small numbers are taken from their list without a call.
+    short, short_count = SHORT_VARINTS, SHORT_COUNT
+    if key is None:
+        key_size, key = NULL_SIZE, b""
+    else:
+        size = len(key)
+        key_size = short[size] if size < short_count else encode_varint(size)
+    if value is None:
+        value_size, value = NULL_SIZE, b""
+    else:
+        size = len(value)
+        value_size = short[size] if size < short_count else encode_varint(size)
+    encoded = b"".join(
+        (
+            b"\0",  # the record's attributes: Kafka defines none
+            short[timestamp_delta] if 0 <= timestamp_delta < short_count else encode_varint(timestamp_delta),
+            short[offset_delta] if offset_delta < short_count else encode_varint(offset_delta),
+            key_size,
+            key,
+            value_size,
+            value,
+            _encode_headers(headers) if headers else b"\0",
+        )
+    )
+    size = len(encoded)
+    return (short[size] if size < short_count else encode_varint(size)) + encoded
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
         parts += (*_field(name.encode()), *_field(value))
     return b"".join(parts)
 
@@ -127,10 +153,8 @@ def encode_batch(
     assert records, "a batch of no records"
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
-    for delta, record in enumerate(records):
-        encoded = encode_record(record, delta, record.timestamp_ms - base_timestamp)
-        body += encode_varint(len(encoded))
-        body += encoded
+    for delta, (_, timestamp_ms, key, value, headers) in enumerate(records):
+        body += encode_record(key, value, headers, delta, timestamp_ms - base_timestamp)
     header = BatchHeader(
         base_offset,
         0,

@@ -1,63 +1,334 @@
-"""The futures of a transaction's records. All succeed, or all fail."""
+"""The futures of the records of a transaction: all of them are done when the transaction has ended, and not before.
 
-from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+A future has only references: to the end of its transaction and to its partition, and the number of its record there. The
+position is computed when the program asks for it. So a record whose future the program has dropped costs nothing but its
+bytes, until these are sent.
+"""
 
-from stablelog.client.core.outcomes import Outcome
+import logging
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
+from stablelog.client.core.record_buffer import ManyRecords, PartitionRecords
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Generator
 
-FutureT = TypeVar("FutureT", "Future[Position]", "asyncio.Future[Position]")
+_log = logging.getLogger("stablelog.client")
+ResultT = TypeVar("ResultT")
 
 
-class RecordFutures(Generic[FutureT]):
-    """The futures of the records of one transaction, in the order of the records.
+class End:
+    """The end of a transaction, which its futures wait for.
 
-    An exception of a signal handler, such as KeyboardInterrupt, may interrupt each method at any line. The next call
-    then continues: no future is left, and none gets the position of another record.
+    An exception of a signal handler, such as KeyboardInterrupt, may interrupt `settle` at any line. The next call then
+    continues. No method waits for a lock, because a signal handler may have interrupted another one.
+
+    Attributes:
+        outcome: the outcome of the transaction; None while it is not known.
     """
 
+    __slots__ = ("_callbacks", "_waiting", "outcome")
+
     def __init__(self) -> None:
-        self._futures: list[FutureT] = []
-        self._outcome: Outcome | None = None
-        self._settled_count = 0
+        self.outcome: Outcome | None = None
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._callbacks: deque[Callable[[], object]] = deque()
+
+    def decide(self, outcome: Outcome) -> None:
+        """Note the outcome. All futures are done from now on."""
+        if self.outcome is None:
+            self.outcome = outcome
 
     @property
     def is_settled(self) -> bool:
-        """Whether all futures are done."""
-        return self._outcome is not None and self._settled_count >= len(self._futures)
-
-    def add(self, future: FutureT, index: int) -> None:
-        """Add the future of the record with this number. A future of an interrupted call, whose record was not added,
-        is dropped.
-        """
-        del self._futures[index:]
-        self._futures.append(future)
-
-    def decide(self, outcome: Outcome) -> None:
-        """Note the outcome of the transaction."""
-        if self._outcome is None:
-            self._outcome = outcome
+        """Whether the transaction has ended, and `settle` has nothing to do."""
+        return self.outcome is not None and not self._waiting and not self._callbacks
 
     def settle(self) -> None:
-        """Set the futures to the outcome. A future that the program has cancelled stays cancelled."""
-        if self._outcome is None:
+        """If the transaction has ended, wake the threads that wait for it, and call the callbacks."""
+        if self.outcome is None:
             return
-        while self._settled_count < len(self._futures):
-            future = self._futures[self._settled_count]
-            if not future.done():
-                self._set(future, self._outcome)
-            self._settled_count += 1
+        for waker in list(self._waiting):
+            waker()
+            self.forget(waker)
+        while self._callbacks:
+            self._callbacks.popleft()()
 
-    def _set(self, future: FutureT, outcome: Outcome) -> None:
-        if not isinstance(outcome, list):
-            future.set_exception(outcome)
-            # Mark the exception as retrieved, because the call that ends the transaction raises it, too.
-            future.exception()
-        elif self._settled_count < len(outcome):
-            future.set_result(cast("Sequence[Position]", outcome)[self._settled_count])
-        else:  # the record of an interrupted call, which was not added and whose future the program does not have
-            future.cancel()
+    def call(self, callback: Callable[[], object]) -> None:
+        """Call a function when the transaction has ended; at once if it has ended."""
+        self._callbacks.append(callback)
+        if self.outcome is not None:
+            with suppress(ValueError):  # `settle` has called it
+                self._callbacks.remove(callback)
+                callback()
+
+    def wake(self, waker: Callable[[], object]) -> None:
+        """Call a function when the transaction has ended, unless `forget` comes before. It may be called more than once."""
+        self._waiting.append(waker)
+        if self.outcome is not None:
+            waker()
+
+    def forget(self, waker: Callable[[], object]) -> None:
+        """Drop what `wake` was called with."""
+        with suppress(ValueError):
+            self._waiting.remove(waker)
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait in this thread until the transaction has ended.
+
+        Raises:
+            TimeoutError: it has not ended in this many seconds.
+        """
+        if self.outcome is not None:
+            return
+        ended = threading.Lock()
+        ended.acquire()
+
+        def waker() -> None:
+            with suppress(RuntimeError):  # it was released before
+                ended.release()
+
+        self.wake(waker)
+        try:
+            if not ended.acquire(
+                timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+            ):
+                raise TimeoutError("the transaction has not ended yet")
+        finally:
+            self.forget(waker)
+
+
+class TransactionFuture(Generic[ResultT]):
+    """What is common to the futures of this module. A program cannot make one, and cannot cancel it."""
+
+    __slots__ = ("_end",)
+    _end: End
+
+    @abstractmethod
+    def _result(self) -> ResultT:
+        """Return the result; the transaction is committed."""
+
+    @abstractmethod
+    def _what(self) -> str:
+        """Name the records for `repr`."""
+
+    def __repr__(self) -> str:
+        outcome = self._end.outcome
+        if outcome is None:
+            state = "pending"
+        else:
+            state = repr(self._result()) if isinstance(outcome, Committed) else repr(outcome)
+        return f"<{type(self).__name__} of {self._what()}: {state}>"
+
+    def done(self) -> bool:
+        """Whether the transaction has ended."""
+        return self._end.outcome is not None
+
+    def _error(self) -> BaseException | None:
+        outcome = self._end.outcome
+        return outcome if isinstance(outcome, BaseException) else None
+
+    def _value(self) -> ResultT:
+        outcome = self._end.outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return self._result()
+
+
+class OfRecord(TransactionFuture[Position]):
+    """A future of one record.
+
+    Args:
+        end: the end of the transaction.
+        records: the records of the partition.
+        number: the number of the record in it.
+    """
+
+    __slots__ = ("_number", "_records")
+
+    def __init__(self, end: End, records: PartitionRecords, number: int) -> None:
+        self._end = end
+        self._records = records
+        self._number = number
+
+    def _result(self) -> Position:
+        return self._records.position(self._number)
+
+    def _what(self) -> str:
+        topic, partition = self._records.target
+        return f"a record in {topic}-{partition}"
+
+
+class OfRecords(TransactionFuture[list[Position]]):
+    """A future of the records of one call.
+
+    Args:
+        end: the end of the transaction.
+        many: the records.
+    """
+
+    __slots__ = ("_many",)
+
+    def __init__(self, end: End, many: ManyRecords) -> None:
+        self._end = end
+        self._many = many
+
+    def __len__(self) -> int:
+        return len(self._many.order)
+
+    def _result(self) -> list[Position]:
+        return self._many.positions()
+
+    def _what(self) -> str:
+        return f"{len(self)} records"
+
+
+class ThreadFuture(TransactionFuture[ResultT]):
+    """The calls of a future of `Transaction`. Several threads may use it."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> ResultT:
+        """Wait until the transaction has ended, and return the result. This sends no request.
+
+        Args:
+            timeout: how many seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: the transaction has not ended in time.
+            RefusedError: the transaction is aborted.
+            DataLossError: the transaction is committed, but its records were removed before their positions were known.
+        """
+        self._end.wait(timeout)
+        return self._value()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until the transaction has ended, and return the error that `result` raises; None after a commit.
+
+        Args:
+            timeout: how many seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: the transaction has not ended in time.
+        """
+        self._end.wait(timeout)
+        return self._error()
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call a function with this future when the transaction has ended, in the thread that ends it; at once if it has
+        ended. An exception of the function is logged.
+
+        Args:
+            callback: the function. It should be short.
+        """
+
+        def call() -> None:
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - the function is the program's
+                _log.exception("the callback %r of %r has failed", callback, self)
+
+        self._end.call(call)
+
+
+class LoopFuture(TransactionFuture[ResultT]):
+    """The calls of a future of `AsyncTransaction`. Use it in the event loop of its transaction."""
+
+    __slots__ = ()
+
+    def __await__(self) -> "Generator[Any, None, ResultT]":
+        """Wait until the transaction has ended, and return the result. This sends no request.
+
+        Raises:
+            RefusedError: the transaction is aborted.
+            DataLossError: the transaction is committed, but its records were removed before their positions were known.
+        """
+        if self._end.outcome is None:
+            yield from self._end_of_transaction().__await__()
+        return self._value()
+
+    async def _end_of_transaction(self) -> None:
+        from asyncio import get_running_loop
+
+        ended: asyncio.Future[None] = get_running_loop().create_future()
+
+        def waker() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._end.wake(waker)
+        try:
+            await ended
+        finally:
+            self._end.forget(waker)
+
+    def result(self) -> ResultT:
+        """Return the result of the await, without waiting.
+
+        Raises:
+            asyncio.InvalidStateError: the transaction has not ended yet.
+            RefusedError: the transaction is aborted.
+            DataLossError: as for the await.
+        """
+        self._check_done()
+        return self._value()
+
+    def exception(self) -> BaseException | None:
+        """Return the error that the await raises; None after a commit.
+
+        Raises:
+            asyncio.InvalidStateError: the transaction has not ended yet.
+        """
+        self._check_done()
+        return self._error()
+
+    def _check_done(self) -> None:
+        if self._end.outcome is None:
+            from asyncio import InvalidStateError
+
+            raise InvalidStateError("the transaction has not ended yet: await the future")
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Let the event loop call a function with this future when the transaction has ended.
+
+        Args:
+            callback: the function.
+        """
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        self._end.call(lambda: loop.call_soon(callback, self))
+
+
+class WriteFuture(OfRecord, ThreadFuture[Position]):
+    """The future of the record that `Transaction.write` has written. Its result is the position of the record."""
+
+    __slots__ = ()
+
+
+class WriteManyFuture(OfRecords, ThreadFuture[list[Position]]):
+    """The future of the records that `Transaction.write_many` has written. Its result is the list of their positions."""
+
+    __slots__ = ()
+
+
+class AsyncWriteFuture(OfRecord, LoopFuture[Position]):
+    """The future of the record that `AsyncTransaction.write` has written. Its result is the position of the record."""
+
+    __slots__ = ()
+
+
+class AsyncWriteManyFuture(OfRecords, LoopFuture[list[Position]]):
+    """The future of the records that `AsyncTransaction.write_many` has written. Its result is the list of their
+    positions.
+    """
+
+    __slots__ = ()

@@ -6,19 +6,17 @@ and a handler that calls the same transaction is refused instead of waiting for 
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.core.outcomes import Committed, Outcome
-from stablelog.client.core.positions import Position
-from stablelog.client.core.record_buffer import Headers
+from stablelog.client.core.record_buffer import Headers, ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import Deadlines
-from stablelog.client.futures import RecordFutures
+from stablelog.client.futures import End, WriteFuture, WriteManyFuture
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
 
@@ -36,8 +34,7 @@ class Transaction:
         deadlines: aborts the transaction at its deadline.
 
     Attributes:
-        writing: decides what is sent and how the transaction ends. This class, and not that object, has the futures of
-            the records.
+        writing: decides what is sent and how the transaction ends.
         run: runs steps of `writing`.
     """
 
@@ -45,13 +42,13 @@ class Transaction:
         self, begin: Callable[[Callable[[Outcome], None]], tuple[Cluster, Writing]], deadlines: Deadlines
     ) -> None:
         self._process = this_process()
-        self._futures: RecordFutures[Future[Position]] = RecordFutures()
+        self._ended = End()
         self._deadlines = deadlines
         # Held during a call. Reentrant, so that `_check` sees that this thread holds it, and does not wait for itself.
         self._turn: Any = threading.RLock()
-        # Held while the futures are set. Their callbacks may call `commit` again.
+        # Held while callbacks of futures are called. They may call `commit` again.
         self._settling: Any = threading.RLock()
-        cluster, self.writing = begin(self._futures.decide)
+        cluster, self.writing = begin(self._ended.decide)
         self.run = cluster.run
         deadlines.add(self)
 
@@ -74,7 +71,7 @@ class Transaction:
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> "Future[Position]":
+    ) -> WriteFuture:
         """Write a record. The returned future is done when the transaction has ended, and not before.
 
         Args:
@@ -87,7 +84,8 @@ class Transaction:
             timestamp_ms: by default the current time.
 
         Returns:
-            A future. Its result is the record's position after a commit; it fails if the transaction is aborted.
+            A future. Its result is the record's position after a commit; it fails if the transaction is aborted. It may be
+            dropped.
 
         Raises:
             RefusedError: the transaction had ended; or this call aborted it and failed all futures, because the broker
@@ -101,25 +99,80 @@ class Transaction:
         writing = self.writing
         try:
             with self._turn:
-                if not writing.is_ready(topic, time.monotonic()):
-                    self._call(writing.make_ready(topic))
-                if writing.records.is_due:
-                    self._call(writing.send_due())
+                self._make_room(topic)
                 timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-                index = len(writing.records.order)
-                future: Future[Position] = Future()
-                # Mark the future as running, because a caller cannot cancel one record of a transaction.
-                future.set_running_or_notify_cancel()
-                self._futures.add(future, index)
+                records = writing.records
+                last = records.last
                 try:
-                    writing.put(topic, key, value, headers, partition, timestamp_ms)
-                    return future
+                    return WriteFuture(
+                        self._ended, *records.add(topic, value, key, headers, partition, timestamp_ms)
+                    )
                 except BaseException:
-                    writing.records.take_back(index)  # the program does not get the future
+                    records.take_back(last)  # the program does not get the future
                     raise
         except BaseException:
             self._settle()  # if the call has aborted the transaction
             raise
+
+    def write_many(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        *,
+        keys: Iterable[bytes | str | None] | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> WriteManyFuture:
+        """Write several records to one topic, in their order. This is faster than a call of `write` for each.
+
+        If a value, key or header, or the partition, is not valid, no record is written. If an exception of a signal
+        handler interrupts the call, the transaction is aborted.
+
+        Args:
+            topic: the topic's name.
+            values: a value for each record, as for `write`.
+            keys: a key for each record; None for records without keys.
+            headers: the headers of each record.
+            partition: the partition of all records; by default chosen for each record, as for `write`.
+            timestamp_ms: the timestamp of all records; by default the current time.
+
+        Returns:
+            A future. Its result is the list of the records' positions.
+
+        Raises:
+            TypeError: a value, key or header is neither bytes nor text. A note of the error says which one.
+            ValueError: the timestamp is out of range, or there are not as many keys as values.
+            RefusedError: as for `write`.
+            UnavailableError: as for `write`.
+            UsageError: as for `write`.
+        """
+        self._check()
+        writing = self.writing
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        many = ManyRecords(values, keys, headers, partition, timestamp_ms)
+        try:
+            with self._turn:
+                self._make_room(topic)
+                many.check(writing.records, topic)
+                try:
+                    while not many.add_to(writing.records, topic):
+                        self._make_room(topic)
+                    return WriteManyFuture(self._ended, many)
+                except BaseException:
+                    writing.tear()  # a part of the records is in the transaction
+                    raise
+        except BaseException:
+            self._settle()
+            raise
+
+    def _make_room(self, topic: str) -> None:
+        """Ask for the topic, and send what is due. Raise if the transaction is not open."""
+        writing = self.writing
+        if not writing.is_ready(topic, time.monotonic()):
+            self._call(writing.make_ready(topic))
+        if writing.records.is_due:
+            self._call(writing.send_due())
 
     def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -176,16 +229,16 @@ class Transaction:
             raise
 
     def _settle(self) -> None:
-        """Set the futures, if the transaction has ended."""
+        """Wake those who wait for the futures, and call the callbacks, if the transaction has ended."""
         if _is_held_here(self._settling):
-            return  # this is a callback of a future; the call that sets the futures goes on
+            return  # this is a callback of a future; the call that has called it goes on
         try:
             with self._settling:
-                self._futures.settle()
+                self._ended.settle()
         except BaseException:
             self._deadlines.hurry(self)  # the thread goes on where a signal handler has interrupted this one
             raise
-        if self._futures.is_settled:
+        if self._ended.is_settled:
             self._deadlines.remove(self)
 
     @property
@@ -194,7 +247,7 @@ class Transaction:
         return self.writing.deadline
 
     def expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open, and set the futures of a transaction that has ended.
+        """Abort the transaction at its deadline if it is open, and call the callbacks of a transaction that has ended.
         Never waits for a broker. Return False, without an abort, if another call is in progress.
         """
         if not self._turn.acquire(blocking=False):

@@ -3,6 +3,7 @@
 Source: the default partitioner of Kafka's Java producer (murmur2).
 """
 
+from struct import Struct
 from typing import Final
 
 _SEED: Final = 0x9747B28C
@@ -10,16 +11,23 @@ _MIX: Final = 0x5BD1E995
 _LOW_32: Final = 0xFFFFFFFF
 
 
+def _words(count: int) -> Struct:
+    return Struct(f"<{count}I")
+
+
+_WORDS: Final = [_words(count) for count in range(17)]  # for keys of up to 67 bytes
+
+
 def murmur2(key: bytes) -> int:
     """Kafka's hash of a key, 0 to 2^32 - 1."""
     size = len(key)
+    count = size >> 2
     mixed = _SEED ^ size
-    whole = size & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(key[at : at + 4], "little") * _MIX & _LOW_32
+    for word in (_WORDS[count] if count < len(_WORDS) else _words(count)).unpack_from(key):
+        word = word * _MIX & _LOW_32
         mixed = (mixed * _MIX & _LOW_32) ^ ((word ^ word >> 24) * _MIX & _LOW_32)
-    if size > whole:
-        mixed = (mixed ^ int.from_bytes(key[whole:], "little")) * _MIX & _LOW_32
+    if size & 3:
+        mixed = (mixed ^ int.from_bytes(key[count << 2 :], "little")) * _MIX & _LOW_32
     mixed = (mixed ^ mixed >> 13) * _MIX & _LOW_32
     return mixed ^ mixed >> 15
 

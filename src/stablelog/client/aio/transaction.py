@@ -8,19 +8,18 @@ raised. The wait ends with the broker's response, or with the timeout for a brok
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.core.outcomes import Committed, Outcome
-from stablelog.client.core.positions import Position
-from stablelog.client.core.record_buffer import Headers
+from stablelog.client.core.record_buffer import Content, Headers, ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import AGAIN_S
-from stablelog.client.futures import RecordFutures
+from stablelog.client.futures import AsyncWriteFuture, AsyncWriteManyFuture, End
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
 
@@ -39,8 +38,7 @@ class AsyncTransaction:
             callback, and the object calls this callback once, with the outcome of the transaction.
 
     Attributes:
-        writing: decides what is sent and how the transaction ends. This class, and not that object, has the futures of
-            the records.
+        writing: decides what is sent and how the transaction ends.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], tuple[AsyncCluster, Writing]]) -> None:
@@ -48,11 +46,11 @@ class AsyncTransaction:
         # The lock of the task that writes. Tasks get the lock in the order of their requests.
         self._turn = asyncio.Lock()
         self._process = this_process()
-        self._futures: RecordFutures[asyncio.Future[Position]] = RecordFutures()
+        self._ended = End()
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False
-        self._cluster, self.writing = begin(self._futures.decide)
+        self._cluster, self.writing = begin(self._ended.decide)
         self._timer: asyncio.TimerHandle | None = None
         self.watch_deadline()
 
@@ -82,7 +80,7 @@ class AsyncTransaction:
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> "asyncio.Future[Position]":
+    ) -> AsyncWriteFuture:
         """Write a record. Wait only while too many bytes are in flight.
 
         Args:
@@ -95,7 +93,7 @@ class AsyncTransaction:
 
         Returns:
             A future that is done when the transaction has ended, and not before. Its result is the record's position
-            after a commit. After an abort, the future raises. Cancelling the future does not affect the record.
+            after a commit. After an abort, the future raises. It may be dropped.
 
         Raises:
             RefusedError: the transaction had ended, or the topic or partition does not exist. Or this call has aborted
@@ -104,26 +102,95 @@ class AsyncTransaction:
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         self._check()
+        # Without a wait, no other task comes between the check and the record: the lock is not needed.
+        if self._turn.locked() or not self._is_ready(topic):
+            async with self._turn:
+                await self._make_room(topic)
+                return self._add(topic, value, key, headers, partition, timestamp_ms)
+        return self._add(topic, value, key, headers, partition, timestamp_ms)
+
+    def _add(
+        self,
+        topic: str,
+        value: Content,
+        key: Content,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> AsyncWriteFuture:
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        records = self.writing.records
+        last = records.last
+        try:
+            return AsyncWriteFuture(
+                self._ended, *records.add(topic, value, key, headers, partition, timestamp_ms)
+            )
+        except BaseException:
+            records.take_back(last)  # the program does not get the future
+            raise
+
+    async def write_many(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        *,
+        keys: Iterable[bytes | str | None] | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncWriteManyFuture:
+        """Write several records to one topic, in their order. This is faster than a call of `write` for each.
+
+        If a value, key or header, or the partition, is not valid, no record is written. If the call is cancelled, the
+        transaction is aborted.
+
+        Args:
+            topic: the topic's name.
+            values: a value for each record, as for `write`.
+            keys: a key for each record; None for records without keys.
+            headers: the headers of each record.
+            partition: the partition of all records; by default chosen for each record, as for `write`.
+            timestamp_ms: the timestamp of all records; by default the current time.
+
+        Returns:
+            A future. Its result is the list of the records' positions.
+
+        Raises:
+            TypeError: a value, key or header is neither bytes nor text. A note of the error says which one.
+            ValueError: the timestamp is out of range, or there are not as many keys as values.
+            RefusedError: as for `write`.
+            UnavailableError: as for `write`.
+        """
+        self._check()
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        many = ManyRecords(values, keys, headers, partition, timestamp_ms)
         async with self._turn:
-            # Check `_is_ending` again after each wait: another task may have begun to end the transaction meanwhile. Its
-            # steps hold `_running`, so this call waits for them, and then raises.
-            while True:
-                if self._is_ending or not self.writing.is_ready(topic, time.monotonic()):
-                    await self._wait(lambda: self.writing.make_ready(topic))
-                elif self.writing.records.is_due:
-                    await self._wait(self.writing.send_due)
-                else:
-                    break
-            timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-            index = len(self.writing.records.order)
-            future = self._loop.create_future()
-            self._futures.add(future, index)
+            await self._make_room(topic)
+            records = self.writing.records
+            many.check(records, topic)
             try:
-                self.writing.put(topic, key, value, headers, partition, timestamp_ms)
-                return future
+                while not many.add_to(records, topic):
+                    await self._make_room(topic)
+                return AsyncWriteManyFuture(self._ended, many)
             except BaseException:
-                self.writing.records.take_back(index)  # the program does not get the future
+                self.writing.tear()  # a part of the records is in the transaction
                 raise
+
+    def _is_ready(self, topic: str) -> bool:
+        writing = self.writing
+        return (
+            not self._is_ending and writing.is_ready(topic, time.monotonic()) and not writing.records.is_due
+        )
+
+    async def _make_room(self, topic: str) -> None:
+        """Ask for the topic, and send what is due. Raise if the transaction is not open."""
+        # Check again after each wait: another task may have begun to end the transaction meanwhile. Its steps hold
+        # `_running`, so this call waits for them, and then raises.
+        while not self._is_ready(topic):
+            if self.writing.records.is_due and not self._is_ending:
+                await self._wait(self.writing.send_due)
+            else:
+                await self._wait(lambda: self.writing.make_ready(topic))
 
     async def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -243,7 +310,7 @@ class AsyncTransaction:
             self._timer.cancel()
 
     def _settle(self) -> None:
-        """Give the outcome to all futures in one step of the event loop, if the transaction has ended."""
-        self._futures.settle()
-        if self._futures.is_settled:
+        """Wake the tasks that wait for the futures, and schedule the callbacks, if the transaction has ended."""
+        self._ended.settle()
+        if self._ended.is_settled:
             self._cancel_timer()

@@ -191,16 +191,16 @@ class KafkaEnding:
 
 
 def place_of(
-    batches: Mapping[TopicPartition, Sequence[tuple[int, int]]], base_offsets: Mapping[int, int]
+    batches: Mapping[TopicPartition, Sequence[int]], base_offsets: Mapping[int, int]
 ) -> Place | None:
     """Return where a batch of a transaction was appended. None if no offset is known.
 
     Args:
-        batches: by partition, for each batch its number and the count of its records.
+        batches: by partition, the number of each batch.
         base_offsets: the offset of each batch by its number; -1 if unknown.
     """
     for target, sent in batches.items():
-        for number, _ in sent:
+        for number in sent:
             if base_offsets.get(number, -1) >= 0:
                 return target, base_offsets[number]
     return None

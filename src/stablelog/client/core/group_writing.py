@@ -5,7 +5,7 @@ group's coordinator refuses those of a member that the group has replaced (KIP-4
 other member gets the offsets of these partitions. So either records and offsets are committed, or none of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kio.schema.add_offsets_to_txn.v3.request import AddOffsetsToTxnRequest
@@ -105,8 +105,8 @@ class GroupWriting(Writing):
             self._note_end()
         super()._check_state()
 
-    def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
-        committed = super()._settle(commit_sequence, offsets)
+    def _settle(self, commit_sequence: int) -> Committed:
+        committed = super()._settle(commit_sequence)
         self._note_end()
         return committed
 

@@ -68,7 +68,7 @@ class State(Enum):
 
 
 UNDECIDED: Final = "whether the transaction is committed"
-Outcome = list[Position] | RefusedError | DataLossError
+Outcome = Committed | RefusedError | DataLossError
 
 
 def aborted(why: str) -> TransactionAbortedError:

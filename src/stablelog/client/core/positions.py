@@ -1,7 +1,8 @@
-"""The positions of a transaction's records after its commit."""
+"""The positions of a transaction's records after its commit. They are computed when a program asks for them."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -25,16 +26,52 @@ class Position(NamedTuple):
     offset: int
 
 
+class Offsets(Protocol):
+    """The offsets of a transaction's records in a partition, by the numbers of the records from 0."""
+
+    def __getitem__(self, number: int, /) -> int:
+        """Return the offset of a record; -1 if it is unknown."""
+
+
+class BatchOffsets:
+    """Offsets that are computed from those of the batches.
+
+    Args:
+        firsts: the number of the first record of each batch, rising.
+        bases: the base offset of each batch; -1 if it is unknown.
+    """
+
+    __slots__ = ("_bases", "_firsts")
+
+    def __init__(self, firsts: Sequence[int], bases: Sequence[int]) -> None:
+        self._firsts, self._bases = firsts, bases
+
+    def __getitem__(self, number: int) -> int:
+        place = bisect_right(self._firsts, number) - 1
+        base = self._bases[place]
+        return base + number - self._firsts[place] if base >= 0 else -1
+
+
+NO_OFFSETS: Final = BatchOffsets((0,), (-1,))  # all are unknown
+
+
 def offsets_after_commit(
-    cluster: Cluster, target: TopicPartition, commit_sequence: int, batches: Iterable[tuple[int, int]]
-) -> Steps[Sequence[int]]:
-    """Return the positions of a transaction's records in a partition, in the order in which they were written.
+    cluster: Cluster,
+    target: TopicPartition,
+    commit_sequence: int,
+    firsts: Sequence[int],
+    bases: Sequence[int],
+    count: int,
+) -> Steps[Offsets]:
+    """Return the offsets of a transaction's records in a partition, in the order in which they were written.
 
     Args:
         cluster: the brokers.
         target: the partition.
         commit_sequence: the transaction's commit sequence.
-        batches: the base offset of each batch, -1 if unknown, and how many records it has.
+        firsts: the number of the first record of each batch.
+        bases: the base offset of each batch, -1 if unknown.
+        count: how many records there are.
 
     Raises:
         DataLossError: the transaction has been removed, or its topic was deleted.
@@ -51,17 +88,12 @@ def offsets_after_commit(
     except RefusedError as refused:
         if refused.code is ErrorCode.topic_authorization_failed:
             # DescribeCommits needs the right to read. The transaction is committed: this is no failure of the commit.
-            return [-1] * sum(count for _, count in batches)
+            return NO_OFFSETS
         if refused.code is not ErrorCode.invalid_request:
             raise
         # The topic is not commit-ordered, so each record has the offset at which it was appended.
-        return appended(batches)
-    return range(start, start + sum(count for _, count in batches))
-
-
-def appended(batches: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the offsets at which the records of batches were appended. The base offset of a batch is -1 if unknown."""
-    return [base + place if base >= 0 else -1 for base, count in batches for place in range(count)]
+        return BatchOffsets(firsts, bases)
+    return range(start, start + count)
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:

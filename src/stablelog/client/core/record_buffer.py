@@ -1,166 +1,335 @@
-"""Buffer for the records of one transaction in the client. It chooses each record's partition, and holds records that
-are not in a batch yet.
+"""Buffer for the records of one transaction in the client. It chooses each record's partition, and encodes each record
+into the batch of its partition.
 
 This module sends nothing. `core.writing` sends the batches.
 """
 
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Final, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.building import BatchBuilder, BatchState
 from stablelog.batch.compression import SIZE_MAX
-from stablelog.batch.records import Record
+from stablelog.batch.header import Codec
+from stablelog.batch.records import Header
+from stablelog.client.core.positions import NO_OFFSETS, Offsets, Position
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
 
-BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of keys, values and headers in a batch of several records
-# Maximum bytes of records that are not in a batch yet, over all partitions.
+BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of the records of a batch of several records
+# Maximum bytes of records that are not sent yet, over all partitions.
 BUFFERED_SIZE_MAX: Final = 8 << 20
-# Maximum bytes of records that are compressed. Readers decompress at most SIZE_MAX bytes; the sizes here are approximate.
+# Maximum bytes of records that are compressed. Readers decompress at most SIZE_MAX bytes.
 COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
 # A batch stores differences of two timestamps, which must fit into 64 bits.
 TIMESTAMP_MAX: Final = (1 << 62) - 1
 
-Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+Content = bytes | str | None
+Headers = Mapping[str, Content] | Iterable[tuple[str, Content]]
 
 
-@dataclass(slots=True)
-class _Unsent:
-    """The records of one partition that are not in a batch yet."""
+class PartitionRecords:
+    """The records of a transaction in one partition, numbered from 0.
 
-    records: list[Record] = field(default_factory=list)
-    size: int = 0  # bytes
+    After the commit it is all that is left of them: where each batch was, and not the records.
+
+    Attributes:
+        target: the partition.
+        firsts: the number of the first record of each batch that was sent.
+        batch_numbers: what `Producer.append` has returned for each of them.
+        sent_count: how many records were sent.
+        offsets: the offsets of the records by their numbers; known after the commit.
+    """
+
+    __slots__ = ("batch_numbers", "firsts", "offsets", "sent_count", "target", "unsent")
+
+    def __init__(self, target: TopicPartition) -> None:
+        self.target = target
+        self.firsts: list[int] = []
+        self.batch_numbers: list[int] = []
+        self.sent_count = 0
+        self.offsets: Offsets = NO_OFFSETS
+        self.unsent = [BatchBuilder()]  # the batches that were not sent; only the last one grows
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return self.sent_count + sum(batch.count for batch in self.unsent)
+
+    def position(self, number: int) -> Position:
+        """Return the position of a record of a committed transaction."""
+        return Position(*self.target, self.offsets[number])
+
+    def note_sent(self, batch_number: int, count: int) -> None:
+        """Note that the next `count` records were sent in the batch with this number."""
+        self.firsts.append(self.sent_count)
+        self.batch_numbers.append(batch_number)
+        self.sent_count += count
+
+
+Place = tuple[PartitionRecords, int]  # a record: its partition, and its number there
+
+
+class UnsentBatch(NamedTuple):
+    """A batch that is to be sent, and the partition for which it is."""
+
+    records: PartitionRecords
+    batch: BatchBuilder
+
+    def build(self, codec: Codec) -> bytearray:
+        """Return the bytes of the batch. It is compressed if readers would decompress it."""
+        return self.batch.build(codec if self.batch.size <= COMPRESSED_SIZE_MAX else Codec.NONE)
 
 
 class RecordBuffer:
-    """The records of one transaction, in the order of the `add` calls.
+    """The records of one transaction.
+
+    An exception of a signal handler may interrupt `add` at any line. `take_back` then removes the record.
 
     Attributes:
         partition_counts: the number of partitions of each topic that `add` accepts.
-        order: the partition of each record, in the order of the `add` calls.
+        partitions: the partitions of the records.
+        first: the record that was added first; None if there is none.
+        last: the record that was added last; None if there is none.
     """
 
     def __init__(self) -> None:
         self.partition_counts: dict[str, int] = {}
-        self.order: list[TopicPartition] = []
-        self._unsent: dict[TopicPartition, _Unsent] = defaultdict(_Unsent)
+        self.partitions: dict[TopicPartition, PartitionRecords] = {}
+        self.first: Place | None = None
+        self.last: Place | None = None
         self._size = 0  # bytes of the unsent records of all partitions
-        self._full: set[TopicPartition] = set()  # partitions with enough unsent records for a batch
-        # What the last call of `add` has begun to change: the number of records before it, the partition, and there the
-        # number and the size of the unsent records. The record is added when `order` has it.
-        self._begun: tuple[int, TopicPartition, int, int] | None = None
+        self._full: set[TopicPartition] = set()  # partitions with a batch that should be sent
+        # What the last call of `add` has begun to change: the partition, how many unsent batches it had, the state of
+        # the last one of them, and the record that was added before.
+        self._begun: tuple[PartitionRecords, int, BatchState, Place | None] | None = None
         # Partition of the next record without a key: round-robin from a random start.
-        self._next_partition = uuid.uuid4().int
+        self._next_partition = uuid.uuid4().int & 0xFFFF
 
     def add(
         self,
         topic: str,
-        key: bytes | str | None,
-        value: bytes | str | None,
+        value: Content,
+        key: Content,
         headers: Headers,
         partition: int | None,
         timestamp_ms: int,
-    ) -> None:
-        """Add a record. After an error, nothing was added, also if an exception of a signal handler has interrupted the
-        call.
+    ) -> Place:
+        """Add a record. After an error, nothing was added.
 
         Raises:
             RefusedError: the partition does not exist.
             TypeError: a key, value or header is neither bytes nor text.
             ValueError: the timestamp is out of range.
         """
-        named = headers.items() if isinstance(headers, Mapping) else headers
-        record = Record(
-            0,
-            _as_timestamp(timestamp_ms),
-            _as_bytes(key),
-            _as_bytes(value),
-            tuple((_as_name(name), _as_bytes(content)) for name, content in named),
-        )
-        target = (topic, self._partition(topic, record.key, partition))
-        self._roll_back()
-        unsent = self._unsent[target]
-        self._begun = (len(self.order), target, len(unsent.records), unsent.size)
-        unsent.records.append(record)
-        unsent.size += _size(record)
-        if unsent.size >= BATCH_SIZE_MAX:
+        if type(value) is not bytes:
+            value = as_bytes(value)
+        if type(key) is not bytes:
+            key = as_bytes(key)
+        named = as_headers(headers) if headers else ()
+        if partition is not None:
+            self.check_partition(topic, partition)
+        return self.add_checked(topic, value, key, named, partition, as_timestamp(timestamp_ms))
+
+    def add_checked(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> Place:
+        """Add a record whose arguments are valid."""
+        if partition is None:
+            partition_count = self.partition_counts[topic]
+            if key is not None:
+                partition = partition_for(key, partition_count)
+            else:
+                self._next_partition = following = self._next_partition + 1
+                partition = following % partition_count
+        target = (topic, partition)
+        records = self.partitions.get(target)
+        if records is None:
+            records = self.partitions[target] = PartitionRecords(target)
+        unsent = records.unsent
+        batch = unsent[-1]
+        self._begun = (records, len(unsent), batch.state, self.last)
+        size = batch.add(key, value, headers, timestamp_ms, BATCH_SIZE_MAX)
+        if not size:
+            batch = BatchBuilder()
+            unsent.append(batch)
+            size = batch.add(key, value, headers, timestamp_ms, BATCH_SIZE_MAX)
+        self._size += size
+        number = records.sent_count + batch.state[1] - 1
+        if len(unsent) > 1 or batch.state[0] >= BATCH_SIZE_MAX:
             self._full.add(target)
-        self._size += unsent.size - self._begun[3]
-        self.order.append(target)
+            number = records.count - 1
+        place = self.last = (records, number)
+        if self.first is None:
+            self.first = place
+        return place
 
-    def take_back(self, index: int) -> None:
-        """Remove the record with this number, if the last call of `add` has added it."""
-        if self._begun is not None and self._begun[0] == index:
-            del self.order[index:]
-            self._roll_back()
-
-    def _roll_back(self) -> None:
-        """Remove the record of a call of `add` that an exception of a signal handler has interrupted."""
-        if self._begun is None or len(self.order) > self._begun[0]:
-            return
-        _, target, count, size = self._begun
-        unsent = self._unsent[target]
-        del unsent.records[count:]
-        unsent.size = size
-        if not count:
-            del self._unsent[target]
-        if size < BATCH_SIZE_MAX:
-            self._full.discard(target)
-        self._size = sum(one.size for one in self._unsent.values())
+    def take_back(self, last: Place | None) -> None:
+        """Remove the record that was added after this one (`last`), if there is one: an exception of a signal handler has
+        interrupted the call that has added it. Also remove what such a call has left of its record.
+        """
+        if self._begun is None or self._begun[3] is not last:
+            return  # the call has not begun to change anything
+        records, batch_count, state, _ = self._begun
+        del records.unsent[batch_count:]
+        records.unsent[-1].state = state
+        self.last = last
+        if last is None:
+            self.first = None
+        unsent = [one for partition in self.partitions.values() for one in partition.unsent]
+        self._size = sum(batch.size for batch in unsent)
+        if len(records.unsent) == 1 and records.unsent[0].size < BATCH_SIZE_MAX:
+            self._full.discard(records.target)
         self._begun = None
 
-    def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
-        count = self.partition_counts[topic]
-        if partition is not None:
-            if not 0 <= partition < count:
-                raise RefusedError(
-                    ErrorCode.unknown_topic_or_partition,
-                    f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}",
-                )
-            return partition
-        if key is not None:
-            return partition_for(key, count)
-        self._next_partition += 1
-        return self._next_partition % count
+    def check_partition(self, topic: str, partition: int) -> None:
+        """Raise RefusedError if a topic that `add` accepts has no such partition."""
+        partition_count = self.partition_counts[topic]
+        if not 0 <= partition < partition_count:
+            raise RefusedError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic!r} has no partition {partition}, only 0 to {partition_count - 1}",
+            )
+
+    # --- sending ---
 
     @property
     def is_due(self) -> bool:
-        """Whether the records of some partitions should be sent before the next `add`."""
+        """Whether `take_due` returns batches, which should be sent before the next `add`."""
         return bool(self._full) or self._size >= BUFFERED_SIZE_MAX
 
-    def due(self) -> list[TopicPartition]:
-        """Return the partitions whose records should be sent: the full ones, or all if there are too many records."""
-        unsent = self.unsent()
-        return unsent if self._size >= BUFFERED_SIZE_MAX else list(self._full)
+    def take_due(self) -> list[UnsentBatch]:
+        """Remove and return the batches that should be sent: the full ones, or all if there are too many records."""
+        if self._size >= BUFFERED_SIZE_MAX:
+            return self.take_all()
+        return [batch for target in list(self._full) for batch in self._take(self.partitions[target], 1)]
 
-    def unsent(self) -> list[TopicPartition]:
-        """Return the partitions that have unsent records."""
-        self._roll_back()
-        return [target for target, unsent in self._unsent.items() if unsent.records]
+    def take_all(self) -> list[UnsentBatch]:
+        """Remove and return all batches that were not sent."""
+        return [batch for records in self.partitions.values() for batch in self._take(records, 0)]
 
-    def may_compress(self, target: TopicPartition) -> bool:
-        """Whether readers decompress a batch of the unsent records of a partition."""
-        return self._unsent[target].size <= COMPRESSED_SIZE_MAX
-
-    def take(self, target: TopicPartition) -> list[Record]:
-        """Remove the unsent records of a partition, and return them for one batch."""
-        unsent = self._unsent.pop(target)
-        self._size -= unsent.size
-        self._full.discard(target)
-        return unsent.records
+    def _take(self, records: PartitionRecords, kept_count: int) -> list[UnsentBatch]:
+        """Remove and return the unsent batches of a partition, but for the last `kept_count` ones, if they have space."""
+        unsent = records.unsent
+        end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)
+        taken = [UnsentBatch(records, batch) for batch in unsent[:end] if batch.count]
+        records.unsent = unsent[end:] or [BatchBuilder()]
+        self._size -= sum(one.batch.size for one in taken)
+        self._full.discard(records.target)
+        return taken
 
 
-def _as_bytes(content: bytes | str | None) -> bytes | None:
+class ManyRecords:
+    """The records of one call of `write_many`, which are added in several steps: in between, full batches are sent.
+
+    Args:
+        values: the values of the records.
+        keys: the key of each record; None for records without keys.
+        headers: the headers of each record.
+        partition: the partition of all records; None to choose one for each record.
+        timestamp_ms: the timestamp of all records.
+
+    Attributes:
+        order: the partition of each record that was added.
+        firsts: for each of these partitions the number of the first record in it.
+
+    Raises:
+        TypeError: a key, value or header is neither bytes nor text. The message says which one.
+        ValueError: the timestamp is out of range, or there are not as many keys as values.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[Content],
+        keys: Iterable[Content] | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> None:
+        self._values = _all_as_bytes(values, "values")
+        self._keys = None if keys is None else _all_as_bytes(keys, "keys")
+        if self._keys is not None and len(self._keys) != len(self._values):
+            raise ValueError(
+                f"there are {len(self._values)} values and {len(self._keys)} keys: give a key for each value, or none"
+            )
+        self._headers = as_headers(headers)
+        self._timestamp_ms = as_timestamp(timestamp_ms)
+        self._partition = partition
+        self.order: list[PartitionRecords] = []
+        self.firsts: dict[PartitionRecords, int] = {}
+
+    def check(self, buffer: RecordBuffer, topic: str) -> None:
+        """Raise RefusedError if the partition does not exist."""
+        if self._partition is not None:
+            buffer.check_partition(topic, self._partition)
+
+    def add_to(self, buffer: RecordBuffer, topic: str) -> bool:
+        """Add records until batches should be sent. Return whether all records were added."""
+        values, keys, order = self._values, self._keys, self.order
+        for number in range(len(order), len(values)):
+            if buffer.is_due:
+                return False
+            key = None if keys is None else keys[number]
+            records, place = buffer.add_checked(
+                topic, values[number], key, self._headers, self._partition, self._timestamp_ms
+            )
+            order.append(records)
+            if records not in self.firsts:
+                self.firsts[records] = place
+        self._values, self._keys = [], None
+        return True
+
+    def positions(self) -> list[Position]:
+        """Return the positions of all records of a committed transaction."""
+        following = {records: count(first) for records, first in self.firsts.items()}
+        return [records.position(next(following[records])) for records in self.order]
+
+
+def as_bytes(content: Content) -> bytes | None:
+    """Return a key or value as bytes.
+
+    Raises:
+        TypeError: it is neither bytes nor text.
+    """
     if content is None or isinstance(content, bytes):
         return content
     if isinstance(content, str):
         return content.encode()
     raise TypeError(f"keys and values must be bytes or text, not {type(content).__name__}")
+
+
+def _all_as_bytes(contents: Iterable[Content], what: str) -> list[bytes | None]:
+    if isinstance(contents, bytes | str):
+        raise TypeError(f"{what} must be a list, not {type(contents).__name__}: use write for one record")
+    given = list(contents)
+    for number, content in enumerate(given):
+        if type(content) is not bytes:
+            try:
+                given[number] = as_bytes(content)
+            except (TypeError, UnicodeEncodeError) as error:
+                error.add_note(f"{what}[{number}]; no record was written")
+                raise
+    return cast("list[bytes | None]", given)
+
+
+def as_headers(headers: Headers) -> tuple[Header, ...]:
+    """Return the headers of a record, with values as bytes.
+
+    Raises:
+        TypeError: a name is not text, or a value is neither bytes nor text.
+    """
+    named = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((_as_name(name), as_bytes(content)) for name, content in named)
 
 
 def _as_name(name: str) -> str:
@@ -170,13 +339,12 @@ def _as_name(name: str) -> str:
     raise TypeError(f"names of headers must be text, not {type(name).__name__}")
 
 
-def _as_timestamp(timestamp_ms: int) -> int:
+def as_timestamp(timestamp_ms: int) -> int:
+    """Return a timestamp.
+
+    Raises:
+        ValueError: it is out of range.
+    """
     if 0 <= timestamp_ms <= TIMESTAMP_MAX:
         return int(timestamp_ms)
     raise ValueError(f"the timestamp {timestamp_ms} ms is out of range: 0 to {TIMESTAMP_MAX}")
-
-
-def _size(record: Record) -> int:
-    """Return the approximate size of the record in a batch, in bytes."""
-    named = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + named + 16

@@ -11,17 +11,15 @@ positions. In other topics, a record stays at the offset at which it was appende
 """
 
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec
-from stablelog.batch.records import encode_batch
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.endings import Ending, ending_of, place_of
+from stablelog.client.core.endings import Ending, Place, ending_of, place_of
 from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
@@ -37,9 +35,9 @@ from stablelog.client.core.outcomes import (
     unknown,
     unknown_for_ever,
 )
-from stablelog.client.core.positions import Position, appended, offsets_after_commit
+from stablelog.client.core.positions import BatchOffsets, Offsets, offsets_after_commit
 from stablelog.client.core.producer import Producer
-from stablelog.client.core.record_buffer import Headers, RecordBuffer
+from stablelog.client.core.record_buffer import PartitionRecords, RecordBuffer, UnsentBatch
 from stablelog.client.core.steps import NOW, Result, Steps
 from stablelog.errors import (
     DataLossError,
@@ -47,7 +45,6 @@ from stablelog.errors import (
     RefusedError,
     UnavailableError,
 )
-from stablelog.types import TopicPartition
 
 CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transaction
 
@@ -63,8 +60,8 @@ class Writing:
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
         now: the seconds of the shell's clock.
-        on_end: called with the outcome, again if an exception interrupts it: the records' positions in the order of the
-            `put` calls, or the error with the reason of the abort.
+        on_end: called with the outcome, again if an exception interrupts it: the result of the commit, or the error with
+            the reason of the abort. After a commit, the partitions of `records` know the offsets.
         release: called once when no more requests will be sent.
         codec: the compression of the batches.
 
@@ -77,7 +74,7 @@ class Writing:
         deadline: the time, in seconds of the shell's clock, at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
-        records: the records. If `records.is_due`, call `send_due` before the next `put`.
+        records: the records. The shells add them here, if `is_ready`. If `records.is_due`, they call `send_due` before.
         timeout_s: as given.
     """
 
@@ -103,8 +100,6 @@ class Writing:
         self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
         self._state = State.OPEN
         self.records = RecordBuffer()
-        # By partition: for each batch the number that `Producer.append` has returned, and the count of its records.
-        self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         self.producer: Producer | None = None
         self._ending: Ending  # set before the producer
         # The base offset of each batch, by the number that `Producer.append` has returned.
@@ -123,7 +118,7 @@ class Writing:
     # --- writing ---
 
     def is_ready(self, topic: str, now: float) -> bool:
-        """Whether `put` accepts a record of this topic. `now` is in seconds of the shell's clock."""
+        """Whether `records` accepts a record of this topic. `now` is in seconds of the shell's clock."""
         return (
             self._state is State.OPEN
             and not self._is_torn
@@ -133,7 +128,7 @@ class Writing:
         )
 
     def make_ready(self, topic: str) -> Steps[None]:
-        """Request the topic's partitions, so that `put` accepts its records.
+        """Request the topic's partitions, so that `records` accepts records of the topic.
 
         Raises:
             RefusedError: the transaction has ended, or the topic does not exist.
@@ -149,24 +144,9 @@ class Writing:
             self.records.partition_counts.update(counts)
             yield from self._check_open()
 
-    def put(
-        self,
-        topic: str,
-        key: bytes | str | None,
-        value: bytes | str | None,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int,
-    ) -> None:
-        """Add a record of a topic for which `is_ready` is true. After an error, no record was added.
-
-        Raises:
-            RefusedError: the transaction has ended, or the partition does not exist.
-            TypeError: a key, value or header is neither bytes nor text.
-            ValueError: the timestamp is out of range.
-        """
-        self._check_state()
-        self.records.add(topic, key, value, headers, partition, timestamp_ms)
+    def tear(self) -> None:
+        """Note that an exception has interrupted a call that adds many records: the next call aborts the transaction."""
+        self._is_torn = True
 
     def send_due(self) -> Steps[None]:
         """Send full batches, or all if the buffer is too large. Wait while too many bytes are in flight.
@@ -176,7 +156,7 @@ class Writing:
                 within the deadline.
         """
         yield from self._check_open()
-        yield from self._or_abort(self._send(self.records.due()))
+        yield from self._or_abort(self._send(self.records.take_due))
         yield from self._check_open()
 
     def flush(self) -> Steps[None]:
@@ -186,21 +166,21 @@ class Writing:
             RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
         """
         yield from self._check_open()
-        yield from self._or_abort(self._send(self.records.unsent()))
+        yield from self._or_abort(self._send(self.records.take_all))
         if self.producer is not None:
             yield from self._or_abort(self.producer.flush())
 
-    def _send(self, targets: Sequence[TopicPartition]) -> Steps[None]:
-        """Send the unsent records of these partitions in batches."""
-        if targets and self.producer is None:
+    def _send(self, take: Callable[[], list[UnsentBatch]]) -> Steps[None]:
+        """Send the batches that `take` returns."""
+        batches = take()
+        if batches and self.producer is None:
             yield from self._begin()
-        for target in targets:
+        for place, unsent in enumerate(batches, 1):
             assert self.producer is not None
-            codec = self._codec if self.records.may_compress(target) else Codec.NONE
-            records = self.records.take(target)
-            batch = bytearray(encode_batch(records, codec=codec))
-            number = yield from self.producer.append(*target, batch, more=target is not targets[-1])
-            self._batches[target].append((number, len(records)))
+            records, count = unsent.records, unsent.batch.count
+            built = unsent.build(self._codec)
+            number = yield from self.producer.append(*records.target, built, more=place < len(batches))
+            records.note_sent(number, count)
 
     def _begin(self) -> Steps[None]:
         """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used."""
@@ -263,7 +243,7 @@ class Writing:
             now = yield NOW
             yield from self._check_cancelled()
             if self.producer is None:
-                return self._settle(-1, {})
+                return self._settle(-1)
             self._state, self._asked_at = State.IN_DOUBT, now
             self.is_key_free = False
         if self.failure is not None:
@@ -271,23 +251,27 @@ class Writing:
         if self._commit_sequence is None:
             yield from self._ask_to_commit()
         assert self._commit_sequence is not None
-        offsets: dict[TopicPartition, Sequence[int]] = {}
+        partitions = [records for records in self.records.partitions.values() if records.count]
         try:
-            for target in self._batches:
-                offsets[target] = yield from self._offsets(target)
+            for records in partitions:
+                records.offsets = yield from self._offsets(records)
         except DataLossError as removed:
             raise self._fail(removed, State.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
             what = f"at which positions the records of commit {self._commit_sequence} are"
             raise unknown(what, failure) from failure
-        return self._settle(self._commit_sequence, offsets)
+        return self._settle(self._commit_sequence)
 
-    def _offsets(self, target: TopicPartition) -> Steps[Sequence[int]]:
+    def _offsets(self, records: PartitionRecords) -> Steps[Offsets]:
         assert self._commit_sequence is not None
-        batches = [(self._base_offsets[number], count) for number, count in self._batches[target]]
+        bases = [self._base_offsets[number] for number in records.batch_numbers]
         if not self._ending.is_joint:
-            return appended(batches)
-        return (yield from offsets_after_commit(self.cluster, target, self._commit_sequence, batches))
+            return BatchOffsets(records.firsts, bases)
+        return (
+            yield from offsets_after_commit(
+                self.cluster, records.target, self._commit_sequence, records.firsts, bases, records.sent_count
+            )
+        )
 
     def abort(self) -> Steps[None]:
         """Abort the transaction. A transaction that is aborted already stays aborted.
@@ -373,9 +357,7 @@ class Writing:
         """
         assert self.producer is not None
         try:
-            found = yield from self._ending.commit(
-                self.producer, place_of(self._batches, self._base_offsets), self._note_unanswered
-            )
+            found = yield from self._ending.commit(self.producer, self._place, self._note_unanswered)
         except UnavailableError as failure:
             raise unknown(UNDECIDED, failure) from failure
         except RefusedError as refused:
@@ -394,15 +376,19 @@ class Writing:
             may_be_ending=not self._ending.is_joint
         )  # Kafka responds before the markers are written
 
+    @property
+    def _place(self) -> Place | None:
+        """Where a batch was appended; None if no offset is known."""
+        sent = {records.target: records.batch_numbers for records in self.records.partitions.values()}
+        return place_of(sent, self._base_offsets)
+
     def _note_unanswered(self) -> None:
         self._is_unanswered = True  # the broker may have carried out a request for the commit
 
     def _ask_to_abort(self) -> Steps[bool]:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before."""
         assert self.producer is not None
-        is_committed = yield from self._ending.abort(
-            self.producer, place_of(self._batches, self._base_offsets)
-        )
+        is_committed = yield from self._ending.abort(self.producer, self._place)
         if not is_committed:
             self._free_key(may_be_ending=True)  # the broker responds before the abort markers are written
         return not is_committed
@@ -471,12 +457,13 @@ class Writing:
         self._finish()
         return failure
 
-    def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
-        nexts = {target: iter(found) for target, found in offsets.items()}
-        positions = [Position(*target, next(nexts[target])) for target in self.records.order]
-        first, last = (positions[0], positions[-1]) if positions else (None, None)
+    def _settle(self, commit_sequence: int) -> Committed:
+        first, last = (
+            None if place is None else place[0].position(place[1])
+            for place in (self.records.first, self.records.last)
+        )
         committed = Committed(commit_sequence, first, last)
-        self._state, self._committed, self._outcome = State.COMMITTED, committed, positions
+        self._state, self._committed, self._outcome = State.COMMITTED, committed, committed
         self._finish()
         return committed
 
@@ -495,5 +482,5 @@ class Writing:
             release(self)
         self._on_end(self._outcome)
         self.records = RecordBuffer()
-        self._batches.clear()
+        self._base_offsets = {}
         self._has_finished = True

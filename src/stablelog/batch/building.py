@@ -1,0 +1,86 @@
+"""A record batch that grows record by record, for a client: only the bytes of its records are held."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stablelog.batch.compression import compress
+from stablelog.batch.header import MAGIC, NO_PRODUCER, NO_SEQUENCE, BatchHeader, Codec, assemble
+from stablelog.batch.records import Header, encode_record
+
+# The bytes of the records, how many records there are, the timestamp of the first one, and the greatest timestamp.
+BatchState = tuple[int, int, int, int]
+EMPTY: Final[BatchState] = (0, 0, 0, 0)
+
+
+class BatchBuilder:
+    """A batch under construction.
+
+    An exception of a signal handler may interrupt `add` at any line: a record is in the batch if `state` counts it.
+
+    Attributes:
+        state: all that a batch is besides its bytes. To set it to an earlier value removes the records that were added
+            since.
+    """
+
+    __slots__ = ("_body", "state")
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self.state = EMPTY
+
+    @property
+    def size(self) -> int:
+        """The bytes of the records, before compression."""
+        return self.state[0]
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return self.state[1]
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        size_max: int,
+    ) -> int:
+        """Add a record. Return its size in bytes; 0 if it was not added, because the records would then be more than
+        `size_max` bytes. A batch has at least one record, however large.
+        """
+        size, count, base, latest = self.state
+        if not count:
+            base = latest = timestamp_ms
+        record = encode_record(key, value, headers, count, timestamp_ms - base)
+        added = len(record)
+        if count and size + added > size_max:
+            return 0
+        body = self._body
+        if len(body) != size:
+            del body[size:]  # a record that is not in `state`
+        body += record
+        self.state = (size + added, count + 1, base, max(latest, timestamp_ms))
+        return added
+
+    def build(self, codec: Codec) -> bytearray:
+        """Return the batch. It has no producer yet: see `batch.stamping`."""
+        size, count, base, latest = self.state
+        assert count, "a batch of no records"
+        del self._body[size:]
+        header = BatchHeader(
+            0,
+            0,
+            -1,
+            MAGIC,
+            0,
+            codec,
+            count - 1,
+            base,
+            latest,
+            NO_PRODUCER,
+            -1,
+            NO_SEQUENCE,
+            count,
+        )
+        return bytearray(assemble(header, compress(codec, self._body)))

@@ -1,0 +1,225 @@
+"""Futures of records: when they are done, what they say, and how little they and the records take."""
+
+import asyncio
+import threading
+import tracemalloc
+
+import pytest
+
+from stablelog.client.core.outcomes import Committed, aborted
+from stablelog.client.core.positions import Position
+from stablelog.client.core.record_buffer import ManyRecords, RecordBuffer
+from stablelog.client.futures import AsyncWriteFuture, End, WriteFuture, WriteManyFuture
+from stablelog.errors import TransactionAbortedError
+
+COMMITTED = Committed(1, None, None)
+
+
+def written(end, kind=WriteFuture, count=1):
+    """The futures of records, whose offsets are 10, 11 and so on after the commit."""
+    buffer = RecordBuffer()
+    buffer.partition_counts["t"] = 1
+    futures = [kind(end, *buffer.add("t", b"v", None, (), None, 0)) for _ in range(count)]
+    buffer.partitions["t", 0].offsets = range(10, 10 + count)
+    return futures
+
+
+def position(offset):
+    return Position("t", 0, offset)
+
+
+def test_a_result_is_there_when_the_transaction_has_ended():
+    end = End()
+    first, second = written(end, count=2)
+    assert not first.done()
+    for call in (first.result, first.exception):
+        for timeout in (0, -1, 0.001):
+            with pytest.raises(TimeoutError, match="has not ended yet"):
+                call(timeout)
+    assert repr(first) == "<WriteFuture of a record in t-0: pending>"
+    end.decide(COMMITTED)
+    assert first.done()
+    assert second.done()
+    assert (first.result(), second.result(timeout=1e30)) == (position(10), position(11))
+    assert first.exception() is None
+    assert repr(second) == "<WriteFuture of a record in t-0: Position(topic='t', partition=0, offset=11)>"
+
+
+def test_after_an_abort_each_future_has_the_error():
+    end, error = End(), aborted("it was late")
+    futures = written(end, count=2)
+    end.decide(error)
+    end.decide(COMMITTED)  # nothing changes it any more
+    for future in futures:
+        assert future.exception() is error
+        with pytest.raises(TransactionAbortedError, match="it was late"):
+            future.result()
+        assert "it was late" in repr(future)
+
+
+def test_threads_that_wait_are_woken():
+    waiting = threading.Semaphore(0)
+
+    class Noting(End):
+        def wake(self, waker):
+            super().wake(waker)
+            waiting.release()
+
+    end, found = Noting(), []
+    (future,) = written(end)
+    threads = [threading.Thread(target=lambda: found.append(future.result(60))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        waiting.acquire()
+    end.decide(COMMITTED)
+    assert not end.is_settled
+    end.settle()
+    for thread in threads:
+        thread.join(60)
+    assert found == [position(10)] * 4
+    assert end.is_settled
+
+
+def test_callbacks_are_called_once_in_their_order_and_their_errors_are_logged(caplog):
+    end, seen = End(), []
+    first, second = written(end, count=2)
+
+    def failing(future):
+        seen.append(("failing", future))
+        raise KeyError("mine")
+
+    def waiting(future):
+        seen.append(("waiting", future.result(), second.result()))
+        future.add_done_callback(lambda _: seen.append("inner"))
+        end.settle()
+
+    first.add_done_callback(failing)
+    first.add_done_callback(waiting)
+    second.add_done_callback(seen.append)
+    end.settle()
+    assert seen == []
+    end.decide(COMMITTED)
+    end.settle()
+    end.settle()
+    assert seen[:2] == [("failing", first), ("waiting", position(10), position(11))]
+    assert sorted(map(repr, seen[2:])) == sorted([repr("inner"), repr(second)])
+    assert "has failed" in caplog.text
+    assert "KeyError: 'mine'" in caplog.text
+    first.add_done_callback(seen.append)
+    assert seen[-1] is first
+
+
+def test_a_callback_that_comes_while_the_transaction_ends_is_called_once():
+    for _ in range(200):
+        end, seen = End(), []
+        (future,) = written(end)
+        start = threading.Barrier(2)
+
+        def add(start=start, future=future, seen=seen):
+            start.wait()
+            future.add_done_callback(seen.append)
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        start.wait()
+        end.decide(COMMITTED)
+        end.settle()
+        thread.join()
+        end.settle()
+        assert seen == [future]
+
+
+def test_an_asyncio_future_is_awaited():
+    async def conversation():
+        end, seen = End(), []
+        first, second = written(end, AsyncWriteFuture, 2)
+        for call in (first.result, first.exception):
+            with pytest.raises(asyncio.InvalidStateError, match="await the future"):
+                call()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first, 0.001)
+        first.add_done_callback(seen.append)
+        waiting = asyncio.gather(first, second, first)
+        await asyncio.sleep(0)
+        end.decide(COMMITTED)
+        end.settle()
+        assert seen == []
+        assert await waiting == [position(10), position(11), position(10)]
+        assert seen == [first]
+        assert (first.result(), first.exception(), await second) == (position(10), None, position(11))
+        assert end.is_settled
+
+    asyncio.run(conversation())
+
+
+def test_the_future_of_many_records_has_a_list():
+    buffer, end = RecordBuffer(), End()
+    buffer.partition_counts["t"] = 1
+    many = ManyRecords([b"v"] * 3, None, (), None, 0)
+    assert many.add_to(buffer, "t")
+    future = WriteManyFuture(end, many)
+    assert repr(future) == "<WriteManyFuture of 3 records: pending>"
+    assert len(future) == 3
+    buffer.partitions["t", 0].offsets = range(5, 8)
+    end.decide(COMMITTED)
+    assert future.result() == [position(5), position(6), position(7)]
+
+
+def memory_of(make):
+    """What an object takes, with all that it holds."""
+    make(10)  # what is made once
+    tracemalloc.start()
+    try:
+        held = make(5000)
+        return tracemalloc.get_traced_memory()[0] / 5000, held
+    finally:
+        tracemalloc.stop()
+
+
+KEYS = [b"%08d" % number for number in range(5000)]
+VALUE = bytes(100)
+
+
+def buffered(count, *, is_kept):
+    buffer, end, kept = RecordBuffer(), End(), []
+    buffer.partition_counts["t"] = 4
+    for number in range(count):
+        future = WriteFuture(end, *buffer.add("t", VALUE, KEYS[number], (), None, 1_700_000_000_000))
+        if is_kept:
+            kept.append(future)
+    return buffer, kept
+
+
+def test_a_record_of_100_bytes_takes_at_most_250():
+    size, _ = memory_of(lambda count: buffered(count, is_kept=True))
+    assert 100 < size <= 250
+    size, _ = memory_of(lambda count: buffered(count, is_kept=False))
+    assert 100 < size <= 160
+
+
+def test_a_record_that_was_sent_takes_nothing_but_its_future():
+    def sent(count, *, is_kept):
+        buffer, kept = buffered(count, is_kept=is_kept)
+        for number, one in enumerate(buffer.take_all()):
+            one.records.note_sent(number, one.batch.count)
+        return buffer, kept
+
+    size, _ = memory_of(lambda count: sent(count, is_kept=True))
+    assert size <= 100
+    size, _ = memory_of(lambda count: sent(count, is_kept=False))
+    assert size <= 1
+
+
+def test_many_records_take_nothing_but_a_reference_after_they_were_sent():
+    def sent(count):
+        buffer = RecordBuffer()
+        buffer.partition_counts["t"] = 4
+        many = ManyRecords([VALUE] * count, KEYS[:count], (), None, 1_700_000_000_000)
+        assert many.add_to(buffer, "t")
+        for number, one in enumerate(buffer.take_all()):
+            one.records.note_sent(number, one.batch.count)
+        return many
+
+    size, _ = memory_of(sent)
+    assert size <= 10
