@@ -407,6 +407,18 @@ def read_on(*, by_position=False, cut=False):
     return doing(work)
 
 
+def paused(*, cut):
+    """Pause a partition of a reader."""
+
+    def work(user):
+        with stablelog.connect(user.bootstrap) as client:
+            reader = client.read(user["ordered"], cut=cut, wait=0)
+            reader.pause(user["ordered"], 0)
+            return len(list(reader))
+
+    return doing(work)
+
+
 def _in_doubt(user):
     """A commit whose response is lost."""
     broker = user.fixture("stablelog_faults")
@@ -457,6 +469,11 @@ TRANSACTIONS = [
         read("offset"),
         read("commit"),
         seen="two",
+    ),
+    row(
+        "this reader reads all partitions together",
+        paused(cut=True),
+        paused(cut=False),
     ),
     row(
         "has no single meaning for the",

@@ -131,8 +131,9 @@ class _Reader:
 
         return iter(lambda: self._face.run(following()), None)
 
-    def seek(self, after):
-        self._reader.seek(after)
+    def __getattr__(self, name):
+        """The calls that wait for nothing."""
+        return getattr(self._reader, name)
 
     def close(self):
         self._face.run(self._reader.close())
@@ -162,11 +163,20 @@ class _GroupReader:
         while (one := self._face.run(_next(rows))) is not None:
             yield one
 
-    def commit(self):
-        self._face.run(self.inner.commit())
+    @property
+    def assignment(self):
+        return self.inner.assignment
 
-    def close(self):
-        self._face.run(self.inner.close())
+    def pause(self, *args):
+        self.inner.pause(*args)
+
+    def resume(self, *args):
+        self.inner.resume(*args)
+
+    def __getattr__(self, name):
+        """The calls that wait for a broker."""
+        call = getattr(self.inner, name)
+        return lambda *args, **more: self._face.run(call(*args, **more))
 
 
 async def _next(reader):

@@ -2,20 +2,91 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.cluster_pool import ClusterT
+from stablelog.client.core.cluster import EARLIEST, LATEST
 from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.reading import ReadRecord
+from stablelog.client.core.steps import Steps
+from stablelog.client.core.times import milliseconds
 from stablelog.client.processes import check_process, this_process
+from stablelog.errors import UsageError
+from stablelog.types import TopicPartition
 
 WHAT: Final = "this reader"
 BATCH_RECORDS: Final = 500
 COLLECT_S: Final = 0.1
 
 
-class GroupReader(Iterator[ReadRecord]):
+class BaseGroupReader(Generic[ClusterT]):
+    """The part of a reader of a consumer group that waits for nothing.
+
+    Args:
+        cluster: the brokers; the reader uses it alone.
+        reading: decides what is read and handed out.
+        wait_s: how long to wait for the next record before an iteration ends; None for no limit.
+        give_back: called with the cluster at the end.
+
+    Attributes:
+        reading: as given.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterT,
+        reading: GroupReading,
+        wait_s: float | None,
+        give_back: Callable[[ClusterT], None],
+    ) -> None:
+        self._process = this_process()
+        self._cluster = cluster
+        self.reading = reading
+        self._wait_s = wait_s
+        self._give_back = give_back
+
+    def __repr__(self) -> str:
+        closed = " (closed)" if self.reading.is_closed else ""
+        return f"<{type(self).__name__} of group {self.reading.member.group_id!r}{closed}>"
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the group has assigned to this reader, as (topic, partition). The calls that read follow the
+        group, so there are none before the first of them.
+        """
+        return self.reading.assignment
+
+    def pause(self, topic: str, partition: int | None = None) -> None:
+        """Hand out no more records of a partition until `resume`. The reader keeps the partition.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic, also those that the reader gets later.
+        """
+        self.reading.pause(topic, partition)
+
+    def resume(self, topic: str, partition: int | None = None) -> None:
+        """Hand out the records of a paused partition again, from the first one that was not handed out.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic.
+
+        Raises:
+            UsageError: a partition is given, and the whole topic was paused.
+        """
+        self.reading.resume(topic, partition)
+
+    def _seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
+        if partition is not None and topic is None:
+            raise UsageError(f"partition {partition} is given without a topic: give both")
+        return self.reading.cluster.in_time(self.reading.seek_to(spec, topic, partition))
+
+
+class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
     """A member of a consumer group: an iterator of the records of the partitions that the group assigns to it. One thread
     at a time uses the reader.
 
@@ -31,22 +102,6 @@ class GroupReader(Iterator[ReadRecord]):
     Attributes:
         reading: as given.
     """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        reading: GroupReading,
-        wait_s: float | None,
-        give_back: Callable[[Cluster], None],
-    ) -> None:
-        self._process = this_process()
-        self._cluster = cluster
-        self.reading = reading
-        self._wait_s = wait_s
-        self._give_back = give_back
-
-    def __repr__(self) -> str:
-        return f"<GroupReader of group {self.reading.member.group_id!r}>"
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +162,69 @@ class GroupReader(Iterator[ReadRecord]):
             if not records:
                 return
             yield records
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on at an offset of an assigned partition.
+
+        The next commit, of `commit` or of a transaction, commits this offset, or that of the records that were handed out
+        after it. If a transaction does not commit, the reader goes back to this offset.
+
+        Args:
+            topic: the topic.
+            partition: the partition; one of `assignment`.
+            offset: the offset of the next record.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is not in the log.
+            RefusedError: the user may not read the partition.
+            UnavailableError: no response within the deadline.
+            UsageError: the partition is not assigned to this reader, or a transaction of this reader is open; or the reader
+                is closed, or was made in another process.
+        """
+        check_process(self._process, WHAT)
+        self._cluster.run(self.reading.cluster.in_time(self.reading.seek((topic, partition), offset)))
+
+    def seek_to_time(
+        self, time: datetime | int, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        """Go on at the first record at or after a time, in each assigned partition; at the end if there is none.
+
+        Args:
+            time: a datetime with a time zone, or milliseconds since 1970.
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        check_process(self._process, WHAT)
+        self._cluster.run(self._seek_to(milliseconds(time), topic, partition))
+
+    def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Go on at the first record that is left, in each assigned partition.
+
+        Args:
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        check_process(self._process, WHAT)
+        self._cluster.run(self._seek_to(EARLIEST, topic, partition))
+
+    def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Go on after the last record, in each assigned partition.
+
+        Args:
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        check_process(self._process, WHAT)
+        self._cluster.run(self._seek_to(LATEST, topic, partition))
 
     def commit(self) -> None:
         """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the

@@ -4,6 +4,7 @@
 reader has its own connections, so threads can use different ones at the same time.
 """
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -92,7 +93,7 @@ class Client:
 
     def subscribe(
         self,
-        topics: str | Iterable[str],
+        topics: str | Iterable[str] | re.Pattern[str],
         *,
         group: str,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -103,7 +104,8 @@ class Client:
         """Read records as a member of a consumer group (KIP-848). The reader sends no request before its first call.
 
         Args:
-            topics: one name or several.
+            topics: one name or several; or a compiled regular expression that whole names must match. The broker applies
+                it (RE2), and also selects topics that are created later.
             group: the consumer group.
             isolation: "read_committed" for committed records only, or "read_uncommitted".
             start: where to read a partition without a committed offset from: "earliest" or "latest".
@@ -111,7 +113,7 @@ class Client:
             instance_id: the id of a static member, which keeps its partitions when it leaves and joins again.
 
         Raises:
-            UsageError: no topic, an empty group, or an unknown isolation or start.
+            UsageError: no topic, an expression with flags, an empty group, or an unknown isolation or start.
             RefusedError: the client is closed.
         """
         cluster = self.clusters.lend()

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Generic
 
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
@@ -9,7 +10,9 @@ from stablelog.client.core import reader as core
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.reader import Given, Selection
 from stablelog.client.core.reading import CommittedTransaction
+from stablelog.client.core.seeking import Since
 from stablelog.client.core.steps import Steps
+from stablelog.client.core.times import milliseconds
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import UsageError
 
@@ -91,6 +94,62 @@ class BaseReader(Generic[ClusterT]):
             UsageError: the position is of another reader, or is not valid.
         """
         self._core.seek(_after(after))
+        self._begin_again()
+
+    def seek_to_time(self, time: datetime | int) -> None:
+        """Go on at the first commit at or after a time, by the broker's clock; with new commits if there is none. With
+        `cut=False`, this holds for each partition.
+
+        Args:
+            time: a datetime with a time zone, or milliseconds since 1970.
+
+        Raises:
+            UsageError: the time has no time zone, or is no time.
+        """
+        self._core.seek(Since(milliseconds(time)))
+        self._begin_again()
+
+    def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
+        """Go on at an offset of one partition, with the whole transaction that contains it. The other partitions go on
+        where they are. Only for readers with `cut=False`. If the offset is not in the log, the next call raises
+        `OffsetOutOfRangeError`.
+
+        Args:
+            topic: one of the topics of the reader.
+            partition: the partition.
+            offset: the offset.
+
+        Raises:
+            UsageError: the reader has `cut=True`, does not read the topic, or has no position yet.
+        """
+        self._core.seek_to_offset(topic, partition, offset)
+        self._begin_again()
+
+    def pause(self, topic: str, partition: int | None = None) -> None:
+        """Return no more transactions of a partition until `resume`. Only for readers with `cut=False`: without one of its
+        partitions, a transaction of a cut is not whole.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic, also those that are added later.
+
+        Raises:
+            UsageError: the reader has `cut=True`.
+        """
+        self._core.pause(topic, partition)
+        self._begin_again()
+
+    def resume(self, topic: str, partition: int | None = None) -> None:
+        """Return the transactions of a paused partition again, from the first one that was not returned.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic.
+
+        Raises:
+            UsageError: the reader has `cut=True`; or a partition is given, and the whole topic was paused.
+        """
+        self._core.resume(topic, partition)
         self._begin_again()
 
     def _begun(self) -> tuple[ClusterT, Steps[None]]:

@@ -1,5 +1,6 @@
 """What the transactions and the readers of one client share: clusters (connections), and keys of joint commits."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Generic
@@ -91,7 +92,7 @@ class Writers(Generic[ClusterT]):
 
 def group_reading(
     cluster: Cluster,
-    topics: str | Iterable[str],
+    topics: str | Iterable[str] | re.Pattern[str],
     group: str,
     *,
     isolation: str,
@@ -103,9 +104,13 @@ def group_reading(
     Raises:
         UsageError: no topic, an empty group, or an unknown isolation or start.
     """
-    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    names: str | tuple[str, ...]
+    if isinstance(topics, re.Pattern):
+        names = _expression(topics)
+    else:
+        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not names:
-        raise UsageError("no topic is given: name one or several")
+        raise UsageError("no topic is given: name one or several, or pass a compiled regular expression")
     if not group:
         raise UsageError("the name of the consumer group is empty: give one")
     for name, value, known in (("isolation", isolation, ISOLATIONS), ("start", start, STARTS)):
@@ -114,6 +119,20 @@ def group_reading(
     return GroupReading(
         cluster, GroupMember(cluster, group, names, instance_id=instance_id), isolation, start
     )
+
+
+def _expression(pattern: re.Pattern[str]) -> str:
+    """Return the text of a regular expression, which the broker applies.
+
+    Raises:
+        UsageError: it is one of bytes, or has flags, which the request to the broker cannot contain.
+    """
+    if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
+        raise UsageError(
+            f"{pattern!r} is not valid: compile it from a text and without flags, because the broker gets only the "
+            "text"
+        )
+    return pattern.pattern
 
 
 def reading_of(reader: object, kind: type[Any], bootstrap: str) -> GroupReading | None:

@@ -1,6 +1,7 @@
 """The client for asyncio programs, which writes transactions and reads whole transactions."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -104,7 +105,7 @@ class AsyncClient:
 
     def subscribe(
         self,
-        topics: str | Iterable[str],
+        topics: str | Iterable[str] | re.Pattern[str],
         *,
         group: str,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -115,7 +116,8 @@ class AsyncClient:
         """Read records as a member of a consumer group (KIP-848). The reader sends no request before its first call.
 
         Args:
-            topics: one name or several.
+            topics: one name or several; or a compiled regular expression that whole names must match. The broker applies
+                it (RE2), and also selects topics that are created later.
             group: the consumer group.
             isolation: "read_committed" for committed records only, or "read_uncommitted".
             start: where to read a partition without a committed offset from: "earliest" or "latest".
@@ -123,7 +125,7 @@ class AsyncClient:
             instance_id: the id of a static member, which keeps its partitions when it leaves and joins again.
 
         Raises:
-            UsageError: no topic, an empty group, or an unknown isolation or start; or another event loop has
+            UsageError: no topic, an expression with flags, an empty group, or an unknown isolation or start; or another event loop has
                 used the client.
             RefusedError: the client is closed.
         """

@@ -1,20 +1,22 @@
 """A reader of a consumer group, for asyncio programs. `AsyncClient.subscribe` makes it."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
-from stablelog.client.core.group_reading import GroupReading
+from stablelog.client.core.cluster import EARLIEST, LATEST
 from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Result, Steps
-from stablelog.client.group_reader import BATCH_RECORDS, COLLECT_S, WHAT
+from stablelog.client.core.times import milliseconds
+from stablelog.client.group_reader import BATCH_RECORDS, COLLECT_S, WHAT, BaseGroupReader
 from stablelog.client.processes import check_process, this_process
 
 
-class AsyncGroupReader(AsyncIterator[ReadRecord]):
+class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord]):
     """A member of a consumer group: an asynchronous iterator of the records of the partitions that the group assigns to it.
     One task at a time uses the reader.
 
@@ -30,22 +32,6 @@ class AsyncGroupReader(AsyncIterator[ReadRecord]):
     Attributes:
         reading: as given.
     """
-
-    def __init__(
-        self,
-        cluster: AsyncCluster,
-        reading: GroupReading,
-        wait_s: float | None,
-        give_back: Callable[[AsyncCluster], None],
-    ) -> None:
-        self._process = this_process()
-        self._cluster = cluster
-        self.reading = reading
-        self._wait_s = wait_s
-        self._give_back = give_back
-
-    def __repr__(self) -> str:
-        return f"<AsyncGroupReader of group {self.reading.member.group_id!r}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,6 +94,65 @@ class AsyncGroupReader(AsyncIterator[ReadRecord]):
             return await to_the_end(self._cluster.run(steps), self._cluster.cancel)
         finally:
             self._cluster.core.allow_retries()
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on at an offset of an assigned partition.
+
+        The next commit, of `commit` or of a transaction, commits this offset, or that of the records that were handed out
+        after it. If a transaction does not commit, the reader goes back to this offset.
+
+        Args:
+            topic: the topic.
+            partition: the partition; one of `assignment`.
+            offset: the offset of the next record.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is not in the log.
+            RefusedError: the user may not read the partition.
+            UnavailableError: no response within the deadline.
+            UsageError: the partition is not assigned to this reader, or a transaction of this reader is open; or the reader
+                is closed, or was made in another process.
+        """
+        await self._run(self.reading.cluster.in_time(self.reading.seek((topic, partition), offset)))
+
+    async def seek_to_time(
+        self, time: datetime | int, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        """Go on at the first record at or after a time, in each assigned partition; at the end if there is none.
+
+        Args:
+            time: a datetime with a time zone, or milliseconds since 1970.
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        await self._run(self._seek_to(milliseconds(time), topic, partition))
+
+    async def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Go on at the first record that is left, in each assigned partition.
+
+        Args:
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        await self._run(self._seek_to(EARLIEST, topic, partition))
+
+    async def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Go on after the last record, in each assigned partition.
+
+        Args:
+            topic: only this topic; None for all.
+            partition: only this partition of the topic; None for all.
+
+        Raises:
+            As `seek`.
+        """
+        await self._run(self._seek_to(LATEST, topic, partition))
 
     async def commit(self) -> None:
         """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the

@@ -8,10 +8,11 @@ A partition that the group takes away is kept for GRACE_S while its records are 
 another member reads these records again, so that a transaction that depends on them may not commit.
 """
 
+import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -21,8 +22,10 @@ from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import aborted
 from stablelog.client.core.partitions import list_offsets
+from stablelog.client.core.pauses import Paused
 from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.record_reader import ReadBatch, RecordReader
+from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.errors import DataLossError, RefusedError, StablelogError, UsageError
 from stablelog.types import TopicPartition
@@ -43,6 +46,19 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.rebalance_in_progress,
     }
 )
+
+
+class Sought(NamedTuple):
+    """Where a seek has put a partition, until an offset is committed after it.
+
+    Attributes:
+        offset: the next offset to read.
+        token: the metadata of the next committed offset. It says that this offset was committed after the seek, also if
+            the outcome of the commit was unknown.
+    """
+
+    offset: int
+    token: str
 
 
 class GroupReading:
@@ -66,6 +82,8 @@ class GroupReading:
         self.member = member
         self._isolation = isolation
         self._start = STARTS[start]
+        self._sought: dict[TopicPartition, Sought] = {}
+        self._paused = Paused()
         # Where partitions without a committed offset were read from first, if not from the start of their log.
         self._starts: dict[TopicPartition, int] = {}
         self._reader = RecordReader(cluster, {}, isolation)
@@ -138,7 +156,8 @@ class GroupReading:
                     return self._take(count_max)
                 left_s = WAIT_S if limit is None else min(WAIT_S, limit - now)
                 left_s = min(left_s, max(WAIT_MIN_S, self.member.due - now))
-                if not is_placed or not self._reader.positions:
+                self._reader.paused = self._paused.of(self._reader.positions)
+                if not is_placed or not self._reader.active():
                     yield Pause(min(PAUSE_S, left_s))
                 else:
                     yield from self._fetch(left_s)
@@ -223,8 +242,13 @@ class GroupReading:
         for target in gone:
             self._reader.forget(target)
             self._starts.pop(target, None)
-        self._batches = deque(batch for batch in self._batches if batch.target not in gone)
-        self._records = deque(one for one in self._records if (one.topic, one.partition) not in gone)
+            self._sought.pop(target, None)
+        self._drop(gone)
+
+    def _drop(self, targets: Collection[TopicPartition]) -> None:
+        """Drop the records of partitions that were read and not handed out."""
+        self._batches = deque(batch for batch in self._batches if batch.target not in targets)
+        self._records = deque(one for one in self._records if (one.topic, one.partition) not in targets)
 
     def _give_up(self, targets: Iterable[TopicPartition]) -> None:
         """Note that others may read the uncommitted records of these partitions again."""
@@ -249,14 +273,105 @@ class GroupReading:
         committed = (yield from self.member.committed_now(targets)) if targets else {}
         if committed is None:
             return False
-        for target in targets:
-            at = committed.get(target)
-            self._reader.seek(target, self._starts.get(target, self._start) if at is None else at.offset)
         self._handed_out.clear()
         self._given_up.clear()
+        for target in targets:
+            at, sought = committed.get(target), self._sought.get(target)
+            if sought is not None and (at is None or at.metadata != sought.token):
+                self._handed_out[target] = sought.offset
+                self._reader.seek(target, sought.offset)
+                continue
+            self._sought.pop(target, None)
+            self._reader.seek(target, self._starts.get(target, self._start) if at is None else at.offset)
         self._loss = None
         self._backs_done = wanted
         return True
+
+    # --- seeks and pauses ---
+
+    def seek(self, target: TopicPartition, offset: int) -> Steps[None]:
+        """Go on at an offset of an assigned partition. The next commit commits this offset, or that of later records.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is not in the log.
+            RefusedError: the user may not read the partition.
+            UnavailableError: no response within the deadline.
+            UsageError: the partition is not assigned to this reader, a transaction of this reader is open, or the reader is
+                closed.
+        """
+        (wanted,) = self._assigned(target[0], target[1])
+        yield from check_offsets(self.cluster, {target: offset}, "read_uncommitted")
+        self._move({wanted: offset})
+
+    def seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
+        """Go on at the start or the end of assigned partitions, or at a time; as `seek`.
+
+        Args:
+            spec: EARLIEST, LATEST, or a timestamp in ms: the first record at or after it, or the end if there is none.
+            topic: only the partitions of this topic; None for all.
+            partition: only this partition of the topic; None for all.
+        """
+        targets = self._assigned(topic, partition)
+        # The ends first: a record that is written meanwhile is read.
+        ends = yield from list_offsets(self.cluster, dict.fromkeys(targets, LATEST), self._isolation)
+        found = yield from list_offsets(self.cluster, dict.fromkeys(targets, spec), self._isolation)
+        self._move(
+            {one: found[one].offset if found[one].offset >= 0 else ends[one].offset for one in targets}
+        )
+
+    def _assigned(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
+        """Return assigned partitions that a seek may move."""
+        self.check_free()
+        targets = [
+            one
+            for one in self._reader.positions
+            if topic in (None, one[0]) and partition in (None, one[1]) and one not in self.leaving
+        ]
+        if not targets:
+            what = "no partition" if topic is None else f"no partition of {topic}"
+            what = what if partition is None else f"not {topic}-{partition}"
+            raise UsageError(
+                f"the group has assigned {what} to this reader now. Ask the reader for records first, and look at its "
+                "assignment"
+            )
+        return sorted(targets)
+
+    def _move(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._drop(offsets)
+        self._undelivered = None
+        for target, offset in offsets.items():
+            self._reader.seek(target, offset)
+            self._handed_out[target] = offset
+            self._sought[target] = Sought(offset, f"seek:{uuid.uuid4().hex}")
+
+    def tokens(self) -> dict[TopicPartition, str]:
+        """Return the metadata with which the next offsets are committed, of the partitions that were moved by a seek."""
+        return {target: sought.token for target, sought in self._sought.items()}
+
+    def pause(self, topic: str, partition: int | None) -> None:
+        """Hand out no more records of a partition, or of all partitions of a topic, until `resume`."""
+        self._paused.pause(topic, partition)
+        for target in self._paused.of(self._reader.positions):
+            ready = [one.offset for one in self._records if (one.topic, one.partition) == target]
+            ready += [
+                max(one.first_offset, one.header.base_offset) for one in self._batches if one.target == target
+            ]
+            if ready:
+                self._reader.seek(target, ready[0])
+        self._drop(self._paused.of(self._reader.positions))
+
+    def resume(self, topic: str, partition: int | None) -> None:
+        """Hand out records of a paused partition or topic again.
+
+        Raises:
+            UsageError: a partition is to be resumed, and the whole topic was paused.
+        """
+        self._paused.resume(topic, partition)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the reader has."""
+        return frozenset(self._reader.positions)
 
     # --- commits ---
 
@@ -274,7 +389,7 @@ class GroupReading:
             raise UsageError("a transaction of this reader is open: it commits the offsets")
         offsets = dict(self._handed_out) if self._backs_done == self._backs_wanted else {}
         try:
-            yield from self.cluster.in_time(self.member.commit(offsets))
+            yield from self.cluster.in_time(self.member.commit(offsets, self.tokens()))
         except RefusedError as refused:
             if refused.code not in NOT_A_MEMBER:
                 raise
@@ -291,6 +406,7 @@ class GroupReading:
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Note that these offsets are committed."""
         for target, offset in offsets.items():
+            self._sought.pop(target, None)
             if self._handed_out.get(target, offset + 1) <= offset:
                 del self._handed_out[target]
 

@@ -75,6 +75,7 @@ class GroupWriting(Writing):
                 self.producer,
                 self._reading.member,
                 self._group_offsets,
+                self._reading.tokens(),
             )
 
     # --- the end: the reader learns of it whenever the program does ---
@@ -122,8 +123,17 @@ def add_offsets(
     producer: Producer,
     member: GroupMember,
     offsets: Mapping[TopicPartition, int],
+    metadata: Mapping[TopicPartition, str],
 ) -> Steps[None]:
     """Write offsets of a consumer group into the open transaction of a producer.
+
+    Args:
+        cluster: the brokers.
+        transactional_id: the transactional id.
+        producer: the producer of the transaction.
+        member: the member of the group.
+        offsets: the offset of each partition.
+        metadata: the metadata of the offset, of partitions that have some.
 
     Raises:
         TransactionAbortedError: the member has no place in the group any more.
@@ -138,7 +148,7 @@ def add_offsets(
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(member.group_id, GROUP_COORDINATOR)
-        answer = yield from connection.ask_steps(_request(transactional_id, producer, member, left))
+        answer = yield from connection.ask_steps(_request(transactional_id, producer, member, left, metadata))
         failures = note_committed(answer, left)
         for code, place in failures:
             what = f"{WHAT}: group {member.group_id!r}, {place}: {code.name}"
@@ -169,7 +179,11 @@ def _add_group(cluster: Cluster, transactional_id: str, producer: Producer, grou
 
 
 def _request(
-    transactional_id: str, producer: Producer, member: GroupMember, offsets: Mapping[TopicPartition, int]
+    transactional_id: str,
+    producer: Producer,
+    member: GroupMember,
+    offsets: Mapping[TopicPartition, int],
+    metadata: Mapping[TopicPartition, str],
 ) -> Any:
     form: Any = v5 if producer.is_tv2 else v4
     return form.TxnOffsetCommitRequest(
@@ -187,7 +201,7 @@ def _request(
                     form.TxnOffsetCommitRequestPartition(
                         partition_index=index,
                         committed_offset=offsets[name, index],
-                        committed_metadata=None,
+                        committed_metadata=metadata.get((name, index)),
                     )
                     for index in indexes
                 ),

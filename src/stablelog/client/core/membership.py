@@ -28,6 +28,7 @@ JOIN, LEAVE, LEAVE_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning
 # How long the coordinator waits until a member gives partitions up.
 REBALANCE_TIMEOUT: Final = timedelta(minutes=5)
 RETRY_S: Final = 0.1
+WITH_PATTERN: Final = 1  # the first version of ConsumerGroupHeartbeat with a regular expression
 PLACE_S: Final = 0.5  # how long the member waits for committed offsets before its next heartbeat
 # The member has no place in the group any more; it joins again.
 _FENCED: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
@@ -157,6 +158,12 @@ class GroupMember:
                 f"the broker {connection.address} has no consumer groups of KIP-848, which this client needs: use a broker "
                 "that has them (stablelog, or Apache Kafka from 4.0 on), or a client with the classic protocol",
             )
+        if self._pattern is not None and not connection.speaks(ApiKey.CONSUMER_GROUP_HEARTBEAT, WITH_PATTERN):
+            raise RefusedError(
+                ErrorCode.unsupported_version,
+                f"the broker {connection.address} does not know subscriptions by regular expressions: use a broker that does "
+                "(stablelog, or Apache Kafka from 4.0 on), or name the topics",
+            )
         return connection
 
     def _request(self, epoch: int, *, is_whole: bool = False) -> Any:
@@ -283,8 +290,14 @@ class GroupMember:
 
         return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt, deadline_s))
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> Steps[None]:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str] | None = None
+    ) -> Steps[None]:
         """Commit the offsets of the next records to read.
+
+        Args:
+            offsets: the offset of each partition.
+            metadata: the metadata of the offset, of partitions that have some.
 
         Raises:
             RefusedError: the member has no place in the group any more, so that another member reads these partitions;
@@ -313,7 +326,7 @@ class GroupMember:
                             OffsetCommitRequestPartition(
                                 partition_index=index,
                                 committed_offset=left[name, index],
-                                committed_metadata="",
+                                committed_metadata=(metadata or {}).get((name, index), ""),
                             )
                             for index in indexes
                         ),

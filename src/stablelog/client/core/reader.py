@@ -14,8 +14,10 @@ from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit
 from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.long_poll import WAIT_MAX_S
+from stablelog.client.core.pauses import Paused
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
 from stablelog.client.core.reading import CommittedTransaction, Patience, ReadRecord, Stream, look
+from stablelog.client.core.seeking import Since, check_offsets, offsets_since
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, UsageError
@@ -23,7 +25,7 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
-After = ReadPosition | int | None
+After = ReadPosition | Since | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Selection:
         check_group(self.group)
         if isinstance(self.after, ReadPosition):
             check_fits(self.after, self.topics, self.group, is_cut=self.is_cut)
-        elif self.after is not None and self.after < 0:
+        elif isinstance(self.after, int) and self.after < 0:
             raise UsageError(
                 f"{self.after} is no commit sequence: the first one is 1, and 0 stands for the beginning"
             )
@@ -84,6 +86,8 @@ class Reader:
         self._position: ReadPosition | None = None  # None if no steps have begun at `_start` yet
         self._marks: dict[TopicPartition, Mark] = {}  # of the position
         self._commit_sequence = 0  # with cuts, that of the position
+        self._sought: dict[TopicPartition, int] = {}  # offsets of seeks that are not checked yet
+        self._paused = Paused()
 
     @property
     def position(self) -> ReadPosition:
@@ -93,24 +97,66 @@ class Reader:
             UsageError: the reader has no position yet, because it begins with new commits and has not begun.
         """
         known, start = self._position, self._start
+        sought = {target: Mark(offset, 0) for target, offset in self._sought.items()}
         if known is not None:
-            return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
+            return replace(known, commit_sequence=self._commit_sequence, marks=self._marks | sought)
         if isinstance(start, ReadPosition):
-            return start
-        if start is None or (start > 0 and not self._selection.is_cut):
+            return replace(start, marks={**start.marks, **sought})
+        if not isinstance(start, int) or (start > 0 and not self._selection.is_cut):
             raise UsageError(
                 "the reader has no position yet: it has one when the program has asked for a transaction"
             )
-        return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
+        return ReadPosition(None, self._selection.is_cut, None, start, {}, sought)
 
     def seek(self, after: After) -> None:
-        """Go on after a position or a commit sequence, or with new commits (None). New steps have to be begun.
+        """Go on after a position or a commit sequence, at a time, or with new commits (None). New steps have to be begun.
 
         Raises:
             UsageError: the position is of another reader.
         """
         self._start = replace(self._selection, after=after).after
         self._position = None
+        self._sought.clear()
+
+    def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
+        """Go on at an offset of one partition; as `seek`.
+
+        Raises:
+            UsageError: the reader is one of cuts, does not read this topic, or has no position yet.
+        """
+        self._check_separate("an offset of one partition has no place between two commits")
+        if topic not in self._selection.topics:
+            raise UsageError(
+                f"the reader reads {', '.join(self._selection.topics)}, and not {topic}: name one of its topics"
+            )
+        if offset < 0 or partition < 0:
+            raise UsageError(f"{topic}-{partition} has no offset {offset}: both numbers are 0 or more")
+        self._start, self._position = self.position, None
+        self._sought[topic, partition] = offset
+
+    def pause(self, topic: str, partition: int | None) -> None:
+        """Read a partition, or a topic if `partition` is None, no further until `resume`. New steps have to be begun.
+
+        Raises:
+            UsageError: the reader is one of cuts.
+        """
+        self._check_separate("without one of its partitions, a transaction is not whole")
+        self._paused.pause(topic, partition)
+
+    def resume(self, topic: str, partition: int | None) -> None:
+        """End a pause. New steps have to be begun.
+
+        Raises:
+            UsageError: the reader is one of cuts, or the whole topic of the partition was paused.
+        """
+        self._check_separate("without one of its partitions, a transaction is not whole")
+        self._paused.resume(topic, partition)
+
+    def _check_separate(self, why: str) -> None:
+        if self._selection.is_cut:
+            raise UsageError(
+                f"this reader reads all partitions together, up to the same commit: {why}. Make a reader with cut=False"
+            )
 
     def deliver(self, given: Given) -> None:
         """Note that the program has got an item."""
@@ -163,7 +209,15 @@ class Reader:
         """Give the transactions of each partition in the order of their commits, round-robin over the partitions."""
         patience = Patience(cluster, lambda: self.wait_s)
         topics, marks = yield from self._start_of_partitions(cluster)
+        if self._sought:
+            yield from check_offsets(cluster, self._sought)
+            marks |= {
+                target: Mark(offset, 0, _leader_epoch(topics, target))
+                for target, offset in self._sought.items()
+            }
         streams = self._begin(cluster, topics, marks)
+        self._sought.clear()
+        paused = self._paused.of(streams)
         is_checked = False  # each partition was asked once more after the last wait had ended
         looked_at = yield NOW  # when the partitions were last asked for
         while True:
@@ -176,10 +230,12 @@ class Reader:
                     for target in [(name, partition) for partition in topic.partitions]:
                         if target not in streams:
                             streams[target] = self._stream(cluster, target, mark, topic.topic_id)
-            for stream in streams.values():
+                paused = self._paused.of(streams)
+            active = {target: stream for target, stream in streams.items() if target not in paused}
+            for stream in active.values():
                 yield from stream.peek()
             marks = {target: stream.mark for target, stream in streams.items()}
-            ready = {target: stream for target, stream in streams.items() if stream.is_listed}
+            ready = {target: stream for target, stream in active.items() if stream.is_listed}
             while ready and all(stream.is_listed for stream in ready.values()):
                 for target, stream in ready.items():
                     commit = yield from stream.peek()
@@ -191,20 +247,20 @@ class Reader:
                     marks[target] = stream.mark
                     yield from patience.give(Given(whole, marks, 0))
                     marks = {}
-            ends = {target: stream.end for target, stream in streams.items()}
+            ends = {target: stream.end for target, stream in active.items()}
             ended = {target: end for target, end in ends.items() if end is not None}
             if ready:
                 is_checked = False
                 if (
                     ended
                 ):  # one request for all partitions that were read to their end, while others have more
-                    yield from look(cluster, streams, ended)
-            elif not (yield from patience.wait(streams, ended)):
+                    yield from look(cluster, active, ended)
+            elif not (yield from patience.wait(active, ended)):
                 if is_checked:
                     yield from patience.give(Given(None, marks, 0))
                 # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
                 is_checked = not is_checked
-                for stream in streams.values():
+                for stream in active.values():
                     stream.note_change(None)
 
     def _start_of_partitions(
@@ -225,6 +281,12 @@ class Reader:
                 target: Mark(offset, cut.commit_sequence, _leader_epoch(topics, target))
                 for cut in cuts.values()
                 for target, offset in cut.offsets.items()
+            }
+        if isinstance(start, Since):
+            found = yield from offsets_since(cluster, targets, start.time_ms)
+            return topics, {
+                target: Mark(offset, 0, _leader_epoch(topics, target))
+                for target, (offset, _) in found.items()
             }
         if isinstance(start, ReadPosition):
             return topics, {target: _mark_in(start, target, cuts[target[0]]) for target in targets}
@@ -248,6 +310,11 @@ class Reader:
         cut = yield from describe_cut(cluster, names, group=self._selection.group)
         if topics is None:
             topics = yield from cluster.metadata(names)
+        if isinstance(start, Since):
+            since = yield from offsets_since(cluster, cut.offsets, start.time_ms)
+            firsts = (sequence - 1 for _, sequence in since.values() if sequence is not None)
+            # A commit after the cut may not be durable in all its partitions yet.
+            start = max(cut.whole_after(), min([cut.commit_sequence, *firsts]))
         after, marks = _start_of_cuts(start, cut, topics)
         streams = self._begin(cluster, topics, marks, group=cut.group, commit_sequence=after)
         if isinstance(start, ReadPosition) and start.commit_sequence:
@@ -280,7 +347,7 @@ def _leader_epoch(topics: dict[str, Topic], target: TopicPartition) -> int:
 
 
 def _start_of_cuts(
-    start: After, cut: Cut, topics: dict[str, Topic]
+    start: ReadPosition | int | None, cut: Cut, topics: dict[str, Topic]
 ) -> tuple[int, dict[TopicPartition, Mark]]:
     """Return the commit sequence after which to begin, and the mark of each partition."""
     if start is None:

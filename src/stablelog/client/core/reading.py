@@ -317,7 +317,10 @@ class Patience:
             left_s = self._waited_from + wait_s - now
         if left_s <= 0:
             return False
-        if positions == self._woken_at:
+        if not positions:  # all partitions are paused
+            yield Pause(min(PAUSE_MAX_S, left_s))
+            self._cluster.check_cancelled("waiting for the next transaction")
+        elif positions == self._woken_at:
             yield Pause(min(self._pause_s, left_s))
             self._cluster.check_cancelled("waiting for the next transaction")
             self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)

@@ -76,12 +76,14 @@ class RecordReader:
 
     Attributes:
         positions: the next offset to read of each partition.
+        paused: the partitions that are not read now. Their positions stay.
     """
 
     def __init__(self, cluster: Cluster, positions: Mapping[TopicPartition, int], isolation: str) -> None:
         self._cluster = cluster
         self._isolation = isolation
         self.positions = dict(positions)
+        self.paused: frozenset[TopicPartition] = frozenset()
         self._aborted: dict[TopicPartition, AbortedFilter] = {}
 
     def forget(self, target: TopicPartition) -> None:
@@ -93,6 +95,10 @@ class RecordReader:
         """Go on at another offset of a partition."""
         self.positions[target] = offset
         self._aborted.pop(target, None)
+
+    def active(self) -> list[TopicPartition]:
+        """Return the partitions that are read now."""
+        return [target for target in self.positions if target not in self.paused]
 
     def read_round(self, wait_s: float) -> Steps[Round]:
         """Send one Fetch request to each leader, and return what they have.
@@ -124,7 +130,7 @@ class RecordReader:
             yield from self._take(target, fetched, found)
         if found.failures:
             self._cluster.forget_metadata()
-            if len(found.failures) == len(self.positions):
+            if len(found.failures) == len(self.active()):
                 yield Pause(BACKOFF_S)
         return found
 
@@ -132,8 +138,9 @@ class RecordReader:
         """Return the positions of the partitions of each leader. Note the partitions that have no leader now."""
         leaders: dict[int, dict[TopicPartition, int]] = {}
         leader_ids: dict[TopicPartition, int] = {}
+        active = self.active()
         try:
-            for target in self.positions:
+            for target in active:
                 try:
                     leader_ids[target] = yield from self._cluster.leader(*target)
                 except RetriableError as failure:
@@ -145,7 +152,7 @@ class RecordReader:
             for target, leader_id in leader_ids.items():
                 leaders.setdefault(leader_id, {})[target] = self.positions[target]
         except (RetriableError, StablelogError) as failure:
-            self._note(found, self.positions, failure)
+            self._note(found, active, failure)
             return {}
         return leaders
 

@@ -1,0 +1,44 @@
+"""Which partitions a reader does not read now."""
+
+from collections.abc import Iterable
+
+from stablelog.errors import UsageError
+from stablelog.types import TopicPartition
+
+
+class Paused:
+    """The partitions and the topics that a program has paused. A paused topic is paused with all its partitions, also with
+    those that are added later.
+    """
+
+    def __init__(self) -> None:
+        self._topics: set[str] = set()
+        self._partitions: set[TopicPartition] = set()
+
+    def pause(self, topic: str, partition: int | None) -> None:
+        """Pause a partition, or all partitions of a topic if `partition` is None."""
+        if partition is None:
+            self._topics.add(topic)
+        else:
+            self._partitions.add((topic, partition))
+
+    def resume(self, topic: str, partition: int | None) -> None:
+        """End a pause. Without a partition, end all pauses of the topic.
+
+        Raises:
+            UsageError: a partition is to be resumed, and the whole topic was paused.
+        """
+        if partition is None:
+            self._topics.discard(topic)
+            self._partitions = {one for one in self._partitions if one[0] != topic}
+        elif topic in self._topics:
+            raise UsageError(
+                f"{topic}-{partition} cannot be resumed alone, because all partitions of {topic} were paused: resume {topic!r}, "
+                "and pause its other partitions"
+            )
+        else:
+            self._partitions.discard((topic, partition))
+
+    def of(self, targets: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of these partitions that are paused."""
+        return frozenset(one for one in targets if one in self._partitions or one[0] in self._topics)

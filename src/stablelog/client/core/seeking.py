@@ -1,0 +1,84 @@
+"""Where a reader of transactions begins after a seek: at an offset of a partition, or at a time."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.core.commits import describe_commits
+from stablelog.client.core.partitions import list_offsets
+from stablelog.client.core.steps import Steps
+from stablelog.errors import OffsetOutOfRangeError
+from stablelog.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A place for a reader to begin at: the first commit at or after a time.
+
+    Attributes:
+        time_ms: milliseconds since 1970, by the broker's clock.
+    """
+
+    time_ms: int
+
+
+def offsets_since(
+    cluster: Cluster, targets: Iterable[TopicPartition], time_ms: int
+) -> Steps[dict[TopicPartition, tuple[int, int | None]]]:
+    """Find in commit-ordered partitions the first commit at or after a time.
+
+    Returns:
+        For each partition, the offset at which to begin, and the commit sequence of the commit. Without such a commit, the
+        end of the partition, and None.
+
+    Raises:
+        RefusedError: a partition does not exist, or is not commit-ordered.
+        UnavailableError: no response within the deadline.
+    """
+    wanted = list(targets)
+    # The ends first: a commit that comes meanwhile is read.
+    ends = yield from list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+    found = yield from list_offsets(cluster, dict.fromkeys(wanted, time_ms))
+    starts: dict[TopicPartition, tuple[int, int | None]] = {}
+    for target in wanted:
+        offset, end = found[target].offset, ends[target].offset
+        starts[target] = (end, None)
+        if offset >= 0:
+            starts[target] = yield from _first_commit(cluster, target, offset, end, time_ms)
+    return starts
+
+
+def _first_commit(
+    cluster: Cluster, target: TopicPartition, offset: int, end: int, time_ms: int
+) -> Steps[tuple[int, int | None]]:
+    """Return the place of the first commit at or after a time, from an offset on. A record outside transactions may have
+    any timestamp, so that the broker may have found one before this commit.
+    """
+    while True:
+        listed = yield from describe_commits(cluster, *target, offset=offset)
+        for commit in listed.commits:
+            if commit.time_ms >= time_ms:
+                return commit.start_offset, commit.commit_sequence
+        if not listed.commits or listed.commits[-1].end_offset <= offset:
+            return max(offset, end), None
+        offset = listed.commits[-1].end_offset
+
+
+def check_offsets(
+    cluster: Cluster, sought: Mapping[TopicPartition, int], isolation: str = "read_committed"
+) -> Steps[None]:
+    """Check that the offsets of a seek are in the logs.
+
+    Raises:
+        OffsetOutOfRangeError: one is not.
+        RefusedError: a partition does not exist.
+        UnavailableError: no response within the deadline.
+    """
+    starts = yield from list_offsets(cluster, dict.fromkeys(sought, EARLIEST), isolation)
+    ends = yield from list_offsets(cluster, dict.fromkeys(sought, LATEST), isolation)
+    for (topic, partition), offset in sought.items():
+        start, end = starts[topic, partition].offset, ends[topic, partition].offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"{topic}-{partition} has no offset {offset}: it begins at {start} and ends at {end}"
+            )
