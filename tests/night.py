@@ -133,6 +133,11 @@ PARTS = (
         20,
     ),
     Part("interrupted", tests("tests/client/test_interrupted.py"), {"STABLELOG_LINES": "1000000"}),
+    Part(
+        "parent-deaths",
+        tests("tests/test_temporary_data.py", "--timeout=7200"),
+        {"STABLELOG_PARENT_DEATHS": "0"},
+    ),
     Part("positions", tests("tests/client/test_positions.py"), {"STABLELOG_POSITION_STEPS": "500"}),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(

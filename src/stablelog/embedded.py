@@ -10,24 +10,21 @@ The broker ends with the process that started it, also if that process is killed
 import asyncio
 import json
 import os
-import selectors
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from stablelog.embedded_process import Running, end, popen, port_when_ready, write
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UnavailableError, UsageError, did_you_mean
+from stablelog.temporary_data import DATA, new_path
 
 # The broker's process does not import the command line. It does not import hypothesis either: the entry None in
 # `sys.modules` prevents that kio imports an installed hypothesis. Both imports would take half of the start time. The
@@ -39,51 +36,12 @@ sys.modules.setdefault("hypothesis", None)
 from stablelog.cli.serve import run_process
 run_process(sys.argv[1:])
 """
-READY_LINE = "stablelog is ready on "
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 20.0
 LOG_FILE: Final = ".broker.log"  # In the data directory. A start ignores hidden files.
 LOG_SIZE_MAX: Final = 10_000_000  # bytes of the file, and of the earlier one beside it
 PORT_MAX: Final = 65_535
 LOOPBACK: Final = "127.0.0.1"
 ARGUMENTS: Final = ("data", "settings", "host", "port", "start_timeout_s")
-
-
-@dataclass
-class _Running:
-    """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected.
-
-    Only the process that made the object releases anything: after a fork, the child process has a copy of the object.
-    """
-
-    owner_id: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108 - looked up after a fork
-    process: "subprocess.Popen[bytes] | None" = None
-    held_port: socket.socket | None = None
-    temporary: Path | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process has made the object, and not a process from which this one was forked."""
-        return os.getpid() == self.owner_id
-
-    def release(self) -> None:
-        """Release the port, and remove the temporary directory. A process that still runs stops because its standard
-        input ends; with a temporary directory it is killed. In another process than that of the owner, do nothing.
-        """
-        if not self.is_own:
-            return
-        if self.process is not None:
-            if self.temporary is not None:
-                _end(self.process, signal.SIGKILL)
-            elif self.process.stdin is not None:
-                self.process.stdin.close()
-            self.process = None
-        if self.held_port is not None:
-            self.held_port.close()
-            self.held_port = None
-        if self.temporary is not None:
-            shutil.rmtree(self.temporary, ignore_errors=True)
-            self.temporary = None
 
 
 class EmbeddedBroker:
@@ -115,18 +73,18 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        self._running = _Running()
+        self._running = Running()
         self._is_temporary = data is None
         self.data = self._temporary_data() if data is None else data
         self.host = host
         self.port = port
         self._settings = dict(settings or {})
         self._start_timeout_s = start_timeout_s
-        weakref.finalize(self, _Running.release, self._running)
+        weakref.finalize(self, Running.release, self._running)
 
     def _temporary_data(self) -> Path:
-        self._running.temporary = Path(tempfile.mkdtemp(prefix="stablelog-")).resolve()
-        return self._running.temporary / "data"
+        self._running.temporary = new_path()
+        return self._running.temporary / DATA
 
     @property
     def bootstrap(self) -> str:
@@ -177,47 +135,53 @@ class EmbeddedBroker:
 
     def _launch(self) -> "subprocess.Popen[bytes]":
         """Start the process, and do not wait for it."""
-        from stablelog.broker.directory.foreign import refuse_foreign
-
         self._check_own("start")
         if self.is_running:
             raise UsageError(f"the broker at {self.bootstrap} is running: stop it before you start it again")
         self._end(signal.SIGKILL)  # close the pipes of a process that has ended by itself
         if self._is_temporary and self._running.temporary is None:  # it was closed
             self.data = self._temporary_data()
-        disk = LocalDisk()
-        refuse_foreign(disk, self.data)
-        disk.make_dir(self.data)
-        self.data = self.data.resolve()
+        self._make_data()
         self._hold_port()
         command = [sys.executable, "-c", PROCESS, str(os.getpid()), str(self.data), self.host, str(self.port)]
-        with self.log_path.open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        if self._running.temporary is None:
+            with self.log_path.open("ab") as log:
+                process = popen(command, log)
+        else:  # the process makes the directory, and then its log
+            process = popen([*command, str(self._running.temporary)], subprocess.STDOUT)
         # Keep the process before the wait for it: if an interrupt ends the wait, `stop` can still end the process.
         self._running.process = process
         # The settings may have secrets, and every user of this machine can read the arguments of a process.
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # the process has ended already, and its log says why
-            process.stdin.write(json.dumps(dict(self._settings)).encode() + b"\n")
-            process.stdin.flush()
+        write(process, json.dumps(dict(self._settings)).encode() + b"\n")
         return process
+
+    def _make_data(self) -> None:
+        """Make the data directory, unless it is a temporary one, which the broker's process makes."""
+        from stablelog.broker.directory.foreign import refuse_foreign
+
+        if self._running.temporary is None:
+            disk = LocalDisk()
+            refuse_foreign(disk, self.data)
+            disk.make_dir(self.data)
+            self.data = self.data.resolve()
 
     def _wait_until_ready(self, process: "subprocess.Popen[bytes]", timeout_s: float | None = None) -> None:
         timeout_s = self._start_timeout_s if timeout_s is None else timeout_s
+        said: list[str] = []
         try:
-            port = _port_when_ready(process, timeout_s)
+            port = port_when_ready(process, timeout_s, said)
         except TimeoutError:
             why = f"was not ready within {timeout_s:g} s"
             self.kill()
         else:
             if port is not None:
                 self.port = port
+                self._running.hold_temporary()
                 return
             why = "did not start"
             self.stop()
-        raise UnavailableError(
-            f"the broker on {self.data} {why}; its log {self.log_path} ends with:\n{self.log_tail()}"
-        )
+        text = "\n".join((*said, self.log_tail())).strip()
+        raise UnavailableError(f"the broker on {self.data} {why}; its log {self.log_path} ends with:\n{text}")
 
     def _hold_port(self) -> None:
         """Choose a free port and bind it without listening, so that no other process gets the port between a stop of
@@ -264,14 +228,16 @@ class EmbeddedBroker:
     def _end(self, number: int) -> None:
         process, self._running.process = self._running.process, None
         if process is not None:
-            _end(process, number)
+            end(process, number)
 
     def close(self) -> None:
-        """Stop the broker as `stop` does, release its port, and remove a temporary data directory. In a forked process,
-        do nothing: the broker belongs to the process that started it.
+        """Stop the broker as `stop` does, and release its port. A broker with a temporary data directory is not stopped
+        in order: its process ends at once and removes the directory. In a forked process, do nothing: the broker belongs
+        to the process that started it.
         """
         if self._running.is_own:
-            self.stop()
+            if self._running.temporary is None:
+                self.stop()
             self._running.release()
 
     def _check_own(self, what: str) -> None:
@@ -279,7 +245,7 @@ class EmbeddedBroker:
         if not self._running.is_own:
             raise UsageError(
                 f"process {os.getpid()} cannot {what} the broker at {self.bootstrap}: the broker belongs to process "
-                f"{self._running.owner_id}, from which this process was forked. {what.capitalize()} it there"
+                f"{self._running.owner.id}, from which this process was forked. {what.capitalize()} it there"
             )
 
     def __enter__(self) -> Self:
@@ -340,8 +306,8 @@ def serve(
     """Make a broker that runs in a process of its own: in a `with` block, in an `async with` block, or from `start` to
     `close`.
 
-    The broker also stops when this process ends in another way, for example by `kill -9`. It writes nothing outside its
-    data directory. Its log messages go to the file `.broker.log` in the data directory, and earlier ones are in
+    The broker also stops when this process ends in another way, for example by `kill -9`, and removes a temporary data
+    directory. It writes nothing outside its data directory. Its log messages go to the file `.broker.log` in the data directory, and earlier ones are in
     `.broker.log.1`: 10 MB in each at most.
 
     Args:
@@ -452,44 +418,3 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, str | int | float | os.PathLike):
         return str(value)
     raise UsageError(f"{name}={value!r} is not valid: write text, a number, True or False")
-
-
-def _end(process: "subprocess.Popen[bytes]", number: int) -> None:
-    """Send a signal to a process and wait for its end. Kill it if it does not end within `STOP_TIMEOUT_S`."""
-    # If the process has ended, `Popen` sends no signal, because another process may have the same id by now.
-    process.send_signal(number)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
-def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
-    """Wait until the broker's process reports that it is ready. Return the broker's port, or None if the process has
-    ended.
-
-    Raises:
-        TimeoutError: the process was neither ready nor ended within `timeout_s`.
-    """
-    assert process.stdout is not None
-    deadline_s = time.monotonic() + timeout_s
-    said = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not selector.select(left_s):
-                if time.monotonic() < deadline_s:
-                    continue
-                raise TimeoutError
-            piece = os.read(process.stdout.fileno(), 1 << 16)
-            if not piece:
-                return None
-            *lines, said = (said + piece).split(b"\n")
-            for line in lines:
-                if line.startswith(READY_LINE.encode()):
-                    return int(line.removeprefix(READY_LINE.encode()).split(b",")[0].rpartition(b":")[2])

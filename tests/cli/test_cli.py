@@ -21,7 +21,7 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.embedded import READY_LINE
+from stablelog.embedded_process import READY_LINE
 from stablelog.errors import UsageError
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique

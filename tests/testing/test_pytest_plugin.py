@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import USERS
+from tests.waiting import until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.M | re.S)
@@ -16,7 +17,7 @@ SETTINGS = re.findall(r"^```toml\n(.*?)^```$", DOCUMENT, re.M | re.S)
 TIMEOUT_S = 300
 
 
-def pytest_run(directory, *tests, settings=SETTINGS[0]):
+def pytest_run(directory, *tests, settings=SETTINGS[0], options=()):
     """Run pytest in a directory with these test files, as a user does. Returns what it prints, and the exit code."""
     (directory / "pyproject.toml").write_text(settings)
     for number, test in enumerate(tests):
@@ -24,7 +25,17 @@ def pytest_run(directory, *tests, settings=SETTINGS[0]):
     # Tests of Spark let the processes of this worker find a hypothesis that cannot be imported.
     paths = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one != str(USERS)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", str(directory)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--strict-markers",
+            "-p",
+            "no:cacheprovider",
+            *options,
+            str(directory),
+        ],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
@@ -89,3 +100,52 @@ def test_a_wrong_setting_is_told(tmp_path, settings, test, message):
     printed, code = pytest_run(tmp_path, test, settings=given)
     assert code == 1
     assert message in printed
+
+
+def test_the_plugin_costs_nothing_where_it_is_not_used(tmp_path):
+    test = """
+import sys
+
+def test_modules():
+    assert "stablelog.testing.pytest_plugin" in sys.modules
+    mine = {name for name in sys.modules if name.partition(".")[0] in ("stablelog", "kio", "asyncio", "uvloop")}
+    assert mine == {"stablelog", "stablelog.testing", "stablelog.testing.pytest_plugin"}
+"""
+    printed, code = pytest_run(
+        tmp_path, test, options=["-p", "no:asyncio", "-p", "no:anyio", "-p", "no:xdist"]
+    )
+    assert code == 0, printed
+
+
+KILLING = """
+import os, signal, pytest
+
+@pytest.fixture
+def killed(stablelog_broker, stablelog_faults, stablelog_topic):
+    stablelog_topic("orders")
+    {kill}
+    yield
+    {kill_after}
+
+def test_it(killed):
+    {kill_in}
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("place", "kill", "workers"),
+    [("kill", KILL, 0), ("kill_in", KILL, 2), ("kill_after", KILL, 0), ("kill_in", "os._exit(3)", 2)],
+    ids=["fixture", "worker", "after", "exit of a worker"],
+)
+def test_a_test_run_that_is_killed_leaves_nothing(tmp_path, monkeypatch, place, kill, workers):
+    """A worker of pytest-xdist that is killed is replaced."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    parts = {"kill": "pass", "kill_in": "pass", "kill_after": "pass"} | {place: kill}
+    test = KILLING.format(**parts)
+    (tmp_path / "run").mkdir()
+    printed, code = pytest_run(tmp_path / "run", test, options=["-n", f"{workers}"])
+    assert code, printed
+    until(lambda: not list(temporary.glob("stablelog-*")), printed)

@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.cli.pairs import pair
-from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX, READY_LINE, STOP_TIMEOUT_S
+from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX
+from stablelog.embedded_process import READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
 from stablelog.json_text import parse_json
+from stablelog.temporary_data import end_and_remove, make, remove_abandoned
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -128,7 +130,9 @@ def _run_serve(
     run_server(loaded, data.absolute(), ready=ready)
 
 
-def stop_with_parent(fd: int, stop_timeout_s: float, parent_id: int | None = None) -> None:
+def stop_with_parent(
+    fd: int, stop_timeout_s: float, parent_id: int | None = None, temporary: Path | None = None
+) -> None:
     """Stop this process when the process that started it has ended.
 
     Linux's PR_SET_PDEATHSIG is not used, because it sends its signal already when the thread that started this process
@@ -136,10 +140,12 @@ def stop_with_parent(fd: int, stop_timeout_s: float, parent_id: int | None = Non
 
     Args:
         fd: the reading end of a pipe. The parent holds the writing end, which the operating system closes when the
-            parent ends, also by `kill -9`. A process that the parent has forked may hold the writing end, too.
+            parent ends, also by `kill -9`. A process that the parent has forked may hold the writing end, too. The
+            parent writes a byte to end this process as its own end does.
         stop_timeout_s: how long an orderly stop may take before the process is killed.
         parent_id: the process id of the parent. On Linux, this process then stops with the parent even if another
             process holds the writing end of the pipe. None to wait for the end of the pipe only.
+        temporary: a directory that is removed then. Its data are not kept, so there is no orderly stop.
     """
 
     def wait() -> None:
@@ -151,8 +157,10 @@ def stop_with_parent(fd: int, stop_timeout_s: float, parent_id: int | None = Non
             is_ended = (
                 parent_id is not None and os.getppid() != parent_id
             )  # it ended before its id was opened
-            while not is_ended:
-                is_ended = any(key.fd != fd or not os.read(fd, 1 << 10) for key, _ in ends.select())
+            if not is_ended:
+                ends.select()
+        if temporary is not None:
+            end_and_remove(temporary)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(stop_timeout_s)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,22 +172,37 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
-        arguments: the process id of the parent, data directory, host and port, in this order. The first line of the
-            standard input is a JSON object with the settings.
+        arguments: the process id of the parent, data directory, host and port, in this order, and the temporary
+            directory that has the data directory, if there is one: it is made here, and removed with the end of the
+            parent. The first line of the standard input is a JSON object with the settings.
     """
     from logging.handlers import RotatingFileHandler
 
-    parent_id, data, host, port = arguments
-    # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
-    handler = RotatingFileHandler(Path(data) / LOG_FILE, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
+    parent_id, data, host, port, *temporary = arguments
     # Read without a buffer, because `stop_with_parent` waits for the end of the pipe.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as from_parent:
         line = from_parent.readline()
-    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id))
+    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id), *map(Path, temporary))
+    # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
+    log_path = Path(data) / LOG_FILE
+    if temporary:
+        _make_temporary(Path(temporary[0]), log_path)
+    handler = RotatingFileHandler(log_path, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     settings = [f"{name}={value}" for name, value in parse_json(line or b"{}").items()]
     try:
         run_serve(Path(data), host, int(port), None, settings)
     except StablelogError as error:
         sys.stderr.write(f"stablelog: {error}\n")
         sys.exit(2)
+
+
+def _make_temporary(directory: Path, log_path: Path) -> None:
+    """Make the temporary directory and write the standard error to the log file in it."""
+    try:
+        make(directory)
+        with log_path.open("ab") as log:
+            os.dup2(log.fileno(), sys.stderr.fileno())
+    except OSError as error:
+        sys.exit(f"stablelog: the temporary directory {directory} cannot be made: {error.strerror}")
+    threading.Thread(target=remove_abandoned, args=(directory.parent,), name="abandoned", daemon=True).start()

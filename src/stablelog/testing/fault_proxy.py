@@ -8,7 +8,6 @@ is reported before the client notices it, so a test that has seen its effect als
 """
 
 import contextlib
-import os
 import socket
 import struct
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
+from stablelog.client.processes import this_process
 from stablelog.errors import RefusedError
 from stablelog.testing.error_responses import error_response
 from stablelog.testing.faults import Fault, Faults, Kind
@@ -42,7 +42,7 @@ class FaultProxy:
     def __init__(self) -> None:
         self.faults = Faults()
         self.target_port: int | None = None
-        self._owner_id = os.getpid()
+        self._owner = this_process()
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         self._listener = socket.create_server((HOST, 0))
@@ -64,7 +64,7 @@ class FaultProxy:
         """Close the port and all connections. In a forked process, do nothing: the threads of the proxy are in the
         process that made it.
         """
-        if os.getpid() != self._owner_id:
+        if self._owner is not this_process():
             return
         self.faults.clear()
         with contextlib.suppress(OSError):
