@@ -214,6 +214,25 @@ def test_a_member_asks_for_its_assignment_again_after_a_lost_answer():
     assert coordinator.requests[3].topic_partitions == ()
 
 
+def test_a_member_that_was_replaced_before_it_asks_for_offsets_joins_again():
+    beat = SimpleNamespace(
+        error_code=ErrorCode.none,
+        error_message=None,
+        heartbeat_interval=timedelta(hours=1),
+        member_epoch=3,
+        assignment=None,
+    )
+    offsets = SimpleNamespace(groups=[SimpleNamespace(error_code=ErrorCode.unknown_member_id, topics=())])
+    gone = SimpleNamespace(error_code=ErrorCode.unknown_member_id, heartbeat_interval=timedelta(0))
+    coordinator = Coordinator(beat, offsets, gone, beat)
+    member = GroupMember(coordinator, "g", ["t"])
+    run(member.follow())
+    assert run(member.committed_now([("t", 0)])) is None
+    run(member.follow())
+    run(member.follow())
+    assert [request.member_epoch for request in coordinator.requests[2:]] == [3, 0]
+
+
 def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
     """A transaction with such offsets is open for longer than the session timeout."""
     with stablelog.connect(broker.bootstrap) as client:

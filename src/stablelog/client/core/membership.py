@@ -241,7 +241,8 @@ class GroupMember:
         self, partitions: Iterable[TopicPartition]
     ) -> Steps[dict[TopicPartition, CommittedOffset] | None]:
         """Return the offsets that the group has committed for these partitions. None if the coordinator does not respond,
-        or if an open transaction has written such offsets: send the next heartbeat in time, and call again.
+        if an open transaction has written such offsets, or if the member has no place in the group any more: send the next
+        heartbeat in time, and call again.
 
         Raises:
             RefusedError: the user may not read the group.
@@ -249,6 +250,11 @@ class GroupMember:
         try:
             return (yield from self.committed(partitions, deadline_s=PLACE_S))
         except UnavailableError:
+            return None
+        except RefusedError as refused:
+            if refused.code not in _FENCED:
+                raise
+            self._due = 0.0  # the coordinator answers the same to the heartbeat, and the member joins again
             return None
 
     def committed(
