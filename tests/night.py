@@ -69,6 +69,16 @@ PARTS = (
     Part("restores", tests("tests/ops/test_restore.py"), {"STABLELOG_KILLS": "400"}),
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
     Part("copiers", tests("tests/client/test_copier.py"), {"STABLELOG_KILLS": "30"}),
+    Part(
+        "client-threads",
+        ("-m", "tests.chaos.client_rounds", "--face", "threads", "--seed", "{seed}", "--rounds", "100"),
+        seeds=100,
+    ),
+    Part(
+        "client-asyncio",
+        ("-m", "tests.chaos.client_rounds", "--face", "asyncio", "--seed", "{seed}", "--rounds", "100"),
+        seeds=100,
+    ),
     Part("java", tests("tests/java/test_kill.py"), {"STABLELOG_KILLS": "40"}),
     Part("streams", tests("tests/java/test_streams.py"), {"STABLELOG_KILLS": "15"}),
     Part(
