@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 import stablelog
+from stablelog.cli import output
 from stablelog.cli.output import print_table, printable
 from tests.commands import run
 
@@ -88,3 +89,26 @@ def test_a_command_without_standard_output_works(data):
         done = subprocess.run(closed, stderr=stderr, timeout=300, check=False)
         stderr.seek(0)
         assert (done.returncode, stderr.read()) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (("topic", "partitions"), [("orders", 4), ("x", 12_000)]),
+        (("a", "long name"), [(None, ""), (1, "x"), ("\x1b[31m", "two\nlines")]),
+        (("state", "is open", "[bold]"), [("online", True, "[red]"), ("offline", False, ":smile:")]),
+        (("one",), [("x" * 300,)]),
+    ],
+)
+def test_a_table_in_a_pipe_is_that_of_rich(columns, rows, capsys, monkeypatch):
+    """Without the import of rich, unless a cell has other characters than those of ASCII."""
+    print_table("things", columns, rows)
+    plain = capsys.readouterr().out
+    monkeypatch.setattr(output, "is_plain", lambda *_arguments: False)
+    print_table("things", columns, rows)
+    assert plain == capsys.readouterr().out
+
+
+def test_a_table_of_wide_characters_has_straight_edges(capsys):
+    print_table("things", ("name", "count"), [("日本", 1), ("ab", 22)])
+    assert "│ 日本 │     1 │" in capsys.readouterr().out

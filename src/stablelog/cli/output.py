@@ -102,16 +102,56 @@ def print_bytes(content: bytes) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, or a line that says that there are no rows."""
+    rows = list(rows)
+    if not rows:
+        sys.stdout.write(f"{title}: none\n")
+    elif (
+        sys.stdout.isatty() or os.environ.get("FORCE_COLOR") or not is_plain(sys.stdout.encoding, title, rows)
+    ):
+        _print_at_terminal(title, columns, rows)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in (title, *_plain_table(columns, rows))))
+
+
+def is_plain(encoding: str | None, title: str, rows: Sequence[Sequence[object]]) -> bool:
+    """Return whether a table needs no library: it has ASCII characters alone, and the output can have its lines."""
+    is_utf8 = (encoding or "").lower().replace("-", "") == "utf8"
+    return is_utf8 and title.isascii() and all(str(cell).isascii() for row in rows for cell in row)
+
+
+def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[str]:
+    """Yield the lines of a table as the library rich writes them into a pipe, without its import, which takes longer than
+    the work of most commands.
+    """
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    aligned: list[Callable[[str, int], str]] = [
+        str.rjust if all(isinstance(row[index], int) for row in rows) else str.ljust
+        for index in range(len(columns))
+    ]
+    widths = [max(map(len, (name, *(text[index] for text in texts)))) for index, name in enumerate(columns)]
+
+    def line(cells: Sequence[str], edge: str) -> str:
+        shown = (align(cell, width) for align, cell, width in zip(aligned, cells, widths, strict=True))
+        return f"{edge} {f' {edge} '.join(shown)} {edge}"
+
+    def rule(left: str, dash: str, cross: str, right: str) -> str:
+        return left + cross.join(dash * (width + 2) for width in widths) + right
+
+    yield rule("┏", "━", "┳", "┓")
+    yield line(columns, "┃")
+    yield rule("┡", "━", "╇", "┩")
+    for text in texts:
+        yield line(text, "│")
+    yield rule("└", "─", "┴", "┘")
+
+
+def _print_at_terminal(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    rows = list(rows)
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # a file or a pipe has no width of its own
-    if not rows:
-        console.print(f"{title}: none", highlight=False)
-        return
     # Print the title separately, because rich would wrap it at the table's width.
     console.print(title, style="bold", highlight=False)
     table = Table(header_style="bold")

@@ -3,18 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v7 import request as offsets_v7
-from kio.schema.list_offsets.v8 import request as offsets_v8
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.offset_for_leader_epoch.v4.request import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 
 from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.types import TOPIC_NAME_RULE, TOPIC_NAME_SIZE_MAX, TopicPartition, is_topic_name
@@ -115,7 +109,8 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
     partition.
     """
     # Version 8 is the first that has EARLIEST_LOCAL.
-    messages: Any = offsets_v8 if EARLIEST_LOCAL in specs.values() else offsets_v7
+    version = 8 if EARLIEST_LOCAL in specs.values() else 7
+    messages: Any = import_module(f"kio.schema.list_offsets.v{version}.request")
     return messages.ListOffsetsRequest(
         replica_id=-1,
         isolation_level=ISOLATIONS[isolation],
@@ -134,6 +129,12 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
 
 def epoch_request(leader_epochs: Mapping[TopicPartition, int]) -> Any:
     """Build the OffsetForLeaderEpoch request for one leader epoch of each of these partitions of one leader."""
+    from kio.schema.offset_for_leader_epoch.v4.request import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderPartition,
+        OffsetForLeaderTopic,
+    )
+
     return OffsetForLeaderEpochRequest(
         replica_id=-1,
         topics=tuple(

@@ -10,25 +10,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.metadata.v13.response import MetadataResponse
-from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
 from stablelog.wire.api import ApiKey
 from stablelog.wire.versions import adapt
 
 RETENTION_UNIT = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOffsetCommitRequest(OffsetCommitRequest):  # type: ignore[misc]  # mypy does not follow kio
-    """An OffsetCommit request of versions 2 to 4.
-
-    Unlike later versions, these contain the retention time of the offsets.
-
-    Attributes:
-        retention_ms: the time after the commit at which the offsets expire; -1 for the broker's setting.
-    """
-
-    retention_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +56,8 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
         case 3 if 8 <= version <= 10:  # Metadata: these versions can ask for the operations of the cluster.
             return adapt(request, ClusterMetadataRequest)
         case 8 if version <= 4:  # OffsetCommit: up to v4 the request has a retention time.
+            from stablelog.wire.timed_commit import TimedOffsetCommitRequest  # of no use to the commands
+
             return TimedOffsetCommitRequest(
                 group_id=request.group_id,
                 generation_id_or_member_epoch=request.generation_id_or_member_epoch,

@@ -30,7 +30,7 @@ from stablelog.coordinators.consumer_groups.answers import (
 )
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
-from stablelog.wire.shapes import TimedOffsetCommitRequest
+from stablelog.wire.timed_commit import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
 OFFSETS_AT_ONCE = 500

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
-from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
-
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
@@ -40,9 +37,13 @@ def find_coordinators(
         UnavailableError: the broker does not respond.
     """
     if connection.speaks(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
+        from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
+
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=tuple(keys))
         answers = {one.key: one for one in (yield from connection.ask_steps(request)).coordinators}
     else:
+        from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
+
         answers = {}
         for key in keys:
             answers[key] = yield from connection.ask_steps(FindOneCoordinatorRequest(key=key, key_type=kind))

@@ -1,4 +1,7 @@
-"""The login of a connection (SASL, KIP-43, KIP-152), as steps, and what a listener speaks if the client cannot use it."""
+"""The login of a connection (SASL, KIP-43, KIP-152), as steps, and what a listener speaks if the client cannot use it.
+
+What a mechanism needs is imported when the client uses it, because commands import this module.
+"""
 
 import secrets
 from datetime import timedelta
@@ -7,19 +10,13 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
-from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
-from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from stablelog.client.core.security import JAAS, Credentials, Security
 from stablelog.client.core.steps import Call, Open, Pause, Steps
-from stablelog.client.core.tokens import token_of
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.types import SecurityProtocol
 from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError
-from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
-from stablelog.wire.sasl.plain import encode_plain
-from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 NONCE_SIZE: Final = 24
@@ -75,7 +72,7 @@ class _Exchange:
 
     def run(self) -> Steps[int]:
         mechanism = self._credentials.mechanism
-        answer = yield from self._connection.call_steps(SaslHandshakeRequest(mechanism=mechanism))
+        answer = yield from self._connection.call_steps(_handshake(mechanism))
         if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
             raise self._refusal(
                 f"it does not accept {mechanism}: set sasl.mechanism to one of {', '.join(sorted(answer.mechanisms)) or 'its mechanisms'}",
@@ -93,6 +90,8 @@ class _Exchange:
             if mechanism == OAUTHBEARER:
                 return (yield from self._show_token())
             if mechanism == PLAIN:
+                from stablelog.wire.sasl.plain import encode_plain
+
                 message = encode_plain(self._credentials.user, self._credentials.password)
                 return (yield from self._say(message))[1]
             return (yield from self._prove())
@@ -104,6 +103,8 @@ class _Exchange:
 
     def _prove(self) -> Steps[int]:
         """Log in with SCRAM."""
+        from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
+
         nonce = yield Call(partial(secrets.token_urlsafe, NONCE_SIZE))
         user, password = self._credentials.user, self._credentials.password
         scram = ScramClient(BY_SASL_NAME[self._credentials.mechanism], user, password, nonce)
@@ -115,6 +116,9 @@ class _Exchange:
 
     def _show_token(self) -> Steps[int]:
         """Log in with OAUTHBEARER."""
+        from stablelog.client.core.tokens import token_of
+        from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
+
         token = yield Call(partial(token_of, self._credentials, self._connection.address))
         self._secrets.append(token)
         challenge, lifetime_ms = yield from self._say(encode_token(token))
@@ -128,6 +132,8 @@ class _Exchange:
 
     def _say(self, message: bytes) -> Steps[tuple[bytes, int]]:
         """Send a message, and return the broker's with the session's lifetime in milliseconds."""
+        from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+
         last = self._connection.versions.get(SaslAuthenticateRequest.__api_key__, (0, -1))[1]
         if last < 0:
             raise self._refusal("it does not support SaslAuthenticate")
@@ -224,6 +230,12 @@ def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
     return found
 
 
+def _handshake(mechanism: str) -> Any:
+    from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+
+    return SaslHandshakeRequest(mechanism=mechanism)
+
+
 def _probe_once(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
     try:
         connection = yield Open(address, protocol)
@@ -231,7 +243,7 @@ def _probe_once(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
         return _Listener.SILENT
     try:
         yield from connection.negotiate()
-        answer: Any = yield from connection.call_steps(SaslHandshakeRequest(mechanism="?"))
+        answer: Any = yield from connection.call_steps(_handshake("?"))
     except AuthenticationError:  # an alert: the listener requires a certificate
         return _Listener.CLOSING
     except UnavailableError as failure:

@@ -12,8 +12,6 @@ from urllib.parse import unquote, urlsplit
 from stablelog.errors import UsageError, did_you_mean
 from stablelog.types import SecurityProtocol
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER
-from stablelog.wire.sasl.jaas import check_module, parse_jaas
-from stablelog.wire.sasl.oauthbearer import is_server_url
 
 # The function of a setting that returns a token; it has the form of confluent-kafka's callback.
 TokenFunction = Callable[[str], Any]
@@ -361,6 +359,8 @@ class _Reader:
             parts = urlsplit(url)
         except ValueError:  # a bracket of an IPv6 address is missing
             parts = urlsplit("")
+        from stablelog.wire.sasl.oauthbearer import is_server_url  # few clients have a token
+
         if url and is_server_url(parts):
             return Credentials(mechanism, endpoint=self._endpoint(url))
         if url and (parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path):
@@ -395,6 +395,8 @@ class _Reader:
         return TokenEndpoint(url, client, secret, self._text(SCOPE))
 
     def _jaas(self, mechanism: str) -> Mapping[str, str]:
+        from stablelog.wire.sasl.jaas import check_module, parse_jaas
+
         try:
             return check_module(mechanism, parse_jaas(self._text(JAAS))).options
         except ValueError as error:
