@@ -3,22 +3,17 @@
 python -m tests.client.copier BOOTSTRAP SOURCE TARGET GROUP threads|asyncio
 """
 
-import re
 import sys
-from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+from tests import documented
+
+PROGRAMS = documented.take("client.md", "client.subscribe(", "offsets_of=reader")
 TIMEOUT_S = 3  # of transactions: a killed copier holds the offsets back for so long
 
 
 def program(bootstrap, source, target, group, face):
     """The program of the page, with these names."""
-    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (found,) = (
-        text
-        for text in snippets
-        if "client.subscribe(" in text and ("asyncio" in text) == (face == "asyncio")
-    )
+    (found,) = (text for text in PROGRAMS if ("asyncio" in text) == (face == "asyncio"))
     for old, new in (
         ('"localhost:9092"', repr(bootstrap)),
         ('"orders"', repr(source)),

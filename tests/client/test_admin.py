@@ -16,6 +16,7 @@ from stablelog.client.core.admin.groups import CommittedOffset
 from stablelog.errors import RefusedError, UsageError
 from stablelog.wire.acls import AclBinding, AclFilter, Operation, Pattern, Permission, ResourceType
 from stablelog.wire.sasl.scram import Mechanism
+from tests import documented
 from tests.clients.drivers import unique
 from tests.commands import ROOT
 
@@ -273,6 +274,6 @@ def _shown(default):
     )
 
 
-@pytest.mark.parametrize("snippet", re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+@pytest.mark.parametrize("snippet", documented.take("admin.md"))
 def test_what_the_page_shows_runs(broker, snippet):
     exec(snippet.replace("localhost:9092", broker.bootstrap), {"__name__": "page"})

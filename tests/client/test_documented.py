@@ -1,39 +1,43 @@
-"""What docs/client.md shows is run as it stands there."""
+"""What the documents of the client show is run as it stands there: each block, here or in the test that takes it."""
 
+import importlib
 import re
-from pathlib import Path
 
 import pytest
 
 import stablelog
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.native import Client
+from tests import documented
 from tests.client.transactions import create, visible
+from tests.commands import run
+from tests.secured import PASSWORD, USER, secured
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
-# `test_outcomes.py` and `test_copier.py` run the others.
-SNIPPETS = [
-    snippet
-    for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    if not any(word in snippet for word in ("write_once", "position", "subscribe"))
-]
-(RESUMED,) = re.findall(r"```python\n([^`]*reader\.position.*?)```", PAGE.read_text(), re.DOTALL)
+# The modules that run the other blocks.
+OTHERS = (
+    "tests.client.copier",
+    "tests.client.test_admin",
+    "tests.client.test_outcomes",
+    "tests.testing.test_pytest_plugin",
+)
+FACES = documented.take("client.md", "client.read([", "txn.write(")
+(COMMANDS,) = documented.take("client.md", "stablelog topics create")
+(LOGIN,) = documented.take("client.md", "SASL_SSL")
+(MANY,) = documented.take("client.md", "txn.write_many(")
+(RESUMED,) = documented.take("client.md", "reader.position")
 
 
 @pytest.fixture(scope="module")
 def orders(stablelog_broker):
-    """The topics of the page."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    names = ("orders", "stock")
-    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
-    new = [NewTopic(name, 2, 1, config={"stablelog.order": "commit"}) for name in names]
-    for made in admin.create_topics(new).values():
-        made.result(30)
-    return names
+    """The topics of the page, made as it says."""
+    for line in COMMANDS.splitlines():
+        _stablelog, *words = line.split()
+        made = run(*words, bootstrap=stablelog_broker.bootstrap)
+        assert made.returncode == 0, made.stderr
+    return "orders", "stock"
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+@pytest.mark.parametrize("snippet", FACES, ids=["threads", "asyncio"])
 def test_what_the_page_shows_runs(stablelog_broker, orders, snippet, monkeypatch, capsys):
     for each in (Client, AsyncClient):  # where the page waits for ever, the test does not
         monkeypatch.setitem(each.read.__kwdefaults__, "wait", 0)
@@ -43,6 +47,26 @@ def test_what_the_page_shows_runs(stablelog_broker, orders, snippet, monkeypatch
     assert re.match(r"Position\(topic='orders', partition=[01], offset=\d+\)\n\d+ \[b'", shown)
     written = len(visible(stablelog_broker.bootstrap, *orders)) - before
     assert written == snippet.count("txn.write(")
+
+
+def test_many_records_are_written_with_one_call(stablelog_broker, orders):
+    with stablelog.connect(stablelog_broker.bootstrap) as client:
+        names = {"client": client}
+        exec(MANY, names)
+    there = visible(stablelog_broker.bootstrap, "orders")
+    assert [there[names[name]] for name in ("first", "second")] == [b"2 chairs", b"1 lamp"]
+
+
+def test_a_client_logs_in(module_path, monkeypatch):
+    monkeypatch.setenv("LOG_PASSWORD", PASSWORD)
+    with secured(module_path) as server:
+        program = LOGIN.replace("log.example.org:9094", server.at["SASL_SSL"])
+        program = program.replace("/etc/stablelog/authority.pem", str(server.certificates.trust))
+        assert f'"{USER}"' in program
+        names = {}
+        exec(f"import os, stablelog\n{program}", names)
+        with names["client"] as client:
+            assert client.admin.topics.list() is not None
 
 
 def test_the_program_with_a_stored_position_goes_on(stablelog_broker, monkeypatch, capsys, tmp_path):
@@ -59,5 +83,10 @@ def test_the_program_with_a_stored_position_goes_on(stablelog_broker, monkeypatc
             assert capsys.readouterr().out == f"{txn.commit().commit_sequence} [b'{value}', b'{value}']\n"
 
 
-def test_the_page_shows_both_faces():
-    assert [("asyncio" in snippet) for snippet in SNIPPETS] == [False, True]
+def test_each_block_is_run():
+    for module in OTHERS:
+        importlib.import_module(module)
+    found = [(page, block) for page in documented.PAGES for block in documented.blocks(page)]
+    missing = "\n".join(f"{page}:\n{block}" for page, block in found if (page, block) not in documented.taken)
+    assert not missing, f"no test runs these blocks:\n{missing}"
+    assert len(found) > 12

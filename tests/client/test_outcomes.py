@@ -20,6 +20,7 @@ from stablelog.errors import (
 )
 from stablelog.testing.faulty_broker import FaultyBroker
 from stablelog.wire.api import ApiKey
+from tests import documented
 from tests.client.model_broker import ModelBroker, ModelShell
 from tests.client.test_core import Transaction
 from tests.client.transactions import create, flush, visible
@@ -314,9 +315,7 @@ def test_the_table_has_these_rows_and_no_other():
     assert [tuple(line[2:].split(" | ")[1::-1]) for line in table.splitlines()[1:]] == list(ROWS)
 
 
-LOOPS = [
-    snippet for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "write_once" in snippet
-]
+LOOPS = documented.take("client.md", "write_once")
 LOSSES = {
     "the response to the commit": ("CommitJoint", True),
     "the request for the commit": ("CommitJoint", False),

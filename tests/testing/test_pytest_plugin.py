@@ -4,16 +4,15 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests import documented
 from tests.conftest import USERS
 from tests.waiting import until
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.M | re.S)
-SETTINGS = re.findall(r"^```toml\n(.*?)^```$", DOCUMENT, re.M | re.S)
+BLOCKS = documented.take("pytest.md", "def test_")
+SETTINGS = documented.take("pytest.md", "[tool.pytest.ini_options]")
 TIMEOUT_S = 300
 
 
