@@ -86,6 +86,10 @@ class EmbeddedBroker:
         self._running.temporary = new_path()
         return self._running.temporary / DATA
 
+    def __repr__(self) -> str:
+        state = f"running as process {self.pid}" if self.is_running else "not running"
+        return f"<EmbeddedBroker at {self.bootstrap} on {self.data}, {state}>"
+
     @property
     def bootstrap(self) -> str:
         """The broker's address in the form of `bootstrap.servers`, such as "127.0.0.1:40001"."""

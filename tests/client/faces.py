@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 import stablelog
+from stablelog.client.inside import deadlines_of, reading_of
 from tests.client.transactions import async_through, through
 
 TIMEOUT_S = 90
@@ -44,7 +45,7 @@ class Threads:
 
     def set_deadline(self, txn, deadline):
         txn.writing.deadline = deadline
-        self.client.deadlines.add(txn)
+        deadlines_of(self.client).add(txn)
 
 
 class Asyncio:
@@ -89,7 +90,7 @@ class Asyncio:
 
     def transaction(self, *args, offsets_of=None, **more):
         async def begin():
-            given = {} if offsets_of is None else {"offsets_of": offsets_of.inner}
+            given = {} if offsets_of is None else {"offsets_of": getattr(offsets_of, "inner", offsets_of)}
             return self.client.transaction(*args, **more, **given)
 
         return _Transaction(self, self.run(begin()))
@@ -106,14 +107,14 @@ class Asyncio:
 
 class _Reader:
     def __init__(self, face, reader):
-        self._face, self._reader = face, reader
+        self._face, self.inner = face, reader
 
     def __iter__(self):
         return self
 
     def __next__(self):
         async def following():
-            return await anext(self._reader, None)
+            return await anext(self.inner, None)
 
         if (one := self._face.run(following())) is None:
             raise StopIteration
@@ -121,10 +122,10 @@ class _Reader:
 
     @property
     def position(self):
-        return self._reader.position
+        return self.inner.position
 
     def batches(self, *args):
-        batches = self._reader.batches(*args)
+        batches = self.inner.batches(*args)
 
         async def following():
             return await anext(batches, None)
@@ -133,15 +134,15 @@ class _Reader:
 
     def __getattr__(self, name):
         """The calls that wait for nothing."""
-        return getattr(self._reader, name)
+        return getattr(self.inner, name)
 
     def close(self):
-        self._face.run(self._reader.close())
+        self._face.run(self.inner.close())
 
 
 class _GroupReader:
     def __init__(self, face, reader):
-        self._face, self.inner, self.reading = face, reader, reader.reading
+        self._face, self.inner = face, reader
 
     def __enter__(self):
         return self
@@ -179,6 +180,11 @@ class _GroupReader:
         return lambda *args, **more: self._face.run(call(*args, **more))
 
 
+def reading(reader):
+    """What decides what a reader of a consumer group reads and commits."""
+    return reading_of(getattr(reader, "inner", reader))
+
+
 async def _next(reader):
     return await anext(reader, None)
 
@@ -212,6 +218,9 @@ class _Transaction:
 
         self._face.run(write())
         return mirror
+
+    def write_many(self, *args, **more):
+        return self._face.run(self.inner.write_many(*args, **more))
 
     def commit(self):
         return self._face.run(self.inner.commit())

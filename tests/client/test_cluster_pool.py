@@ -10,6 +10,7 @@ from stablelog.client import cluster_pool
 from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import cluster as cluster_module
+from stablelog.client.inside import clusters_of
 from stablelog.errors import RefusedError
 
 NOWHERE = "127.0.0.1:1"  # nothing is asked of it
@@ -84,4 +85,4 @@ def test_what_was_begun_before_ends_after_the_close(stablelog_broker):
     txn = client.transaction()
     client.close()
     txn.abort()
-    assert not client.clusters.idle
+    assert not clusters_of(client).idle

@@ -9,6 +9,7 @@ from stablelog import embedded
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.client import keys
+from stablelog.client.inside import keys_of
 from stablelog.client.keys import WriterKeys
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
 from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
@@ -213,8 +214,8 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
     written = {future: b"before"}
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
         name, version = txn.writing.key.name, txn.writing.key.version
-        copy.keys.take("")
-        copy.keys.give_back(keys.WriterKey("", name, version))
+        keys_of(copy).take("")
+        keys_of(copy).give_back(keys.WriterKey("", name, version))
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:

@@ -12,6 +12,7 @@ from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S, WAIT_MAX_S, wait_for_records
 from stablelog.client.core.reader import Selection
 from stablelog.client.core.reading import PAUSE_MAX_S
+from stablelog.client.inside import clusters_of
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -220,7 +221,7 @@ def test_a_cancelled_reader_does_not_wait_for_the_end_of_its_long_poll(stablelog
             assert reading.cancelled()
             assert not gate.opened.is_set()
             await following.close()
-            assert len(client.clusters.idle) == 1
+            assert len(clusters_of(client).idle) == 1
             gate.opened.set()
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:

@@ -13,6 +13,7 @@ from stablelog.client.cluster import EARLIEST, Cluster
 from stablelog.client.connection import run
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
+from stablelog.client.inside import reading_of
 from stablelog.errors import RefusedError, UnavailableError
 from tests.clients.drivers import unique
 from tests.waiting import until
@@ -245,7 +246,7 @@ def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
             pending = client.transaction(offsets_of=first)
             pending.run(pending.writing.flush())
         with client.subscribe(source, group=group, wait=0.1) as second:
-            member = second.reading.member
+            member = reading_of(second).member
             until(lambda: list(second) or member.epoch > 0, "the member does not join")
             epoch, end = member.epoch, time.monotonic() + 2 * SESSION_S
             until(lambda: list(second) or time.monotonic() > end, "the time does not pass")

@@ -17,6 +17,7 @@ from stablelog.errors import (
     RefusedError,
     TransactionAbortedError,
     UnavailableError,
+    UsageError,
 )
 from stablelog.testing.faulty_broker import FaultyBroker
 from stablelog.wire.api import ApiKey
@@ -136,7 +137,7 @@ def no_bytes(case):
 
 
 def no_time(case):
-    case.fails(ValueError, lambda: case.write(case.topic, timestamp_ms=-1))
+    case.fails(UsageError, lambda: case.write(case.topic, timestamp_ms=-1))
     case.is_open()
 
 
@@ -270,8 +271,14 @@ def no_reading(case):
 ROWS = {
     ("`write`", "no broker answers when the client asks for the topic"): no_topic_answer,
     ("`write`", "the topic or the partition does not exist"): no_topic,
-    ("`write`", "a key, value or header is neither bytes nor text"): no_bytes,
-    ("`write`", "no record can have the timestamp"): no_time,
+    (
+        "`write`",
+        "a key, value or header is neither bytes nor text, or another argument has a wrong type",
+    ): no_bytes,
+    (
+        "`write`",
+        "no record can have the timestamp, no topic the name, or UTF-8 cannot encode a text",
+    ): no_time,
     ("`write`", "the transaction has already ended"): has_ended,
     ("`write` or `commit`", "the producer cannot begin: no broker answers"): cannot_begin,
     ("`write` or `commit`", "no broker acknowledges a batch within the deadline"): not_acknowledged,

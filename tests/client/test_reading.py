@@ -331,5 +331,3 @@ def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):
         assert refused.value.code is ErrorCode.invalid_request
     with pytest.raises(UsageError, match="order 'offset'"):
         client.read(topics, order="offset")
-    with pytest.raises(UsageError, match="no topic"):
-        client.read([])

@@ -178,9 +178,23 @@ def test_a_reader_of_cuts_refuses_by_name_what_would_tear_transactions(client, t
 
 def test_arguments_of_a_seek_are_checked_at_the_call(client, topic):
     reader = client.read(topic, cut=False, wait=0)
-    for wrong in (datetime(2026, 1, 1), -1, 1.5, "now", True):  # noqa: DTZ001 - it is refused
-        with pytest.raises(UsageError, match="is no time"):
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - it is refused
+    for wrong, error in (
+        (naive, UsageError),
+        (-1, UsageError),
+        (1.5, TypeError),
+        ("now", TypeError),
+        (True, TypeError),
+    ):
+        with pytest.raises(error, match="a datetime with a time zone, or milliseconds since 1970"):
             reader.seek_to_time(wrong)
+    for call in (reader.pause, reader.resume):
+        with pytest.raises(TypeError, match="topic must be the name of a topic"):
+            call(5)
+        with pytest.raises(TypeError, match="partition must be the number of a partition"):
+            call(topic, 1.0)
+    with pytest.raises(TypeError, match=r"offset must be an offset \(int\)"):
+        reader.seek_to_offset(topic, 0, "5")
     with pytest.raises(UsageError, match="and not nope"):
         reader.seek_to_offset("nope", 0, 0)
     with pytest.raises(UsageError, match="0 or more"):
@@ -243,8 +257,8 @@ def test_a_reader_of_a_group_goes_to_the_beginning_the_end_and_a_time(room):
         assert list(reader) == []
         reader.seek_to_time(datetime.fromtimestamp(0, UTC), room.source)
         assert len(rest(reader, 5)) == 5
-        for wrong in ("x", -1):
-            with pytest.raises(UsageError, match="is no time"):
+        for wrong, error in (("x", TypeError), (-1, UsageError)):
+            with pytest.raises(error, match="a datetime with a time zone"):
                 reader.seek_to_time(wrong)
 
 

@@ -63,12 +63,6 @@ def test_a_wrong_setting_is_refused_by_name(connect, given, message):
         connect("localhost:9092", settings=given)
 
 
-@pytest.mark.parametrize("deadline", [-1, float("nan"), float("inf"), "5", True])
-def test_a_deadline_is_a_number_of_seconds(deadline):
-    with pytest.raises(UsageError, match=r"deadline=.* is not valid"):
-        stablelog.connect("localhost:9092", deadline=deadline)
-
-
 def test_the_deadline_is_given_once():
     with pytest.raises(UsageError, match="given twice"):
         stablelog.connect("localhost:9092", deadline=3, settings={"default.api.timeout.ms": 3000})

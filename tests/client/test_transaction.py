@@ -14,7 +14,7 @@ from stablelog.client.core import record_buffer
 from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.record_buffer import BATCH_SIZE_MAX
 from stablelog.client.producer import Producer
-from stablelog.errors import OutcomeUnknownError, RefusedError, UsageError
+from stablelog.errors import OutcomeUnknownError, RefusedError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
@@ -146,36 +146,6 @@ def test_what_is_not_there_cannot_be_written(client, topic):
         with pytest.raises(RefusedError, match="`stablelog topics create nope` creates it"):
             txn.write("nope", b"v", key=b"k")
     assert settled([future])
-    for timeout in (0, -1, float("nan"), float("inf"), 1e9):
-        with pytest.raises(UsageError, match="the timeout of"):
-            client.transaction(timeout=timeout)
-    with pytest.raises(UsageError):
-        stablelog.connect("nowhere")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"key": 7}, TypeError),
-        ({"value": 1.5}, TypeError),
-        ({"headers": [("a", 7)]}, TypeError),
-        ({"headers": [(b"a", b"1")]}, TypeError),
-        ({"headers": [("\ud800", b"1")]}, UnicodeEncodeError),
-        ({"key": "\ud800"}, UnicodeEncodeError),
-        ({"timestamp_ms": -1}, ValueError),
-        ({"timestamp_ms": 1 << 63}, ValueError),
-    ],
-)
-def test_what_no_record_can_hold_is_refused_and_changes_nothing(
-    stablelog_broker, client, topic, wrong, error
-):
-    with client.transaction() as txn:
-        before = txn.write(topic, "before", key="k", headers=[("a", "1")], partition=0)
-        with pytest.raises(error):
-            txn.write(topic, **({"value": b"v"} | wrong))
-        after = txn.write(topic, "after", key="k", partition=0)
-    assert settled([before, after])
-    assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"before", b"after"]
 
 
 def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):

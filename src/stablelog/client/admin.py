@@ -30,7 +30,10 @@ class Area:
     def __init__(self, clusters: ClusterPool[Cluster]) -> None:
         self._clusters = clusters
 
-    def run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
+
+    def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
         """Lend a cluster, and run steps on it, with all their requests until its deadline."""
         cluster = self._clusters.lend()
         try:
@@ -46,7 +49,7 @@ def _lending(
 
     @wraps(steps)
     def call(area: Area, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return area.run(lambda cluster: steps(cluster, *args, **kwargs))
+        return area._run(lambda cluster: steps(cluster, *args, **kwargs))  # noqa: SLF001 - a method of the area
 
     # `help` shows the result of the call, and not the steps.
     signature = inspect.signature(steps)
@@ -151,3 +154,7 @@ class Admin:
         self.users = Users(clusters)
         self.acls = Acls(clusters)
         self.quotas = Quotas(clusters)
+        self._clusters = clusters
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}>"

@@ -38,6 +38,7 @@ class ClusterPool(Generic[ClusterT]):
     Attributes:
         bootstrap: the addresses of the brokers.
         idle: the clusters in the pool; the last one is lent next.
+        is_closed: whether `close` was called.
 
     Raises:
         UsageError: an address is invalid.
@@ -45,7 +46,7 @@ class ClusterPool(Generic[ClusterT]):
 
     def __init__(self, make: Callable[[], ClusterT]) -> None:
         self._make = make
-        self._is_closed = False
+        self.is_closed = False
         self.idle = deque([make()])
         self.bootstrap = self.idle[0].bootstrap
 
@@ -55,25 +56,29 @@ class ClusterPool(Generic[ClusterT]):
         Raises:
             RefusedError: the pool is closed.
         """
-        if self._is_closed:
-            raise RefusedError(
-                ErrorCode.invalid_request,
-                f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
-            )
+        self.check_open()
         try:
             return self.idle.pop()
         except IndexError:
             return self._make()
 
+    def check_open(self) -> None:
+        """Raise RefusedError if the pool is closed."""
+        if self.is_closed:
+            raise RefusedError(
+                ErrorCode.invalid_request,
+                f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
+            )
+
     def give_back(self, cluster: ClusterT) -> None:
         """Keep a cluster with its connections for reuse. If too many are idle, close the one that is idle for longest."""
         cluster.core.allow_retries()
         self.idle.append(cluster)
-        self._close_idle(0 if self._is_closed else IDLE_MAX)
+        self._close_idle(0 if self.is_closed else IDLE_MAX)
 
     def close(self) -> None:
         """Close the idle clusters now, and each lent one when it is given back."""
-        self._is_closed = True
+        self.is_closed = True
         self._close_idle(0)
 
     def _close_idle(self, count_max: int) -> None:

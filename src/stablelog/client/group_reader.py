@@ -1,89 +1,17 @@
 """A reader of a consumer group, for programs with threads. `Client.subscribe` makes it."""
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import Self
 
 from stablelog.client.cluster import Cluster
-from stablelog.client.cluster_pool import ClusterT
+from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.cluster import EARLIEST, LATEST
-from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.reading import ReadRecord
-from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
-from stablelog.client.processes import check_process, this_process
-from stablelog.errors import UsageError
-from stablelog.types import TopicPartition
-
-WHAT: Final = "this reader"
-BATCH_RECORDS: Final = 500
-COLLECT_S: Final = 0.1
-
-
-class BaseGroupReader(Generic[ClusterT]):
-    """The part of a reader of a consumer group that waits for nothing.
-
-    Args:
-        cluster: the brokers; the reader uses it alone.
-        reading: decides what is read and handed out.
-        wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster at the end.
-
-    Attributes:
-        reading: as given.
-    """
-
-    def __init__(
-        self,
-        cluster: ClusterT,
-        reading: GroupReading,
-        wait_s: float | None,
-        give_back: Callable[[ClusterT], None],
-    ) -> None:
-        self._process = this_process()
-        self._cluster = cluster
-        self.reading = reading
-        self._wait_s = wait_s
-        self._give_back = give_back
-
-    def __repr__(self) -> str:
-        closed = " (closed)" if self.reading.is_closed else ""
-        return f"<{type(self).__name__} of group {self.reading.member.group_id!r}{closed}>"
-
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the group has assigned to this reader, as (topic, partition). The calls that read follow the
-        group, so there are none before the first of them.
-        """
-        return self.reading.assignment
-
-    def pause(self, topic: str, partition: int | None = None) -> None:
-        """Hand out no more records of a partition until `resume`. The reader keeps the partition.
-
-        Args:
-            topic: the topic.
-            partition: the partition; None for all partitions of the topic, also those that the reader gets later.
-        """
-        self.reading.pause(topic, partition)
-
-    def resume(self, topic: str, partition: int | None = None) -> None:
-        """Hand out the records of a paused partition again, from the first one that was not handed out.
-
-        Args:
-            topic: the topic.
-            partition: the partition; None for all partitions of the topic.
-
-        Raises:
-            UsageError: a partition is given, and the whole topic was paused.
-        """
-        self.reading.resume(topic, partition)
-
-    def _seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
-        if partition is not None and topic is None:
-            raise UsageError(f"partition {partition} is given without a topic: give both")
-        return self.reading.cluster.in_time(self.reading.seek_to(spec, topic, partition))
+from stablelog.client.group_readers import BaseGroupReader
 
 
 class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
@@ -92,15 +20,6 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
 
     Calls of the reader send the heartbeats of the member. A reader that the program does not call within the group's
     session timeout loses its partitions to other members.
-
-    Args:
-        cluster: the brokers; the reader uses it alone.
-        reading: decides what is read and handed out.
-        wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster at the end.
-
-    Attributes:
-        reading: as given.
     """
 
     def __enter__(self) -> Self:
@@ -109,9 +28,7 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if (
-            self._process is this_process()
-        ):  # a forked process leaves the block: the reader is that of the parent process
+        if self._is_own:  # a forked process leaves the block: the reader is that of the parent process
             self.close()
 
     def __iter__(self) -> Self:
@@ -127,37 +44,42 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
-        check_process(self._process, WHAT)
+        self._check()
         try:
-            record = self.reading.take_ready(time.monotonic())
+            record = self._reading.take_ready(time.monotonic())
             if record is not None:
                 return record
-            records = self._cluster.run(self.reading.read(1, self._wait_s, 0.0))
+            records = self._cluster.run(self._reading.read(1, self._wait_s, 0.0))
         except BaseException:
-            self.reading.hand_back()
+            self._reading.hand_back()
             raise
         if not records:
             raise StopIteration
         return records[0]
 
     def batches(
-        self, *, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
+        self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> Generator[list[ReadRecord], None, None]:
-        """Yield lists of records. The iteration ends if there is no record for `wait` seconds; it may be begun again.
+        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; it may be
+        begun again.
 
         Args:
             max_records: maximum of records in a list.
             max_wait: how many seconds the reader waits for more records after the first one.
 
         Raises:
-            As `__next__`.
+            TypeError: an argument has a wrong type.
+            UsageError: an argument is out of range.
         """
+        return self._batches(*batch_limits(max_records, max_wait))
+
+    def _batches(self, max_records: int, max_wait: float) -> Generator[list[ReadRecord], None, None]:
         while True:
-            check_process(self._process, WHAT)
+            self._check()
             try:
-                records = self._cluster.run(self.reading.read(max_records, self._wait_s, max_wait))
+                records = self._cluster.run(self._reading.read(max_records, self._wait_s, max_wait))
             except BaseException:
-                self.reading.hand_back()
+                self._reading.hand_back()
                 raise
             if not records:
                 return
@@ -181,8 +103,8 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             UsageError: the partition is not assigned to this reader, or a transaction of this reader is open; or the reader
                 is closed, or was made in another process.
         """
-        check_process(self._process, WHAT)
-        self._cluster.run(self.reading.cluster.in_time(self.reading.seek((topic, partition), offset)))
+        self._check()
+        self._cluster.run(self._seek(topic, partition, offset))
 
     def seek_to_time(
         self, time: datetime | int, topic: str | None = None, partition: int | None = None
@@ -197,7 +119,7 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        check_process(self._process, WHAT)
+        self._check()
         self._cluster.run(self._seek_to(milliseconds(time), topic, partition))
 
     def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
@@ -210,7 +132,7 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        check_process(self._process, WHAT)
+        self._check()
         self._cluster.run(self._seek_to(EARLIEST, topic, partition))
 
     def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
@@ -223,7 +145,7 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        check_process(self._process, WHAT)
+        self._check()
         self._cluster.run(self._seek_to(LATEST, topic, partition))
 
     def commit(self) -> None:
@@ -236,15 +158,15 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """
-        check_process(self._process, WHAT)
-        self._cluster.run(self.reading.commit())
+        self._check()
+        self._cluster.run(self._reading.commit())
 
     def close(self) -> None:
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
-        check_process(self._process, WHAT)
-        if self.reading.is_closed:
+        self._check()
+        if self._reading.is_closed:
             return
         try:
-            self._cluster.run(self.reading.close())
+            self._cluster.run(self._reading.close())
         finally:
             self._give_back(self._cluster)

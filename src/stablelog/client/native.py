@@ -18,11 +18,11 @@ from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
 from stablelog.client.deadlines import Deadlines
 from stablelog.client.group_reader import GroupReader
+from stablelog.client.group_readers import reading_of, subscribed
 from stablelog.client.reader import Reader
 from stablelog.client.readers import select
 from stablelog.client.transaction import Transaction
-from stablelog.client.writers import TIMEOUT_S, Writers, group_reading, reading_of
-from stablelog.errors import UsageError
+from stablelog.client.writers import TIMEOUT_S, Writers
 
 if TYPE_CHECKING:
     from stablelog.client.admin import Admin
@@ -34,18 +34,16 @@ class Client:
     Args:
         clusters: the pool of `Cluster` objects, which hold the connections to the brokers.
         codec: the compression of the batches that are written.
-
-    Attributes:
-        clusters: as given.
-        keys: pool of the keys of joint commits that no transaction uses now.
-        deadlines: aborts the open transactions at their deadlines.
     """
 
     def __init__(self, clusters: ClusterPool[Cluster], codec: Codec = Codec.NONE) -> None:
-        self.clusters = clusters
-        self.deadlines = Deadlines()
+        self._clusters = clusters
+        self._deadlines = Deadlines()
         self._writers = Writers(clusters, codec)
-        self.keys = self._writers.keys
+
+    def __repr__(self) -> str:
+        state = "closed" if self._clusters.is_closed else "open"
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}, {state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -59,15 +57,15 @@ class Client:
         """Close the client: it refuses new transactions and readers. Connections in use are closed when their
         transaction or reader ends.
         """
-        self.clusters.close()
-        self.deadlines.wake()
+        self._clusters.close()
+        self._deadlines.wake()
 
     @cached_property
     def admin(self) -> "Admin":
         """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
         from stablelog.client.admin import Admin
 
-        return Admin(self.clusters)
+        return Admin(self._clusters)
 
     def transaction(
         self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: GroupReader | None = None
@@ -81,14 +79,15 @@ class Client:
                 handed out before the commit. If it does not commit, the reader goes back to the committed offsets.
 
         Raises:
+            TypeError: an argument has a wrong type.
             UsageError: the timeout is out of range, or the group's name is invalid; or the reader is closed, or has
                 another open transaction.
             RefusedError: the client is closed.
         """
-        reading = reading_of(offsets_of, GroupReader, self.clusters.bootstrap)
+        reading = reading_of(offsets_of, GroupReader, self._clusters.bootstrap)
         return Transaction(
             lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading),
-            self.deadlines,
+            self._deadlines,
         )
 
     def subscribe(
@@ -113,18 +112,20 @@ class Client:
             instance_id: the id of a static member, which keeps its partitions when it leaves and joins again.
 
         Raises:
-            UsageError: no topic, an expression with flags, an empty group, or an unknown isolation or start.
+            TypeError: an argument has a wrong type.
+            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or start.
             RefusedError: the client is closed.
         """
-        cluster = self.clusters.lend()
-        try:
-            reading = group_reading(
-                cluster.core, topics, group, isolation=isolation, start=start, instance_id=instance_id
-            )
-        except UsageError:
-            self.clusters.give_back(cluster)
-            raise
-        return GroupReader(cluster, reading, wait, self.clusters.give_back)
+        cluster, reading, wait_s = subscribed(
+            self._clusters,
+            topics,
+            group,
+            isolation=isolation,
+            start=start,
+            wait=wait,
+            instance_id=instance_id,
+        )
+        return GroupReader(cluster, reading, wait_s, self._clusters.give_back)
 
     def read(
         self,
@@ -147,7 +148,7 @@ class Client:
             after: where to begin: the `position` of a reader or its text, to go on after the last transaction that the
                 program has got; or a commit sequence, with cuts or with one partition; or 0 for the oldest transaction
                 that is left, or None for new commits only.
-            wait: seconds to wait for another transaction before the iteration ends; None for no limit.
+            wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
             group: the transaction group of the topics; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
                 `unreadable_count` of a transaction says how many are left out.
@@ -157,7 +158,8 @@ class Client:
             and raises most of these errors then.
 
         Raises:
-            UsageError: another order, no topic, an invalid group name, or an `after` that is not valid.
+            TypeError: an argument has a wrong type.
+            UsageError: another order, no topic, an invalid name, or an `after` or `wait` that is not valid.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
                 a broker that was restored since from a copy without its records.
@@ -166,7 +168,7 @@ class Client:
             UnavailableError: no response within the deadline.
         """
         return Reader(
-            self.clusters,
+            self._clusters,
             select(
                 topics,
                 order,
@@ -196,6 +198,7 @@ def connect(
         The client. Several threads may use it. At the end of a `with` block it is closed.
 
     Raises:
+        TypeError: an argument has a wrong type.
         UsageError: an address is invalid; or a setting is unknown, missing or not valid.
 
     Example:

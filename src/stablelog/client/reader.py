@@ -6,8 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.readers import BaseReader, check_batch
+from stablelog.client.readers import BaseReader
 
 
 class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
@@ -34,7 +35,9 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
             raise StopIteration
         return self._hand_over()
 
-    def batches(self, max_records: int, max_wait: float) -> Generator[list[CommittedTransaction], None, None]:
+    def batches(
+        self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
+    ) -> Generator[list[CommittedTransaction], None, None]:
         """Return an iterator of batches: lists of whole transactions.
 
         A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
@@ -46,10 +49,10 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
             max_wait: for how many seconds a batch waits for more transactions; 0 for those that are there.
 
         Raises:
+            TypeError: an argument has a wrong type.
             UsageError: an argument is out of range.
         """
-        check_batch(max_records, max_wait)
-        return self._batches(max_records, max_wait)
+        return self._batches(*batch_limits(max_records, max_wait))
 
     def _batches(
         self, max_records: int, max_wait: float

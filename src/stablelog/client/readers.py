@@ -1,11 +1,12 @@
-"""What the readers of both clients share: the arguments of `read`, the connections, and what is not handed over yet."""
+"""What the readers of both clients share: their arguments, their connections, and what is not handed over yet."""
 
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Generic
+from typing import Final, Generic
 
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
+from stablelog.client.core import arguments
 from stablelog.client.core import reader as core
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.reader import Given, Selection
@@ -15,6 +16,8 @@ from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import UsageError
+
+WHAT: Final = "this reader"
 
 
 def select(
@@ -30,24 +33,39 @@ def select(
     """Check the arguments of `Client.read`.
 
     Raises:
-        UsageError: another order than "commit", no topic, an invalid group name, or an `after` that is not valid.
+        TypeError: an argument has a wrong type.
+        UsageError: another order than "commit", no topic, an invalid name, or an `after` or `wait` that is not valid.
     """
-    if order != "commit":
+    if arguments.text("order", order) != "commit":
         raise UsageError(
             f"the order {order!r} is not valid: whole transactions can only be read with order='commit'"
         )
-    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    return Selection(names, cut, _after(after), wait_s, group, skips_unreadable)
+    if group is not None:
+        arguments.text("group", group, "the name of a transaction group (str), or None")
+    return Selection(
+        arguments.topic_names(topics),
+        arguments.flag("cut", cut),
+        _after(after),
+        arguments.wait_seconds(wait_s),
+        group,
+        arguments.flag("skip_unreadable", skips_unreadable),
+    )
 
 
 def _after(after: ReadPosition | str | int | None) -> core.After:
+    if after is None or isinstance(after, ReadPosition):
+        return after
     if isinstance(after, str):
         return ReadPosition.parse(after)
-    if after is not None and not isinstance(after, ReadPosition) and type(after) is not int:
+    sequence = arguments.whole(
+        "after", after, "the position of a reader or its text, a commit sequence (int), or None"
+    )
+    if not 0 <= sequence <= arguments.COMMIT_SEQUENCE_MAX:
         raise UsageError(
-            f"{after!r} is no place to begin at: pass the position of a reader or its text, a commit sequence, or None"
+            f"{arguments.shown(sequence)} is no commit sequence: the first one is 1, 0 stands for the beginning, and None "
+            "for new commits only"
         )
-    return after
+    return sequence
 
 
 class BaseReader(Generic[ClusterT]):
@@ -56,24 +74,30 @@ class BaseReader(Generic[ClusterT]):
     Args:
         clusters: the pool of the client.
         selection: what to read.
+
+    Raises:
+        RefusedError: the client is closed.
     """
 
     def __init__(self, clusters: ClusterPool[ClusterT], selection: Selection) -> None:
+        self._is_closed = True  # if the client is closed
+        self._steps: Steps[None] | None = None  # None if steps have to be begun at the position
+        self._cluster: ClusterT | None = None  # None while the reader has no connections
+        self._given: deque[Given] = deque()  # read, and not handed over yet
+        clusters.check_open()
         self._clusters = clusters
         self._selection = selection
         self._core = core.Reader(selection)
         self._process = this_process()
-        self._cluster: ClusterT | None = None  # None while the reader has no connections
-        self._steps: Steps[None] | None = None  # None if steps have to be begun at the position
-        self._given: deque[Given] = deque()  # read, and not handed over yet
         self._is_closed = False
 
     def __del__(self) -> None:
         self._end()
 
     def __repr__(self) -> str:
-        names = ", ".join(self._selection.topics)
-        return f"<{type(self).__name__} of {names}{' (closed)' if self._is_closed else ''}>"
+        names, sequence = ", ".join(self._selection.topics), self._core.commit_sequence
+        where = f", after commit {sequence}" if sequence else ""
+        return f"<{type(self).__name__} of {names}{where}, {'closed' if self._is_closed else 'open'}>"
 
     @property
     def position(self) -> ReadPosition:
@@ -91,6 +115,7 @@ class BaseReader(Generic[ClusterT]):
         """Go on after a position or a commit sequence. 0 stands for the beginning, None for new commits only.
 
         Raises:
+            TypeError: it is neither a position nor a number.
             UsageError: the position is of another reader, or is not valid.
         """
         self._core.seek(_after(after))
@@ -104,7 +129,8 @@ class BaseReader(Generic[ClusterT]):
             time: a datetime with a time zone, or milliseconds since 1970.
 
         Raises:
-            UsageError: the time has no time zone, or is no time.
+            TypeError: it is neither a datetime nor a whole number.
+            UsageError: the time has no time zone, or is out of range.
         """
         self._core.seek(Since(milliseconds(time)))
         self._begin_again()
@@ -122,7 +148,11 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`, does not read the topic, or has no position yet.
         """
-        self._core.seek_to_offset(topic, partition, offset)
+        self._core.seek_to_offset(
+            arguments.topic_name(topic),
+            arguments.partition_number(partition),
+            arguments.offset_number(offset),
+        )
         self._begin_again()
 
     def pause(self, topic: str, partition: int | None = None) -> None:
@@ -136,7 +166,7 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`.
         """
-        self._core.pause(topic, partition)
+        self._core.pause(*arguments.place(topic, partition))
         self._begin_again()
 
     def resume(self, topic: str, partition: int | None = None) -> None:
@@ -149,7 +179,7 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`; or a partition is given, and the whole topic was paused.
         """
-        self._core.resume(topic, partition)
+        self._core.resume(*arguments.place(topic, partition))
         self._begin_again()
 
     def _begun(self) -> tuple[ClusterT, Steps[None]]:
@@ -159,7 +189,7 @@ class BaseReader(Generic[ClusterT]):
             UsageError: the reader is closed, or was begun in another process.
             RefusedError: the client is closed.
         """
-        check_process(self._process, "this reader")
+        check_process(self._process, WHAT)
         if self._is_closed:
             raise UsageError("this reader is closed: make another one with read, after its position")
         if self._cluster is None:
@@ -204,15 +234,3 @@ class BaseReader(Generic[ClusterT]):
         """Give the connections back."""
         self._is_closed = True
         self._begin_again()
-
-
-def check_batch(max_records: int, max_wait: float) -> None:
-    """Check the arguments of `batches`.
-
-    Raises:
-        UsageError: one of them is out of range.
-    """
-    if max_records < 1 or not max_wait >= 0:
-        raise UsageError(
-            f"a batch of at most {max_records} records within {max_wait} s is not valid: at least one record, and 0 s or more"
-        )

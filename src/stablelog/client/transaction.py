@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.core.arguments import Headers
 from stablelog.client.core.outcomes import Committed, Outcome
-from stablelog.client.core.record_buffer import Headers, ManyRecords
+from stablelog.client.core.record_buffer import ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import Deadlines
@@ -92,8 +93,10 @@ class Transaction:
                 has ended it or no broker accepted its batches within the deadline; or the topic or partition does not
                 exist.
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
-            UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
-                a call of this transaction.
+            TypeError: an argument has a wrong type. Nothing was written.
+            UsageError: the timestamp is out of range, no topic can have this name, or UTF-8 cannot encode a text, and
+                nothing was written. Or the transaction was begun in another process, or this is a signal handler that
+                has interrupted a call of this transaction.
         """
         self._check()
         writing = self.writing
@@ -141,8 +144,8 @@ class Transaction:
             A future. Its result is the list of the records' positions.
 
         Raises:
-            TypeError: a value, key or header is neither bytes nor text. A note of the error says which one.
-            ValueError: the timestamp is out of range, or there are not as many keys as values.
+            TypeError: an argument has a wrong type; the message says which value or key.
+            UsageError: as for `write`; or there are not as many keys as values.
             RefusedError: as for `write`.
             UnavailableError: as for `write`.
             UsageError: as for `write`.

@@ -31,7 +31,10 @@ class Area:
     def __init__(self, clusters: ClusterPool[AsyncCluster]) -> None:
         self._clusters = clusters
 
-    async def run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
+
+    async def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
         """Lend a cluster, and run steps on it, with all their requests until its deadline."""
         cluster = self._clusters.lend()
         try:
@@ -48,7 +51,7 @@ def _lending(
 
     @wraps(steps)
     async def call(area: Area, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return await area.run(lambda cluster: steps(cluster, *args, **kwargs))
+        return await area._run(lambda cluster: steps(cluster, *args, **kwargs))  # noqa: SLF001 - a method of the area
 
     # `help` shows the result of the call, and not the steps.
     signature = inspect.signature(steps)
@@ -153,3 +156,7 @@ class AsyncAdmin:
         self.users = Users(clusters)
         self.acls = Acls(clusters)
         self.quotas = Quotas(clusters)
+        self._clusters = clusters
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}>"

@@ -16,31 +16,20 @@ from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
+from stablelog.client.group_readers import reading_of, subscribed
 from stablelog.client.processes import watch
 from stablelog.client.readers import select
-from stablelog.client.writers import TIMEOUT_S, Writers, group_reading, reading_of
+from stablelog.client.writers import TIMEOUT_S, Writers
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
     from stablelog.client.aio.admin import AsyncAdmin
 
 
-class AsyncClient:
-    """A client of a stablelog broker. `connect` makes it.
+class OwnLoop:
+    """The event loop of a client: the first one that uses it."""
 
-    Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
-        codec: the compression of the batches that are written.
-
-    Attributes:
-        clusters: as given.
-        keys: pool of the keys of joint commits that no transaction uses now.
-    """
-
-    def __init__(self, clusters: ClusterPool[AsyncCluster], codec: Codec = Codec.NONE) -> None:
-        self.clusters = clusters
-        self._writers = Writers(clusters, codec)
-        self.keys = self._writers.keys
+    def __init__(self) -> None:
         watch(self)
         self.after_fork()
 
@@ -48,7 +37,7 @@ class AsyncClient:
         """In a forked process, belong to the event loop that uses the client first."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def _check_loop(self) -> None:
+    def check(self) -> None:
         """Raise UsageError if another event loop has used the client: the connections belong to that loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -58,6 +47,24 @@ class AsyncClient:
                 "this client was used in another event loop, to which its connections belong: make a client in each event "
                 "loop with stablelog.aio.connect"
             )
+
+
+class AsyncClient:
+    """A client of a stablelog broker. `connect` makes it.
+
+    Args:
+        clusters: the pool of clusters, which hold the connections to the brokers.
+        codec: the compression of the batches that are written.
+    """
+
+    def __init__(self, clusters: ClusterPool[AsyncCluster], codec: Codec = Codec.NONE) -> None:
+        self._clusters = clusters
+        self._writers = Writers(clusters, codec)
+        self._loop = OwnLoop()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._clusters.is_closed else "open"
+        return f"<{type(self).__name__} of {self._clusters.bootstrap}, {state}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,14 +78,14 @@ class AsyncClient:
         """Close the client: it refuses new transactions and readers. Connections in use are closed when their
         transaction or reader ends.
         """
-        self.clusters.close()
+        self._clusters.close()
 
     @cached_property
     def admin(self) -> "AsyncAdmin":
         """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
         from stablelog.client.aio.admin import AsyncAdmin
 
-        return AsyncAdmin(self.clusters)
+        return AsyncAdmin(self._clusters)
 
     def transaction(
         self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: AsyncGroupReader | None = None
@@ -92,13 +99,14 @@ class AsyncClient:
                 handed out before the commit. If it does not commit, the reader goes back to the committed offsets.
 
         Raises:
+            TypeError: an argument has a wrong type.
             UsageError: the timeout is out of range, or the group's name is invalid; or the reader is closed, or has
                 another open transaction; or another event loop has used the
                 client.
             RefusedError: the client is closed.
         """
-        self._check_loop()
-        reading = reading_of(offsets_of, AsyncGroupReader, self.clusters.bootstrap)
+        self._loop.check()
+        reading = reading_of(offsets_of, AsyncGroupReader, self._clusters.bootstrap)
         return AsyncTransaction(
             lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading)
         )
@@ -125,20 +133,22 @@ class AsyncClient:
             instance_id: the id of a static member, which keeps its partitions when it leaves and joins again.
 
         Raises:
-            UsageError: no topic, an expression with flags, an empty group, or an unknown isolation or start; or another event loop has
+            TypeError: an argument has a wrong type.
+            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or start; or another event loop has
                 used the client.
             RefusedError: the client is closed.
         """
-        self._check_loop()
-        cluster = self.clusters.lend()
-        try:
-            reading = group_reading(
-                cluster.core, topics, group, isolation=isolation, start=start, instance_id=instance_id
-            )
-        except UsageError:
-            self.clusters.give_back(cluster)
-            raise
-        return AsyncGroupReader(cluster, reading, wait, self.clusters.give_back)
+        self._loop.check()
+        cluster, reading, wait_s = subscribed(
+            self._clusters,
+            topics,
+            group,
+            isolation=isolation,
+            start=start,
+            wait=wait,
+            instance_id=instance_id,
+        )
+        return AsyncGroupReader(cluster, reading, wait_s, self._clusters.give_back, self._loop.check)
 
     def read(
         self,
@@ -164,13 +174,14 @@ class AsyncClient:
             after: where to begin: the `position` of a reader or its text, to go on after the last transaction that the
                 program has got; or a commit sequence, with cuts or with one partition; or 0 for the oldest transaction
                 that is left, or None for new commits only.
-            wait: seconds to wait for another transaction before the iteration ends; None for no limit.
+            wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
             group: the transaction group of the topics; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
                 `unreadable_count` of a transaction says how many are left out.
 
         Raises:
-            UsageError: another order, no topic, an invalid group name, or an `after` that is not valid; or another event
+            TypeError: an argument has a wrong type.
+            UsageError: another order, no topic, an invalid name, or an `after` or `wait` that is not valid; or another event
                 loop has used the client.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
@@ -180,7 +191,7 @@ class AsyncClient:
             UnavailableError: no response within the deadline.
         """
         return AsyncReader(
-            self.clusters,
+            self._clusters,
             select(
                 topics,
                 order,
@@ -190,7 +201,7 @@ class AsyncClient:
                 group=group,
                 skips_unreadable=skip_unreadable,
             ),
-            self._check_loop,
+            self._loop.check,
         )
 
 
@@ -211,6 +222,7 @@ def connect(
         The client, for one event loop. At the end of an `async with` block it is closed.
 
     Raises:
+        TypeError: an argument has a wrong type.
         UsageError: an address is invalid; or a setting is unknown, missing or not valid.
 
     Example:

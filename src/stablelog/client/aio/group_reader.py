@@ -1,19 +1,20 @@
 """A reader of a consumer group, for asyncio programs. `AsyncClient.subscribe` makes it."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.cluster import EARLIEST, LATEST
+from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.times import milliseconds
-from stablelog.client.group_reader import BATCH_RECORDS, COLLECT_S, WHAT, BaseGroupReader
-from stablelog.client.processes import check_process, this_process
+from stablelog.client.group_readers import BaseGroupReader
 
 
 class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord]):
@@ -28,10 +29,19 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         reading: decides what is read and handed out.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
         give_back: called with the cluster at the end.
-
-    Attributes:
-        reading: as given.
+        check_loop: raises UsageError in an event loop that is not that of the client.
     """
+
+    def __init__(
+        self,
+        cluster: AsyncCluster,
+        reading: GroupReading,
+        wait_s: float | None,
+        give_back: Callable[[AsyncCluster], None],
+        check_loop: Callable[[], None],
+    ) -> None:
+        super().__init__(cluster, reading, wait_s, give_back)
+        self._check_loop = check_loop
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,9 +49,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if (
-            self._process is this_process()
-        ):  # a forked process leaves the block: the reader is that of the parent process
+        if self._is_own:  # a forked process leaves the block: the reader is that of the parent process
             await self.close()
 
     def __aiter__(self) -> Self:
@@ -57,8 +65,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
-        check_process(self._process, WHAT)
-        record = self.reading.take_ready(time.monotonic())
+        self._check()
+        record = self._reading.take_ready(time.monotonic())
         if record is not None:
             return record
         records = await self._read(1, 0.0)
@@ -66,30 +74,36 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             raise StopAsyncIteration
         return records[0]
 
-    async def batches(
-        self, *, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
+    def batches(
+        self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> AsyncGenerator[list[ReadRecord], None]:
-        """Yield lists of records. The iteration ends if there is no record for `wait` seconds; it may be begun again.
+        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; it may be
+        begun again.
 
         Args:
             max_records: maximum of records in a list.
             max_wait: how many seconds the reader waits for more records after the first one.
 
         Raises:
-            As `__anext__`.
+            TypeError: an argument has a wrong type.
+            UsageError: an argument is out of range.
         """
+        return self._batches(*batch_limits(max_records, max_wait))
+
+    async def _batches(self, max_records: int, max_wait: float) -> AsyncGenerator[list[ReadRecord], None]:
         while records := await self._read(max_records, max_wait):
             yield records
 
     async def _read(self, count_max: int, collect_s: float) -> list[ReadRecord]:
         try:
-            return await self._run(self.reading.read(count_max, self._wait_s, collect_s))
+            return await self._run(self._reading.read(count_max, self._wait_s, collect_s))
         except BaseException:
-            self.reading.hand_back()
+            self._reading.hand_back()
             raise
 
     async def _run(self, steps: Steps[Result]) -> Result:
-        check_process(self._process, WHAT)
+        self._check()
+        self._check_loop()
         try:
             return await to_the_end(self._cluster.run(steps), self._cluster.cancel)
         finally:
@@ -113,7 +127,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             UsageError: the partition is not assigned to this reader, or a transaction of this reader is open; or the reader
                 is closed, or was made in another process.
         """
-        await self._run(self.reading.cluster.in_time(self.reading.seek((topic, partition), offset)))
+        await self._run(self._seek(topic, partition, offset))
 
     async def seek_to_time(
         self, time: datetime | int, topic: str | None = None, partition: int | None = None
@@ -164,14 +178,14 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """
-        await self._run(self.reading.commit())
+        await self._run(self._reading.commit())
 
     async def close(self) -> None:
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
-        if self.reading.is_closed:
+        if self._reading.is_closed:
             return
         try:
-            await self._run(self.reading.close())
+            await self._run(self._reading.close())
         finally:
             self._give_back(self._cluster)
 

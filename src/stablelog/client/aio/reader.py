@@ -8,9 +8,10 @@ from typing import Self
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster_pool import ClusterPool
+from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.reader import Selection
 from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.readers import BaseReader, check_batch
+from stablelog.client.readers import BaseReader
 
 
 class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction]):
@@ -49,7 +50,9 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
             raise StopAsyncIteration
         return self._hand_over()
 
-    def batches(self, max_records: int, max_wait: float) -> AsyncGenerator[list[CommittedTransaction], None]:
+    def batches(
+        self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
+    ) -> AsyncGenerator[list[CommittedTransaction], None]:
         """Return an iterator of batches: lists of whole transactions.
 
         A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
@@ -61,10 +64,10 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
             max_wait: for how many seconds a batch waits for more transactions; 0 for those that are there.
 
         Raises:
+            TypeError: an argument has a wrong type.
             UsageError: an argument is out of range.
         """
-        check_batch(max_records, max_wait)
-        return self._batches(max_records, max_wait)
+        return self._batches(*batch_limits(max_records, max_wait))
 
     async def _batches(
         self, max_records: int, max_wait: float

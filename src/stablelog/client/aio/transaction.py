@@ -14,8 +14,9 @@ from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.core.arguments import Content, Headers
 from stablelog.client.core.outcomes import Committed, Outcome
-from stablelog.client.core.record_buffer import Content, Headers, ManyRecords
+from stablelog.client.core.record_buffer import ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import AGAIN_S
@@ -100,6 +101,9 @@ class AsyncTransaction:
                 the transaction and failed all futures, because the broker has ended the transaction or no broker
                 accepted its batches within the deadline.
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
+            TypeError: an argument has a wrong type. Nothing was written.
+            UsageError: the timestamp is out of range, no topic can have this name, or UTF-8 cannot encode a text, and
+                nothing was written. Or the call is in another process or event loop.
         """
         self._check()
         # Without a wait, no other task comes between the check and the record: the lock is not needed.
@@ -156,8 +160,8 @@ class AsyncTransaction:
             A future. Its result is the list of the records' positions.
 
         Raises:
-            TypeError: a value, key or header is neither bytes nor text. A note of the error says which one.
-            ValueError: the timestamp is out of range, or there are not as many keys as values.
+            TypeError: an argument has a wrong type; the message says which value or key.
+            UsageError: as for `write`; or there are not as many keys as values.
             RefusedError: as for `write`.
             UnavailableError: as for `write`.
         """

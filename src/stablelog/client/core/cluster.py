@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.client.core import arguments
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR, find_coordinators
 from stablelog.client.core.login import explain
@@ -26,7 +27,7 @@ from stablelog.client.topics import (
     metadata_request,
     read_topics,
 )
-from stablelog.errors import RefusedError, UnavailableError, UsageError
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
 Result = TypeVar("Result")
@@ -60,6 +61,7 @@ class Cluster:
         waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
 
     Raises:
+        TypeError: the addresses are no text.
         UsageError: an address is invalid.
     """
 
@@ -78,14 +80,7 @@ class Cluster:
         self.bootstrap = bootstrap
         self.deadline_s = deadline_s
         self.security = security
-        self._addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
-        for address in self._addresses:
-            if not re.fullmatch(r"\[?[^\s\[\]/]+\]?:\d+", address):
-                raise UsageError(
-                    f"the bootstrap address {address!r} is not valid: write host:port, and commas between addresses"
-                )
-        if not self._addresses:
-            raise UsageError("there is no bootstrap address: write host:port, and commas between addresses")
+        self._addresses = arguments.addresses(bootstrap)
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
@@ -338,10 +333,17 @@ class Cluster:
 
         Raises:
             UnknownTopicOrPartitionError: a topic does not exist. The message names the command that creates it.
+            RefusedError: a topic is an internal one.
             UnavailableError: no broker responds.
         """
         names = tuple(topics)
         found = yield from self.retrying("asking for the topics to be written", lambda: self._metadata(names))
+        for name, topic in found.items():
+            if topic.is_internal:
+                raise RefusedError(
+                    ErrorCode.invalid_topic_exception,
+                    f"{name} is an internal topic of the brokers, which clients cannot write",
+                )
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Steps[Topic]:

@@ -64,6 +64,7 @@ class GroupMember:
 
     Attributes:
         group_id: as given.
+        topics: as given; a regular expression alone in a tuple.
         instance_id: as given.
         member_id: the id of this member, drawn by the client.
         epoch: the epoch of this member; 0 before it has joined.
@@ -75,7 +76,8 @@ class GroupMember:
     ) -> None:
         self._cluster = cluster
         self.group_id = group_id
-        self._names = None if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._names = None if isinstance(topics, str) else tuple(dict.fromkeys(self.topics))
         self._pattern = topics if isinstance(topics, str) else None
         self.instance_id = instance_id
         self.member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

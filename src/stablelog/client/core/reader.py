@@ -90,6 +90,11 @@ class Reader:
         self._paused = Paused()
 
     @property
+    def commit_sequence(self) -> int:
+        """The commit sequence up to which the program has got everything; 0 if no single number says it."""
+        return self._commit_sequence
+
+    @property
     def position(self) -> ReadPosition:
         """The position after the last transaction that the program has got.
 

@@ -5,9 +5,9 @@ This module sends nothing. `core.writing` sends the batches.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -15,8 +15,18 @@ from stablelog.batch.building import BatchBuilder, BatchState
 from stablelog.batch.compression import SIZE_MAX
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Header
+from stablelog.client.core.arguments import (
+    TIMESTAMP_MAX,
+    Content,
+    Headers,
+    content,
+    contents,
+    partition_number,
+    record_headers,
+    timestamp,
+)
 from stablelog.client.core.positions import NO_OFFSETS, Offsets, Position
-from stablelog.errors import RefusedError
+from stablelog.errors import RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
 
@@ -25,11 +35,6 @@ BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of the records of a batch of 
 BUFFERED_SIZE_MAX: Final = 8 << 20
 # Maximum bytes of records that are compressed. Readers decompress at most SIZE_MAX bytes.
 COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
-# A batch stores differences of two timestamps, which must fit into 64 bits.
-TIMESTAMP_MAX: Final = (1 << 62) - 1
-
-Content = bytes | str | None
-Headers = Mapping[str, Content] | Iterable[tuple[str, Content]]
 
 
 class PartitionRecords:
@@ -123,17 +128,19 @@ class RecordBuffer:
 
         Raises:
             RefusedError: the partition does not exist.
-            TypeError: a key, value or header is neither bytes nor text.
-            ValueError: the timestamp is out of range.
+            TypeError: an argument has a wrong type.
+            UsageError: the timestamp is out of range, or a text cannot be encoded.
         """
         if type(value) is not bytes:
-            value = as_bytes(value)
+            value = content("value", value)
         if type(key) is not bytes:
-            key = as_bytes(key)
-        named = as_headers(headers) if headers else ()
+            key = content("key", key)
+        named = () if headers == () else record_headers(headers)
         if partition is not None:
-            self.check_partition(topic, partition)
-        return self.add_checked(topic, value, key, named, partition, as_timestamp(timestamp_ms))
+            partition = self.check_partition(topic, partition)
+        if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIMESTAMP_MAX:
+            timestamp_ms = timestamp(timestamp_ms)
+        return self.add_checked(topic, value, key, named, partition, timestamp_ms)
 
     def add_checked(
         self,
@@ -192,14 +199,21 @@ class RecordBuffer:
             self._full.discard(records.target)
         self._begun = None
 
-    def check_partition(self, topic: str, partition: int) -> None:
-        """Raise RefusedError if a topic that `add` accepts has no such partition."""
+    def check_partition(self, topic: str, partition: int) -> int:
+        """Return a partition of a topic that `add` accepts.
+
+        Raises:
+            TypeError: it is no number.
+            RefusedError: the topic has no such partition.
+        """
+        partition = partition_number(partition)
         partition_count = self.partition_counts[topic]
         if not 0 <= partition < partition_count:
             raise RefusedError(
                 ErrorCode.unknown_topic_or_partition,
                 f"topic {topic!r} has no partition {partition}, only 0 to {partition_count - 1}",
             )
+        return partition
 
     # --- sending ---
 
@@ -244,8 +258,8 @@ class ManyRecords:
         firsts: for each of these partitions the number of the first record in it.
 
     Raises:
-        TypeError: a key, value or header is neither bytes nor text. The message says which one.
-        ValueError: the timestamp is out of range, or there are not as many keys as values.
+        TypeError: an argument has a wrong type; the message says which value or key.
+        UsageError: a text cannot be encoded, the timestamp is out of range, or there are not as many keys as values.
     """
 
     def __init__(
@@ -256,22 +270,22 @@ class ManyRecords:
         partition: int | None,
         timestamp_ms: int,
     ) -> None:
-        self._values = _all_as_bytes(values, "values")
-        self._keys = None if keys is None else _all_as_bytes(keys, "keys")
+        self._values = contents("values", values)
+        self._keys = None if keys is None else contents("keys", keys)
         if self._keys is not None and len(self._keys) != len(self._values):
-            raise ValueError(
+            raise UsageError(
                 f"there are {len(self._values)} values and {len(self._keys)} keys: give a key for each value, or none"
             )
-        self._headers = as_headers(headers)
-        self._timestamp_ms = as_timestamp(timestamp_ms)
+        self._headers = record_headers(headers)
+        self._timestamp_ms = timestamp(timestamp_ms)
         self._partition = partition
         self.order: list[PartitionRecords] = []
         self.firsts: dict[PartitionRecords, int] = {}
 
     def check(self, buffer: RecordBuffer, topic: str) -> None:
-        """Raise RefusedError if the partition does not exist."""
+        """Raise TypeError if the partition is no number, and RefusedError if it does not exist."""
         if self._partition is not None:
-            buffer.check_partition(topic, self._partition)
+            self._partition = buffer.check_partition(topic, self._partition)
 
     def add_to(self, buffer: RecordBuffer, topic: str) -> bool:
         """Add records until batches should be sent. Return whether all records were added."""
@@ -293,58 +307,3 @@ class ManyRecords:
         """Return the positions of all records of a committed transaction."""
         following = {records: count(first) for records, first in self.firsts.items()}
         return [records.position(next(following[records])) for records in self.order]
-
-
-def as_bytes(content: Content) -> bytes | None:
-    """Return a key or value as bytes.
-
-    Raises:
-        TypeError: it is neither bytes nor text.
-    """
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, str):
-        return content.encode()
-    raise TypeError(f"keys and values must be bytes or text, not {type(content).__name__}")
-
-
-def _all_as_bytes(contents: Iterable[Content], what: str) -> list[bytes | None]:
-    if isinstance(contents, bytes | str):
-        raise TypeError(f"{what} must be a list, not {type(contents).__name__}: use write for one record")
-    given = list(contents)
-    for number, content in enumerate(given):
-        if type(content) is not bytes:
-            try:
-                given[number] = as_bytes(content)
-            except (TypeError, UnicodeEncodeError) as error:
-                error.add_note(f"{what}[{number}]; no record was written")
-                raise
-    return cast("list[bytes | None]", given)
-
-
-def as_headers(headers: Headers) -> tuple[Header, ...]:
-    """Return the headers of a record, with values as bytes.
-
-    Raises:
-        TypeError: a name is not text, or a value is neither bytes nor text.
-    """
-    named = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((_as_name(name), as_bytes(content)) for name, content in named)
-
-
-def _as_name(name: str) -> str:
-    if isinstance(name, str):
-        name.encode()  # raises for text that UTF-8 cannot encode, such as an unpaired surrogate
-        return name
-    raise TypeError(f"names of headers must be text, not {type(name).__name__}")
-
-
-def as_timestamp(timestamp_ms: int) -> int:
-    """Return a timestamp.
-
-    Raises:
-        ValueError: it is out of range.
-    """
-    if 0 <= timestamp_ms <= TIMESTAMP_MAX:
-        return int(timestamp_ms)
-    raise ValueError(f"the timestamp {timestamp_ms} ms is out of range: 0 to {TIMESTAMP_MAX}")

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stablelog.batch.header import Codec
+from stablelog.client.core.arguments import seconds, text, wrong_type
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.security import ALIASES, PLAINTEXT, SETTINGS, Security, security_of
 from stablelog.errors import UsageError, did_you_mean
 
-SECONDS_MAX: Final = 2**31 // 1000  # a signed 32-bit number of milliseconds
 TIMEOUT_S: Final = 10.0
 CLIENT_ID_SIZE_MAX: Final = 255
 CODECS: Final = {codec.name.lower(): codec for codec in Codec}
@@ -45,9 +45,14 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
         deadline: the deadline in seconds; None for that of the settings.
 
     Raises:
-        UsageError: a setting is unknown, missing, contradictory or not valid. The message contains no secret.
+        TypeError: the settings are no mapping, or the deadline is no number.
+        UsageError: the deadline is out of range; or a setting is unknown, missing, contradictory or not valid. The message contains no secret.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise wrong_type("settings", given, "a mapping from names to values")
     values = dict(given or {})
+    for name in values:
+        text("a name of a setting", name)
     if deadline is not None and "default.api.timeout.ms" in values:
         raise UsageError(
             "the deadline is given twice: as deadline and as default.api.timeout.ms. Give it once"
@@ -57,7 +62,9 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
         hint = did_you_mean(name, _READERS)
         if hint and name not in (*SETTINGS, *ALIASES):
             raise UsageError(f"the setting {name} is unknown{hint}")
-    deadline_s = own.get("default.api.timeout.ms", DEADLINE_S) if deadline is None else _seconds(deadline)
+    deadline_s = (
+        own.get("default.api.timeout.ms", DEADLINE_S) if deadline is None else seconds("deadline", deadline)
+    )
     first_s = own.get("retry.backoff.ms", BACKOFF_FIRST_S)
     return Settings(
         security_of(values),
@@ -67,13 +74,6 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
         own.get("request.timeout.ms", TIMEOUT_S),
         (first_s, max(first_s, own.get("retry.backoff.max.ms", BACKOFF_MAX_S))),
     )
-
-
-def _seconds(deadline: object) -> float:
-    is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
-    if not is_number or not 0 <= deadline <= SECONDS_MAX:  # type: ignore[operator]
-        raise UsageError(f"deadline={deadline!r} is not valid: a number of seconds from 0 to {SECONDS_MAX}")
-    return float(deadline)  # type: ignore[arg-type]
 
 
 def _milliseconds(least: int) -> Callable[[str, Any], float]:

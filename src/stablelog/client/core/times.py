@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from stablelog.client.core.arguments import shown, whole
 from stablelog.errors import UsageError
 
 
@@ -9,12 +10,15 @@ def milliseconds(time: datetime | int) -> int:
     """Return a time as milliseconds since 1970.
 
     Raises:
-        UsageError: it is neither a datetime with a time zone nor a number from 0 on.
+        TypeError: it is neither a datetime nor a whole number.
+        UsageError: the datetime has no time zone, or the number is out of range.
     """
-    if isinstance(time, datetime) and time.tzinfo is not None:
+    right = "a datetime with a time zone, or milliseconds since 1970 (int)"
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise UsageError(f"time={shown(time)} is not valid: pass {right}")
         return round(time.timestamp() * 1000)
-    if type(time) is int and 0 <= time < 2**63:
-        return time
-    raise UsageError(
-        f"{time!r} is no time: pass a datetime with a time zone, or milliseconds since 1970 as a whole number"
-    )
+    number = whole("time", time, right)
+    if not 0 <= number < 2**63:
+        raise UsageError(f"time={shown(number)} is not valid: pass {right}")
+    return number

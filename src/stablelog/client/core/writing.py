@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec
+from stablelog.client.core.arguments import topic_name
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.endings import Ending, Place, ending_of, place_of
 from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
@@ -121,6 +122,7 @@ class Writing:
         """Whether `records` accepts a record of this topic. `now` is in seconds of the shell's clock."""
         return (
             self._state is State.OPEN
+            and isinstance(topic, str)
             and not self._is_torn
             and topic in self.records.partition_counts
             and not self._is_cancelled
@@ -131,10 +133,13 @@ class Writing:
         """Request the topic's partitions, so that `records` accepts records of the topic.
 
         Raises:
+            TypeError: the topic is no text.
+            UsageError: no topic can have this name.
             RefusedError: the transaction has ended, or the topic does not exist.
             UnavailableError: no broker responds.
         """
         yield from self._check_open()
+        topic_name(topic)
         if topic not in self.records.partition_counts:
             try:
                 counts = yield from self.cluster.partition_counts((topic,))

@@ -1,0 +1,183 @@
+"""Checks of what a program passes to the client.
+
+One rule for all calls: an argument of a wrong type raises TypeError, and a value that is not valid raises UsageError. The
+message has the argument, what was given, and what is right. What only a broker can know, such as whether a topic exists,
+raises RefusedError later. A bool is no number here, although it is one for Python.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from stablelog.errors import UsageError
+from stablelog.types import TOPIC_NAME_RULE, is_topic_name
+
+Content = bytes | str | None
+Headers = Mapping[str, Content] | Iterable[tuple[str, Content]]
+
+SHOWN_MAX: Final = 60  # characters of a value in a message
+# A batch stores differences of two timestamps, which must fit into 64 bits.
+TIMESTAMP_MAX: Final = (1 << 62) - 1
+SECONDS_MAX: Final = 2**31 // 1000  # a signed 32-bit number of milliseconds
+COMMIT_SEQUENCE_MAX: Final = 2**63 - 1
+PORT_MAX: Final = 65_535
+BATCH_RECORDS: Final = 500  # the default of `max_records` of `batches`
+COLLECT_S: Final = 0.1  # the default of `max_wait` of `batches`
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+
+
+def wrong_type(name: str, value: object, right: str) -> TypeError:
+    """Return the error for an argument of a wrong type."""
+    return TypeError(f"{name} must be {right}, and not {type(value).__name__} ({shown(value)})")
+
+
+def text(name: str, value: object, right: str = "text (str)") -> str:
+    """Return an argument that is a str."""
+    if not isinstance(value, str):
+        raise wrong_type(name, value, right)
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """Return an argument that is True or False."""
+    if not isinstance(value, bool):
+        raise wrong_type(name, value, "True or False")
+    return value
+
+
+def whole(name: str, value: object, right: str) -> int:
+    """Return an argument that is a whole number of Python or of a library such as NumPy."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise wrong_type(name, value, right)
+    return operator.index(value)
+
+
+def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SECONDS_MAX) -> float:
+    """Return an argument that is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_type(name, value, "a number of seconds")
+    if math.isnan(value) or not 0 <= value <= most or not (value or is_zero_valid):
+        least = "from 0" if is_zero_valid else "greater than 0, up"
+        raise UsageError(f"{name}={shown(value)} is not valid: a number of seconds {least} to {most}")
+    return float(value)
+
+
+def wait_seconds(wait: Any) -> float | None:
+    """Return the argument `wait` of a reader. None stands for no limit, and so does infinity."""
+    return None if wait is None or wait == math.inf else seconds("wait", wait)
+
+
+def addresses(bootstrap: Any) -> list[str]:
+    """Return the addresses of the argument `bootstrap`."""
+    right = "write host:port, and commas between addresses"
+    found = [
+        address.strip()
+        for address in text("bootstrap", bootstrap, 'text such as "host:port,host:port" (str)').split(",")
+        if address.strip()
+    ]
+    for address in found:
+        match = re.fullmatch(r"\[?[^\s\[\]/]+\]?:(\d+)", address)
+        if match is None or not 0 < int(match[1]) <= PORT_MAX:
+            why = right if match is None else f"a port is a number from 1 to {PORT_MAX}"
+            raise UsageError(f"the bootstrap address {shown(address)} is not valid: {why}")
+    if not found:
+        raise UsageError(f"there is no bootstrap address: {right}")
+    return found
+
+
+def topic_name(value: object, name: str = "topic") -> str:
+    """Return a name that a topic can have."""
+    topic = text(name, value, "the name of a topic (str)")
+    if not is_topic_name(topic):
+        raise UsageError(f"{name}={shown(topic)} is not a valid topic name: {TOPIC_NAME_RULE}")
+    return topic
+
+
+def topic_names(topics: object) -> tuple[str, ...]:
+    """Return the argument `topics` of a reader, each name once."""
+    if isinstance(topics, str):
+        return (topic_name(topics, "topics"),)
+    if isinstance(topics, bytes | bytearray | memoryview) or not isinstance(topics, Iterable):
+        raise wrong_type("topics", topics, "the name of a topic (str), or several names")
+    names = tuple(dict.fromkeys(topic_name(topic, "topics") for topic in topics))
+    if not names:
+        raise UsageError("topics is empty: name one topic or several")
+    return names
+
+
+def content(name: str, value: object) -> bytes | None:
+    """Return a key, a value or the value of a header as bytes."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        hint = f": pass bytes({name})" if isinstance(value, bytearray | memoryview) else ""
+        raise TypeError(f"{name} must be bytes, text or None, and not {type(value).__name__}{hint}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{name} is no text that UTF-8 can encode: character {error.start} is an unpaired surrogate"
+        ) from error
+
+
+def contents(name: str, values: Any) -> list[bytes | None]:
+    """Return the keys or the values of several records as bytes."""
+    if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Iterable):
+        raise wrong_type(name, values, "a list of bytes, text or None")
+    return [
+        value if type(value) is bytes else content(f"{name}[{number}]", value)
+        for number, value in enumerate(values)
+    ]
+
+
+def record_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return the headers of a record."""
+    right = "a mapping from names to values, or pairs of name and value"
+    if isinstance(headers, str | bytes | bytearray) or not isinstance(headers, Iterable):
+        raise wrong_type("headers", headers, right)
+    found = []
+    for pair in headers.items() if isinstance(headers, Mapping) else headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"headers must be {right}, and {shown(pair)} is no pair")
+        name, value = pair
+        content("the name of a header", text("the name of a header", name))
+        found.append((name, content(f"the value of the header {shown(name)}", value)))
+    return tuple(found)
+
+
+def timestamp(timestamp_ms: Any) -> int:
+    """Return the argument `timestamp_ms` of a record."""
+    number = whole("timestamp_ms", timestamp_ms, "a whole number of milliseconds since 1970 (int)")
+    if not 0 <= number <= TIMESTAMP_MAX:
+        raise UsageError(f"timestamp_ms={shown(number)} is out of range: from 0 to {TIMESTAMP_MAX}")
+    return number
+
+
+def partition_number(partition: Any) -> int:
+    """Return the argument `partition` of a record. The broker knows how many partitions there are."""
+    return whole("partition", partition, "the number of a partition (int)")
+
+
+def place(topic: Any, partition: Any) -> tuple[str, int | None]:
+    """Return the arguments that name a topic, and a partition of it or None."""
+    return topic_name(topic), None if partition is None else partition_number(partition)
+
+
+def offset_number(offset: Any) -> int:
+    """Return the argument `offset`. The broker knows which offsets there are."""
+    return whole("offset", offset, "an offset (int)")
+
+
+def batch_limits(max_records: Any, max_wait: Any) -> tuple[int, float]:
+    """Return the arguments of `batches` of a reader."""
+    count = whole("max_records", max_records, "a number of records (int)")
+    if count < 1:
+        raise UsageError(f"max_records={shown(count)} is not valid: at least one record")
+    return count, seconds("max_wait", max_wait)

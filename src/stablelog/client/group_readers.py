@@ -1,0 +1,165 @@
+"""What the readers of consumer groups of both clients share: their arguments, and what waits for nothing."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Generic
+
+from stablelog.client.cluster_pool import ClusterPool, ClusterT
+from stablelog.client.core import arguments
+from stablelog.client.core.group_reading import STARTS, GroupReading
+from stablelog.client.core.membership import GroupMember
+from stablelog.client.core.steps import Steps
+from stablelog.client.processes import check_process, this_process
+from stablelog.client.topics import ISOLATIONS
+from stablelog.errors import UsageError
+from stablelog.types import TopicPartition
+
+
+def subscribed(
+    clusters: ClusterPool[ClusterT],
+    topics: str | Iterable[str] | re.Pattern[str],
+    group: str,
+    *,
+    isolation: str,
+    start: str,
+    wait: float | None,
+    instance_id: str | None,
+) -> tuple[ClusterT, GroupReading, float | None]:
+    """Check the arguments of `Client.subscribe`. Return the cluster that runs the steps of the reader, the reader's core, and
+    the time limit in seconds. The cluster is the reader's until it gives it back.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or
+            start.
+        RefusedError: the client is closed.
+    """
+    names = _expression(topics) if isinstance(topics, re.Pattern) else arguments.topic_names(topics)
+    if not arguments.text("group", group, "the name of a consumer group (str)"):
+        raise UsageError("group is empty: give the name of a consumer group")
+    if instance_id is not None and not arguments.text("instance_id", instance_id, "a text (str), or None"):
+        raise UsageError("instance_id is empty: give the id of a static member, or None")
+    for name, value, known in (("isolation", isolation, ISOLATIONS), ("start", start, STARTS)):
+        if arguments.text(name, value) not in known:
+            raise UsageError(f"{name}={value!r} is not valid: use {' or '.join(map(repr, known))}")
+    wait_s = arguments.wait_seconds(wait)
+    cluster = clusters.lend()
+    member = GroupMember(cluster.core, group, names, instance_id=instance_id)
+    return cluster, GroupReading(cluster.core, member, isolation, start), wait_s
+
+
+def _expression(pattern: re.Pattern[str]) -> str:
+    """Return the text of a regular expression, which the broker applies.
+
+    Raises:
+        UsageError: it is one of bytes, or has flags, which the request to the broker cannot contain.
+    """
+    if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
+        raise UsageError(
+            f"{pattern!r} is not valid: compile it from a text and without flags, because the broker gets only the "
+            "text"
+        )
+    return pattern.pattern
+
+
+class BaseGroupReader(Generic[ClusterT]):
+    """The part of a reader of a consumer group that waits for nothing.
+
+    Args:
+        cluster: the brokers; the reader uses it alone.
+        reading: decides what is read and handed out.
+        wait_s: how long to wait for the next record before an iteration ends; None for no limit.
+        give_back: called with the cluster at the end.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterT,
+        reading: GroupReading,
+        wait_s: float | None,
+        give_back: Callable[[ClusterT], None],
+    ) -> None:
+        self._process = this_process()
+        self._cluster = cluster
+        self._reading = reading
+        self._wait_s = wait_s
+        self._give_back = give_back
+
+    def __repr__(self) -> str:
+        member, state = self._reading.member, "closed" if self._reading.is_closed else "open"
+        names = ", ".join(member.topics)
+        return f"<{type(self).__name__} of {names} in group {member.group_id!r}, {state}>"
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether this process has made the reader, and not a process from which this one was forked."""
+        return self._process is this_process()
+
+    def _check(self) -> None:
+        check_process(self._process, "this reader")
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the group has assigned to this reader, as (topic, partition). The calls that read follow the
+        group, so there are none before the first of them.
+        """
+        return self._reading.assignment
+
+    def pause(self, topic: str, partition: int | None = None) -> None:
+        """Hand out no more records of a partition until `resume`. The reader keeps the partition.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic, also those that the reader gets later.
+        """
+        self._reading.pause(*arguments.place(topic, partition))
+
+    def resume(self, topic: str, partition: int | None = None) -> None:
+        """Hand out the records of a paused partition again, from the first one that was not handed out.
+
+        Args:
+            topic: the topic.
+            partition: the partition; None for all partitions of the topic.
+
+        Raises:
+            UsageError: a partition is given, and the whole topic was paused.
+        """
+        self._reading.resume(*arguments.place(topic, partition))
+
+    def _seek(self, topic: str, partition: int, offset: int) -> Steps[None]:
+        target = (arguments.topic_name(topic), arguments.partition_number(partition))
+        return self._reading.cluster.in_time(self._reading.seek(target, arguments.offset_number(offset)))
+
+    def _seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
+        if partition is not None and topic is None:
+            raise UsageError(f"partition {partition} is given without a topic: give both")
+        if topic is not None:
+            topic, partition = arguments.place(topic, partition)
+        return self._reading.cluster.in_time(self._reading.seek_to(spec, topic, partition))
+
+
+def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str) -> GroupReading | None:
+    """Return the core of a reader whose offsets a transaction commits; None if there is no reader.
+
+    Args:
+        reader: what the program has given as `offsets_of`.
+        kind: the class of the client's readers.
+        bootstrap: the addresses of the client.
+
+    Raises:
+        TypeError: it is not a reader of `subscribe`.
+        UsageError: it is one of another cluster.
+    """
+    if reader is None:
+        return None
+    if not isinstance(reader, kind):
+        raise arguments.wrong_type(
+            "offsets_of", reader, f"a reader that subscribe of this client has returned ({kind.__name__})"
+        )
+    reading: GroupReading = reader._reading  # noqa: SLF001 - the client's classes are one unit
+    if reading.cluster.bootstrap != bootstrap:
+        raise UsageError(
+            f"{reader!r} reads from {reading.cluster.bootstrap}, but the transaction is one of {bootstrap}: "
+            "offsets and records are committed together only in one cluster"
+        )
+    return reading
