@@ -1,5 +1,6 @@
 """One Spark session, and one Apache Kafka, serve all tests that use them, in one process: each takes seconds to start."""
 
+import functools
 import os
 import shutil
 import sys
@@ -68,6 +69,7 @@ def no_broker_has_a_fault():
     faults = {}
 
     def watched(end):
+        @functools.wraps(end)
         def end_and_read_log(broker):
             end(broker)
             log = broker.log_tail(sys.maxsize)
