@@ -309,6 +309,17 @@ CLI = [
         seen="three",
     ),
     row(
+        "is given by the option {OPTIONS[name]}",
+        command("consume $topic -X group.id=$group"),
+        command("consume $topic --group $group"),
+    ),
+    row(
+        "group.instance.id has no effect without --group",
+        command("consume $topic -X group.instance.id=one"),
+        command("consume $topic --group $group -X group.instance.id=one"),
+        command("consume $topic"),
+    ),
+    row(
         "--group '' is not valid",
         command("consume $topic --group ''"),
         command("consume $topic --group g"),

@@ -187,7 +187,7 @@ def test_words_replace_the_settings_of_the_file(server, tmp_path):
         (f"sasl.password={SECRET}", "-X sasl.password is a secret"),
         (f"{SECRET}", "-X takes one setting: write name=value"),
         ("security.protocl=SSL", "unknown; did you mean security.protocol"),
-        ("linger.ms=5", "-X linger.ms is no security setting of Kafka's clients"),
+        ("linger.ms=5", "the security setting linger.ms is unknown"),
     ],
 )
 def test_words_that_are_no_setting_by_kafkas_name_are_refused_and_no_secret_is_told(word, message):

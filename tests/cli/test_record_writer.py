@@ -104,10 +104,9 @@ def test_records_are_sent_before_the_input_is_waited_for_and_flushed_if_it_is_si
     assert made.send(records()) == 1
 
 
-def test_records_that_have_waited_are_sent_though_there_is_more_input(monkeypatch):
-    monkeypatch.setattr("stablelog.cli.record_writer.LINGER_S", 0.0)
+def test_records_that_have_waited_are_sent_though_there_is_more_input():
     producer = Sent()
-    made = writer(producer)
+    made = writer(producer, linger_s=0.0)
 
     def records():
         yield Record("", None, b"a")

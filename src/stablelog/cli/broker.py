@@ -8,15 +8,16 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from stablelog import cli
-from stablelog.cli import login
+from stablelog.cli import client_settings, login
 from stablelog.cli.options import PAIR
 from stablelog.cli.profiles import read_profile
 from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
@@ -78,7 +79,7 @@ Settings = Annotated[
     typer.Option(
         "-X",
         metavar=PAIR,
-        help="A security setting by Kafka's name, but no secret. The option may be repeated.",
+        help="A setting of Kafka's clients by Kafka's name, but no secret. The option may be repeated.",
     ),
 ]
 
@@ -94,18 +95,27 @@ class Broker:
         addresses: the addresses as "host:port".
         timeout_s: how long `reach` waits for an answer.
         spent_s: the part of the timeout that the start of the command has taken.
+        settings: settings of `cli.client_settings`, by name.
 
     Attributes:
         addresses: as given; after `reach`, the answering address comes first.
         timeout_s: as given.
+        settings: as given.
         wait_s: how long `reach` waits: what is left of the timeout, but at least 0.5 s, or the timeout if it is shorter.
     """
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float = TIMEOUT_S, spent_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        spent_s: float = 0.0,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         assert timeout_s >= 0, timeout_s
         assert spent_s >= 0, spent_s
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
+        self.settings = settings
         self.wait_s = max(timeout_s - spent_s, min(timeout_s, WAIT_MIN_S))
         self._is_reached = False
         self._clusters: ClusterPool[Cluster] | None = None  # made by `admin`
@@ -118,6 +128,7 @@ class Broker:
         timeout_s: float | None,
         command_config: Path | None = None,
         words: Sequence[str] | None = None,
+        kind: client_settings.Kind = "",
     ) -> "Broker":
         """Return the broker that the options of a command name. A profile replaces options that are None. The process
         uses the security settings of these options from now on (`cli.login`).
@@ -133,13 +144,17 @@ class Broker:
             timeout_s = given.timeout_s if timeout_s is None else timeout_s
             command_config = command_config or given.command_config
             settings = given.settings
-        login.use(login.read_security(command_config, settings, words or ()))
+        own = client_settings.read_settings(kind, settings, words or ())
+        login.use(
+            login.read_security(command_config, own.profile, own.words), client_id=own.values.get("client.id")
+        )
         named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
         addresses = list(dict.fromkeys(address for address in named if address))
         return cls(
             addresses,
             TIMEOUT_S if timeout_s is None else timeout_s,
             spent_s=time.monotonic() - cli.STARTED_S,
+            settings=own.values,
         )
 
     def reach(self) -> str:
@@ -179,10 +194,20 @@ class Broker:
         """
         bootstrap = self.reach()
         from stablelog.client.cluster import Cluster
+        from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S
 
-        deadline_s = max(DEADLINE_S, self.timeout_s)
+        given = self.settings
+        deadline_s = given.get("default.api.timeout.ms", max(DEADLINE_S, self.timeout_s))
         # A change may take as long as the command may: that of a topic with thousands of partitions takes a minute.
-        return Cluster(bootstrap, timeout_s=deadline_s, deadline_s=deadline_s, security=login.security())
+        timeout_s = given.get("request.timeout.ms", max(deadline_s, 0.001))
+        first_s = given.get("retry.backoff.ms", BACKOFF_FIRST_S)
+        return Cluster(
+            bootstrap,
+            timeout_s=timeout_s,
+            deadline_s=deadline_s,
+            backoff_s=(first_s, max(first_s, given.get("retry.backoff.max.ms", BACKOFF_MAX_S))),
+            **login.identity(),
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -251,7 +276,7 @@ def _ask(address: str, timeout_s: float) -> None:
     from stablelog.client.topics import metadata_request
 
     security = login.security()
-    with Cluster(address, timeout_s=timeout_s, security=security) as cluster:
+    with Cluster(address, timeout_s=timeout_s, **login.identity()) as cluster:
         try:
             with cluster.open_connection(address) as connection:
                 assert connection.versions
@@ -271,7 +296,7 @@ def connect(bootstrap: str) -> "Connection":
     """
     from stablelog.client.cluster import Cluster
 
-    return Cluster(bootstrap, security=login.security()).any_connection()
+    return Cluster(bootstrap, **login.identity()).any_connection()
 
 
 _OPTIONS: Final = {
@@ -285,11 +310,13 @@ _OPTIONS: Final = {
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Broker.named`, and pass it the broker as the keyword argument `broker`."""
+    name = command.__module__.rpartition(".")[2]
+    kind: client_settings.Kind = name if name in client_settings.EVERY else ""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        given = [options.pop(name, None) for name in _OPTIONS]
-        broker = Broker.named(*given)
+        given = {name: options.pop(name, None) for name in _OPTIONS}
+        broker = Broker.named(**given, kind=kind)
         try:
             command(*arguments, broker=broker, **options)
         finally:

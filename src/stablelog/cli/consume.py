@@ -40,8 +40,12 @@ app = command_app()
 @with_broker
 def consume(
     topic: str,
-    isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
-    start: Annotated[str, typer.Option("--offset", "-o", help=f"Where to begin: {FORMS}.")] = "earliest",
+    isolation: Annotated[
+        str | None, typer.Option(help="read_committed (default) or read_uncommitted.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--offset", "-o", help=f"Where to begin (default earliest): {FORMS}.")
+    ] = None,
     partitions: PartitionNumbers = None,
     count_max: Annotated[
         int | None, typer.Option("--count", "-c", min=1, help="Stop after this number of records.")
@@ -67,6 +71,12 @@ def consume(
     broker: Broker,
 ) -> None:
     """Print the records of a topic up to its end. With --follow, wait for new records at the end."""
+    given = broker.settings
+    isolation = given.get("isolation.level", "read_committed") if isolation is None else isolation
+    start = given.get("auto.offset.reset", "earliest") if start is None else start
+    instance_id = given.get("group.instance.id")
+    if instance_id is not None and group is None:
+        fail("group.instance.id has no effect without --group: name a group, or leave it out")
     spec = _check(isolation, start, partitions, group)
     render = _render(form, as_json=as_json)
     admin, bootstrap = broker.admin(), broker.reach()
@@ -82,7 +92,12 @@ def consume(
             with watch, _stopped_by_signals(reader):
                 reader.print_records(count_max)
             return
-        member = Membership(cluster, records, GroupMember(cluster.core, group, [topic]), STARTS[spec.kind])
+        member = Membership(
+            cluster,
+            records,
+            GroupMember(cluster.core, group, [topic], instance_id=instance_id),
+            STARTS[spec.kind],
+        )
         reader = Reader(member, watch, render, follow=follow)
         with watch, _joining(bootstrap, group, member), _stopped_by_signals(reader):
             try:

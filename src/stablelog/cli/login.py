@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stablelog.errors import UsageError, did_you_mean
 
@@ -37,11 +37,23 @@ class _Login:
     """The security settings of the command that this process runs. It runs one command."""
 
     given: "Security | None" = None
+    client_id: str | None = None
 
 
-def use(security: "Security | None") -> None:
-    """Set the security settings of the command; None for a connection without TLS and without a login."""
-    _Login.given = security
+def use(security: "Security | None", client_id: str | None = None) -> None:
+    """Set who the command is for the brokers.
+
+    Args:
+        security: the security settings; None for a connection without TLS and without a login.
+        client_id: the name of the client; None for the default.
+    """
+    _Login.given, _Login.client_id = security, client_id
+
+
+def identity() -> dict[str, Any]:
+    """Return the arguments of a `Cluster` that say who the command is."""
+    named = {} if _Login.client_id is None else {"client_id": _Login.client_id}
+    return {"security": security(), **named}
 
 
 def security() -> "Security":
@@ -83,9 +95,9 @@ def _in_words(words: Sequence[str]) -> dict[str, str]:
     """Return the settings of `-X`.
 
     Raises:
-        UsageError: one of them is no security setting, or it is a secret. The message does not contain the value.
+        UsageError: one of them is a secret. The message does not contain the value.
     """
-    from stablelog.client.core.security import PREFIXES, SECRETS, SETTINGS
+    from stablelog.client.core.security import SECRETS
 
     found = {}
     for word in words:
@@ -94,9 +106,6 @@ def _in_words(words: Sequence[str]) -> dict[str, str]:
         if not equals or not name:
             raise UsageError("-X takes one setting: write name=value")
         _refuse_other_names("-X", (name,))
-        if not name.startswith(PREFIXES):
-            hint = did_you_mean(name, SETTINGS) or "; docs/client.md lists the settings"
-            raise UsageError(f"-X {name} is no security setting of Kafka's clients{hint}")
         if name in SECRETS:
             raise UsageError(
                 f"-X {name} is a secret, and other users of the machine can see the words of a command: write it into a "

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
 from stablelog.cli.leaders import OFFLINE, without_leader
-from stablelog.cli.login import security
+from stablelog.cli.login import identity
 from stablelog.client.cluster import EARLIEST, Cluster
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
@@ -145,7 +145,7 @@ class PartitionWatch(disk_watch.Watch):
     def _ask(self) -> dict[int, str]:
         faults: dict[int, str] = {}
         try:
-            with Cluster(self.bootstrap, deadline_s=0, security=security()) as cluster:
+            with Cluster(self.bootstrap, deadline_s=0, **identity()) as cluster:
                 offline = leaderless(cluster, self.topic)
                 self.is_answered = True
                 for index in sorted(self.partitions):

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 import typer
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import Codec
 from stablelog.cli import login
 from stablelog.cli.admin import group_of_topic, topic_to_write
 from stablelog.cli.broker import Broker, NoBrokerError, with_broker
@@ -34,6 +33,11 @@ from stablelog.cli.record_input import (
 )
 from stablelog.cli.record_writer import Target, Writer
 from stablelog.cli.waiting_input import BeforeInput, open_input
+from stablelog.cli.write_settings import (
+    TRANSACTION_TIMEOUT_S,
+    Compression,
+    WriteSettings,
+)
 from stablelog.client.admin import Admin
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
@@ -41,9 +45,7 @@ from stablelog.client.topics import Topic
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 
 TIMEOUT_S = 10.0  # how long a broker that was reached may take to begin and to commit a transaction
-DELIVERY_TIMEOUT_S = 60.0  # how long records are sent again while the broker accepts none
 INTERRUPTED_S = 2.0  # after Ctrl-C, how long the command waits for a broker that may not respond
-TRANSACTION_TIMEOUT_S = 60.0
 SIZE_SETTING: Final = "max.message.bytes"
 
 app = command_app()
@@ -56,16 +58,6 @@ class Form(StrEnum):
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
-
-
-class Compression(StrEnum):
-    """The codecs of Kafka's record batches."""
-
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
 
 
 File = Annotated[Path | None, typer.Option(help="The file to read; by default standard input.")]
@@ -97,7 +89,7 @@ Timestamp = Annotated[
     str | None,
     typer.Option(help="The timestamp of records that have none, in ms or ISO 8601; by default the time now."),
 ]
-Compress = Annotated[Compression, typer.Option(help="How to compress batches.")]
+Compress = Annotated[Compression | None, typer.Option(help="How to compress batches (default none).")]
 InTransaction = Annotated[bool, typer.Option("--transaction", help="Append all records in one transaction.")]
 Batch = Annotated[
     int | None, typer.Option(min=1, help="Append each N records in a transaction of their own.", metavar="N")
@@ -106,12 +98,12 @@ TransactionalId = Annotated[
     str | None, typer.Option(help="The transactional id. Without --batch, it implies --transaction.")
 ]
 TransactionTimeout = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--transaction-timeout",
         min=1,
         metavar="SECONDS",
-        help="The time after which a transaction is aborted.",
+        help=f"The time after which a transaction is aborted (default {TRANSACTION_TIMEOUT_S:g}).",
     ),
 ]
 
@@ -134,11 +126,11 @@ def produce(
     partition: Partition = None,
     headers: Headers = None,
     timestamp: Timestamp = None,
-    compression: Compress = Compression.NONE,
+    compression: Compress = None,
     transaction: InTransaction = False,
     batch: Batch = None,
     transactional_id: TransactionalId = None,
-    transaction_timeout_s: TransactionTimeout = TRANSACTION_TIMEOUT_S,
+    transaction_timeout_s: TransactionTimeout = None,
     as_json: AsJson = False,
     *,
     broker: Broker,
@@ -165,19 +157,20 @@ def produce(
 
     admin, bootstrap = broker.admin(), broker.reach()
     found = topic_to_write(admin, topic)
+    settings = WriteSettings.of(broker.settings, compression, transaction_timeout_s)
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")
     with broker.cluster() as cluster:
         producer = Producer(
             cluster,
             transactional_id,
-            transaction_timeout_ms=round(transaction_timeout_s * 1000),
-            deadline_s=min(
-                transaction_timeout_s if transactional_id else DELIVERY_TIMEOUT_S, DELIVERY_TIMEOUT_S
-            ),
+            transaction_timeout_ms=round(settings.transaction_timeout_s * 1000),
+            deadline_s=min(settings.transaction_timeout_s, settings.delivery_timeout_s)
+            if transactional_id
+            else settings.delivery_timeout_s,
             on_acknowledged=lambda _number, _offset: calls.watch.progress(),
         )
-        target = _target(producer, admin, bootstrap, found, Codec[compression.name], transactional_id)
+        target = _target(producer, admin, bootstrap, found, settings, transactional_id)
         calls = Calls(bootstrap)
         with contextlib.closing(producer), calls.watch, _progress(as_json=as_json) as advance:
             count, transaction_count = _write(target, calls, Writer(target, calls, advance), records, batch)
@@ -209,7 +202,7 @@ def _target(
     admin: Admin,
     bootstrap: str,
     topic: Topic,
-    codec: Codec,
+    settings: WriteSettings,
     transactional_id: str | None,
 ) -> Target:
     """Return the topic to write to, with what the writer has to know of it."""
@@ -222,8 +215,11 @@ def _target(
         len(topic.partitions),
         keyless or list(topic.partitions),
         _batch_size_max(admin, topic.name),
-        codec,
+        settings.codec,
         transactional_id,
+        settings.batch_size,
+        settings.linger_s,
+        settings.delivery_timeout_s,
     )
 
 
@@ -371,7 +367,7 @@ def _begin(target: Target, calls: Calls) -> None:
     what = (
         f"writing to {target.topic}" if transactional_id is None else f"transactional id {transactional_id}"
     )
-    deadline_s = DELIVERY_TIMEOUT_S if transactional_id is None else TIMEOUT_S
+    deadline_s = target.delivery_timeout_s if transactional_id is None else TIMEOUT_S
 
     def begin() -> None:
         try:
@@ -401,9 +397,7 @@ def _aborting(target: Target) -> Iterator[None]:
             wait_s = TIMEOUT_S if isinstance(error, UnavailableError) else INTERRUPTED_S
             with (
                 contextlib.suppress(StablelogError),
-                Cluster(
-                    target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, security=login.security()
-                ) as cluster,
+                Cluster(target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, **login.identity()) as cluster,
             ):
                 ending = Producer(cluster, target.transactional_id)
                 ending.resume(producer.producer_id, producer.producer_epoch)

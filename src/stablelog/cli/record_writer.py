@@ -22,6 +22,7 @@ from stablelog.wire.extension.transaction_groups import group_in_words, group_of
 from stablelog.wire.partitioning import partition_for
 
 PROGRESS_COUNT: Final = 1000
+DELIVERY_TIMEOUT_S: Final = 60.0  # how long records are sent again while the broker accepts none
 BATCH_SIZE_MAX: Final = 256 << 10  # maximum bytes of a batch of several records
 UNSENT_SIZE_MAX: Final = 8 << 20  # maximum bytes of records that are in no batch yet, over all partitions
 LINGER_S: Final = (
@@ -47,6 +48,9 @@ class Target(NamedTuple):
         batch_size_max: the greatest batch that the topic accepts, in bytes; None if that is unknown.
         codec: the compression of the batches.
         transactional_id: None outside transactions.
+        batch_size: the maximum bytes of a batch of several records.
+        linger_s: how long a record waits for others before it is sent, if the input has no more of them.
+        delivery_timeout_s: how long records are sent again while the broker accepts none.
     """
 
     producer: Producer
@@ -58,6 +62,9 @@ class Target(NamedTuple):
     batch_size_max: int | None
     codec: Codec
     transactional_id: str | None
+    batch_size: int = BATCH_SIZE_MAX
+    linger_s: float = LINGER_S
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S
 
 
 class Writer:
@@ -79,7 +86,7 @@ class Writer:
         self._producer = target.producer
         self._calling = calling
         self._advance = advance
-        self._size_max = min(BATCH_SIZE_MAX, target.batch_size_max or BATCH_SIZE_MAX) - HEADER.size
+        self._size_max = min(target.batch_size, target.batch_size_max or target.batch_size) - HEADER.size
         self._turn = random.randrange(len(target.keyless))
         self._count = 0
         # By partition: the records that are in no batch yet, and their greatest size in a batch.
@@ -122,11 +129,11 @@ class Writer:
         is silent, also wait until they are written: an error is then reported at once.
         """
         if self._size:
-            left_s = self._oldest_s + LINGER_S - time.monotonic()
+            left_s = self._oldest_s + self._target.linger_s - time.monotonic()
             if left_s > 0 and wait(left_s):
                 return
             self._send_all()
-        if not self._is_acknowledged and not wait(LINGER_S):
+        if not self._is_acknowledged and not wait(self._target.linger_s):
             self.finish()
 
     # --- batches ---

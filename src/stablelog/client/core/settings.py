@@ -57,9 +57,9 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
         raise UsageError(
             "the deadline is given twice: as deadline and as default.api.timeout.ms. Give it once"
         )
-    own = {name: read(name, values.pop(name)) for name, read in _READERS.items() if name in values}
+    own = {name: read(name, values.pop(name)) for name, read in READERS.items() if name in values}
     for name in values:
-        hint = did_you_mean(name, _READERS)
+        hint = did_you_mean(name, READERS)
         if hint and name not in (*SETTINGS, *ALIASES):
             raise UsageError(f"the setting {name} is unknown{hint}")
     deadline_s = (
@@ -103,7 +103,7 @@ def _codec(name: str, value: Any) -> Codec:
     return CODECS[value]
 
 
-_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "client.id": _client_id,
     "compression.type": _codec,
     "default.api.timeout.ms": _milliseconds(0),

@@ -1,0 +1,53 @@
+"""The settings of `stablelog produce` that options give, or settings by Kafka's names."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from stablelog.batch.header import Codec
+from stablelog.cli.record_writer import BATCH_SIZE_MAX, DELIVERY_TIMEOUT_S, LINGER_S
+
+TRANSACTION_TIMEOUT_S = 60.0
+
+
+class Compression(StrEnum):
+    """The codecs of Kafka's record batches."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class WriteSettings(NamedTuple):
+    """How to write.
+
+    Attributes:
+        codec: the compression of the batches.
+        batch_size: the maximum bytes of a batch of several records.
+        linger_s: how long a record waits for others, if the input has no more of them.
+        delivery_timeout_s: how long records are sent again while the broker accepts none.
+        transaction_timeout_s: the time after which a transaction is aborted.
+    """
+
+    codec: Codec
+    batch_size: int
+    linger_s: float
+    delivery_timeout_s: float
+    transaction_timeout_s: float
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, Any], compression: Compression | None, transaction_timeout_s: float | None
+    ) -> "WriteSettings":
+        """Return the values of the options, else of the settings by Kafka's names, else the defaults."""
+        if transaction_timeout_s is None:
+            transaction_timeout_s = given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_S * 1000) / 1000
+        return cls(
+            given.get("compression.type", Codec.NONE) if compression is None else Codec[compression.name],
+            given.get("batch.size", BATCH_SIZE_MAX),
+            given.get("linger.ms", LINGER_S * 1000) / 1000,
+            given.get("delivery.timeout.ms", DELIVERY_TIMEOUT_S * 1000) / 1000,
+            transaction_timeout_s,
+        )
