@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 import stablelog
-from stablelog.client.inside import deadlines_of, reading_of
+from stablelog.client import inside
 from tests.client.transactions import async_through, through
 
 TIMEOUT_S = 90
@@ -44,8 +44,7 @@ class Threads:
         self.client.__exit__(*error)
 
     def set_deadline(self, txn, deadline):
-        txn.writing.deadline = deadline
-        deadlines_of(self.client).add(txn)
+        inside.set_deadline(self.client, txn, deadline)
 
 
 class Asyncio:
@@ -73,8 +72,7 @@ class Asyncio:
 
     def set_deadline(self, txn, deadline):
         async def change():
-            txn.writing.deadline = deadline
-            txn.inner.watch_deadline()
+            inside.set_deadline_in_loop(txn.inner, deadline)
 
         self.run(change())
 
@@ -182,7 +180,7 @@ class _GroupReader:
 
 def reading(reader):
     """What decides what a reader of a consumer group reads and commits."""
-    return reading_of(getattr(reader, "inner", reader))
+    return inside.reading_of(getattr(reader, "inner", reader))
 
 
 async def _next(reader):
@@ -191,10 +189,10 @@ async def _next(reader):
 
 class _Transaction:
     def __init__(self, face, txn):
-        self._face, self.inner, self.writing = face, txn, txn.writing
+        self._face, self.inner = face, txn
 
     def flush(self):
-        self._face.run(self.inner.run(self.writing.flush))
+        self._face.run(inside.flush_soon(self.inner))
 
     def __enter__(self):
         self._face.run(self.inner.__aenter__())

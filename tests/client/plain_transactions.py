@@ -9,7 +9,7 @@ from stablelog.client.producer import Producer
 from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError
 from tests.client.faults import Proxy
 from tests.client.test_producer import END_TXN, committed
-from tests.client.transactions import flush, settled
+from tests.client.transactions import flush, settled, writing_of
 from tests.clients.drivers import unique
 
 BRIEF_S, LONG_S = 0.3, 60
@@ -48,18 +48,18 @@ class Case:
         """A transaction whose commit is in doubt, because its requests or their answers are lost."""
         txn, futures = self.begin(client, *values, **more)
         self.fate = fate
-        txn.writing.cluster.deadline_s = BRIEF_S
+        writing_of(txn).cluster.deadline_s = BRIEF_S
         with pytest.raises(OutcomeUnknownError):
             txn.commit()
         assert not any(future.done() for future in futures)
         self.fate = None
-        txn.writing.cluster.deadline_s = LONG_S
+        writing_of(txn).cluster.deadline_s = LONG_S
         return txn, futures
 
     def fence(self, txn):
         """What an operator does who ends the transaction."""
         with Cluster(self.broker.bootstrap) as cluster:
-            Producer(cluster, txn.writing.transactional_id).begin()
+            Producer(cluster, writing_of(txn).transactional_id).begin()
 
     def sees(self, *values):
         assert committed(self.broker.bootstrap, self.topic) == list(values)
@@ -70,7 +70,7 @@ def commits_and_aborts(case):
         ids = set()
         for number in range(3):
             txn, futures = case.begin(client, b"%d" % number, b"%d" % number)
-            ids.add(txn.writing.transactional_id)
+            ids.add(writing_of(txn).transactional_id)
             found = txn.commit()
             assert found.commit_sequence == -1
             assert (found.first, found.last) == (futures[0].result(), futures[1].result())

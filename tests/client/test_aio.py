@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 import stablelog
+from stablelog.client import inside
 from stablelog.client.core import record_buffer, writing
 from stablelog.client.inside import clusters_of
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
-from tests.client.transactions import async_through, create, state_of, visible
+from tests.client.transactions import async_through, create, state_of, visible, writing_of
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 TIMEOUT_S = 120
@@ -252,9 +253,9 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block, 
                 ):  # the batch has arrived behind the abort: the key's next transaction aborts it
                     async with client.transaction() as following:
                         await following.write(topic, b"v", key=b"k")
-                    assert following.writing.key is txn.writing.key
-                elif txn.writing.producer is not None:
-                    assert state_of(stablelog_broker.bootstrap, txn.writing.transactional_id) != "Ongoing"
+                    assert writing_of(following).key is writing_of(txn).key
+                elif writing_of(txn).producer is not None:
+                    assert state_of(stablelog_broker.bootstrap, writing_of(txn).transactional_id) != "Ongoing"
         count = 2 if is_committed else int(key == PRODUCE)
         assert len(visible(stablelog_broker.bootstrap, topic, ordinary)) == count
 
@@ -268,8 +269,8 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
-            called_off, cancel = threading.Event(), txn.writing.cancel
-            txn.writing.cancel = lambda: (cancel(), called_off.set())
+            called_off, cancel = threading.Event(), writing_of(txn).cancel
+            writing_of(txn).cancel = lambda: (cancel(), called_off.set())
             write = asyncio.create_task(txn.write(topic, b"v", key=b"k"))
             await until(gate.reached)
             commit = asyncio.create_task(txn.commit())
@@ -301,7 +302,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
             first = await txn.write(topic, b"v", key=b"k")
-            await txn.run(txn.writing.flush)  # so that there is something to abort
+            await inside.flush_soon(txn)  # so that there is something to abort
             asking.key = ApiKey.METADATA
             write = asyncio.create_task(txn.write(another, b"v", key=b"k"))
             await until(asking.reached)
@@ -395,7 +396,7 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
                 # The commit was asked for, and nobody is there to say what became of it: ask again.
                 assert not futures[0].done()
                 await asyncio.to_thread(broker.start)
-                assert not txn.writing.cluster.are_retries_cancelled
+                assert not writing_of(txn).cluster.are_retries_cancelled
                 with suppress(RefusedError):
                     await txn.commit()
                 assert futures[0].done()

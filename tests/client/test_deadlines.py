@@ -27,10 +27,10 @@ class Open:
 def test_each_at_its_deadline_whatever_came_first():
     deadlines = Deadlines()
     late, early, ended = Open(1.2), Open(0.02), Open(1)
-    deadlines.add(late)
-    deadlines.add(ended)
-    deadlines.remove(ended)
-    deadlines.add(early)
+    deadlines.add(late.expire, late.deadline)
+    deadlines.add(ended.expire, ended.deadline)
+    deadlines.remove(ended.expire)
+    deadlines.add(early.expire, early.deadline)
     assert early.expired.wait(30)
     assert late.expired.wait(30)
     assert not ended.expired.is_set()
@@ -39,7 +39,7 @@ def test_each_at_its_deadline_whatever_came_first():
 def test_what_somebody_is_at_is_asked_again():
     deadlines = Deadlines()
     busy = Open(0, busy=2)
-    deadlines.add(busy)
+    deadlines.add(busy.expire, busy.deadline)
     assert busy.expired.wait(30)
 
 
@@ -52,11 +52,11 @@ def test_the_thread_ends_with_the_last_and_comes_back():
     deadlines = Deadlines()
     for _ in range(3):
         one = Open(0)
-        deadlines.add(one)
+        deadlines.add(one.expire, one.deadline)
         assert one.expired.wait(30)
         until(lambda: watchers() <= before, "its thread stays")
     one = Open(3600)
-    deadlines.add(one)
-    deadlines.remove(one)
+    deadlines.add(one.expire, one.deadline)
+    deadlines.remove(one.expire)
     deadlines.wake()
     until(lambda: watchers() <= before, "its thread stays")

@@ -9,7 +9,7 @@ from stablelog.client.core.keys import WriterKey
 from stablelog.errors import OutcomeUnknownError
 from stablelog.wire.api import ApiKey
 from tests.client.plain_transactions import ALWAYS, WITH_FATES, WITH_GROUPS, Case, group, name_of
-from tests.client.transactions import create, flush
+from tests.client.transactions import create, flush, writing_of
 
 
 @pytest.fixture(params=["first dialect", "second dialect"])
@@ -79,7 +79,7 @@ def test_an_id_is_dropped_before_its_producer_gets_another_number(case, monkeypa
         ids = []
         for _ in range(6):
             txn, _ = case.begin(client, b"v")
-            ids.append(txn.writing.transactional_id)
+            ids.append(writing_of(txn).transactional_id)
             txn.commit()
         assert 1 < len(set(ids)) < 6
 
@@ -89,5 +89,5 @@ def test_a_key_makes_ids_of_this_client(case):
     with case.client() as client:
         txn, _ = case.begin(client, b"v")
         flush(txn)
-        assert txn.writing.transactional_id == f"stablelog-{txn.writing.key.name}"
+        assert writing_of(txn).transactional_id == f"stablelog-{writing_of(txn).key.name}"
         txn.abort()

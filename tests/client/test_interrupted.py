@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import stablelog
+from stablelog.client import inside
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.connection import Blocking
@@ -23,6 +24,7 @@ from stablelog.client.deadlines import Deadlines
 from stablelog.client.transaction import Transaction
 from stablelog.errors import RefusedError, TransactionAbortedError
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
+from tests.client.transactions import writing_of
 from tests.scale import randomness
 
 # How many lines of a call are tried; by night all.
@@ -142,7 +144,7 @@ def run_threads(at, goes_on):
     shell = ModelShell(broker)
     cluster = ModelCluster(shell)
     txn = Transaction(begin(cluster), Deadlines())
-    txn.writing.records.partition_counts[TOPIC] = 2
+    writing_of(txn).records.partition_counts[TOPIC] = 2
     written, futures, many, is_interrupted = [], [], [], False
     with Interrupting(at) as interrupting:
         try:
@@ -159,7 +161,7 @@ def run_threads(at, goes_on):
                     futures.append(future)
                     written.append(b"%d" % number)
                 if number == 1:
-                    txn.run(txn.writing.flush())
+                    inside.flush(txn)
             try:
                 many.append(txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
             except Interruption:
@@ -188,7 +190,7 @@ async def work_in_loop(txn, goes_on, written, futures, many):
             futures.append(future)
             written.append(b"%d" % number)
         if number == 1:
-            await txn.run(txn.writing.flush)
+            await inside.flush_soon(txn)
     try:
         many.append(await txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
     except Interruption:
@@ -204,7 +206,7 @@ def run_asyncio(at, goes_on):
 
     async def conversation():
         txn = AsyncTransaction(begin(AsyncModelCluster(shell)))
-        txn.writing.records.partition_counts[TOPIC] = 2
+        writing_of(txn).records.partition_counts[TOPIC] = 2
         written, futures, many = [], [], []
         with Interrupting(at) as interrupting, contextlib.suppress(Interruption, RefusedError):
             await work_in_loop(txn, goes_on, written, futures, many)

@@ -24,6 +24,7 @@ from tests.client.transactions import (
     through,
     visible,
     write_everywhere,
+    writing_of,
 )
 
 MARKERS_FAIL = """
@@ -78,16 +79,16 @@ def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(
 def test_writers_at_the_same_time_have_keys_of_their_own(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     first, second = client.transaction(), client.transaction()
-    names = {txn.writing.key.name for txn in (first, second)}
+    names = {writing_of(txn).key.name for txn in (first, second)}
     assert len(names) == 2
     for txn in (first, second):
         txn.write(topic, b"v", key=b"k")
         txn.commit()
     again = [client.transaction() for _ in range(3)]
-    found = [txn.writing.key.name for txn in again]
+    found = [writing_of(txn).key.name for txn in again]
     assert len(set(found)) == 3
     assert names < set(found)
-    assert all(txn.writing.key.version == (txn.writing.key.name in names) for txn in again)
+    assert all(writing_of(txn).key.version == (writing_of(txn).key.name in names) for txn in again)
     for txn in again:
         txn.abort()
 
@@ -97,8 +98,8 @@ def test_a_key_is_of_its_transaction_group(client):
     first.abort()
     second = client.transaction(group="two")
     third = client.transaction(group="one")
-    assert third.writing.key is first.writing.key
-    assert second.writing.key is not first.writing.key
+    assert writing_of(third).key is writing_of(first).key
+    assert writing_of(second).key is not writing_of(first).key
     for txn in (second, third):
         txn.abort()
 
@@ -116,19 +117,19 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             for _ in range(2):
                 write_everywhere(client, topic)[0].commit()
             txn, futures = write_everywhere(client, topic)
-            key, version = txn.writing.key, txn.writing.key.version
+            key, version = writing_of(txn).key, writing_of(txn).key.version
             assert version == 2
             flush(txn)
-            txn.writing.cluster.deadline_s = 0
+            writing_of(txn).cluster.deadline_s = 0
             with pytest.raises(OutcomeUnknownError):
                 txn.commit()
             others = [write_everywhere(client, topic) for _ in range(2)]
-            assert all(other.writing.key is not key for other, _ in others)
+            assert all(writing_of(other).key is not key for other, _ in others)
             for other, _ in others:
                 other.commit()
             broker.kill()
             broker.start()
-            txn.writing.cluster.deadline_s = 60
+            writing_of(txn).cluster.deadline_s = 60
             if then == "commit":
                 done = txn.commit()
                 assert txn.commit() == done
@@ -139,7 +140,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             assert settled(list(futures))
             assert key.version == version + 1
             following = [client.transaction() for _ in range(3)]
-            assert any(one.writing.key is key for one in following)
+            assert any(writing_of(one).key is key for one in following)
             for one in following:
                 one.abort()
 
@@ -157,8 +158,8 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
         with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
             txn, futures = write_everywhere(client, topic)
             flush(txn)
-            txn.writing.producer.producer_epoch += 1  # which the broker never gave
-            txn.writing.cluster.deadline_s = 1
+            writing_of(txn).producer.producer_epoch += 1  # which the broker never gave
+            writing_of(txn).cluster.deadline_s = 1
             with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()
             if not all(future.done() for future in futures):
@@ -166,7 +167,7 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
                     txn.commit()
             assert_failed(list(futures))
             following = client.transaction()
-            assert following.writing.key is not txn.writing.key
+            assert writing_of(following).key is not writing_of(txn).key
             following.abort()
 
 
@@ -180,8 +181,8 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
         txn = client.transaction()
         txn.write(topic, b"aborted", key=b"k")
         flush(txn)
-        ids.append(txn.writing.transactional_id)
-        epochs.append(txn.writing.producer.producer_epoch)
+        ids.append(writing_of(txn).transactional_id)
+        epochs.append(writing_of(txn).producer.producer_epoch)
         txn.abort()
     assert len(set(ids)) == 1
     assert epochs == sorted(set(epochs)), "each is fenced by the next"
@@ -196,7 +197,7 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     """As it may be with a copy of a virtual machine."""
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
+    writing_of(copy).key = keys.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
     lost = [txn.write(topic, b"first", key=b"k")]
     flush(txn)
     with copy:  # which fences it
@@ -213,14 +214,14 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
         future = txn.write(topic, b"before", key=b"k")
     written = {future: b"before"}
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
-        name, version = txn.writing.key.name, txn.writing.key.version
+        name, version = writing_of(txn).key.name, writing_of(txn).key.version
         keys_of(copy).take("")
         keys_of(copy).give_back(keys.WriterKey("", name, version))
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:
                 written[txn.write(topic, b"%d" % number, key=b"k")] = b"%d" % number
-            assert (txn.writing.key.name == name) == (one is client)
+            assert (writing_of(txn).key.name == name) == (one is client)
     assert visible(stablelog_broker.bootstrap, topic) == {
         future.result(): value for future, value in written.items()
     }
@@ -229,7 +230,7 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
 def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
+    writing_of(copy).key = keys.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
     futures = []
     for one in (txn, copy):
         futures.append(one.write(topic, b"first", key=b"k"))
@@ -239,7 +240,7 @@ def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, 
         txn.commit()
     assert_failed(futures[:1])
     with client.transaction() as following:
-        assert following.writing.key.name != copy.writing.key.name
+        assert writing_of(following).key.name != writing_of(copy).key.name
         following.write(topic, b"following", key=b"k")
     copy.commit()
     assert sorted(visible(stablelog_broker.bootstrap, topic).values()) == [b"first", b"following"]
@@ -255,7 +256,7 @@ def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypat
             txn = client.transaction()
             txn.write(failing, b"v", key=b"k")
             flush(txn)
-            transactional_id = txn.writing.key.transactional_id
+            transactional_id = writing_of(txn).key.transactional_id
             txn.abort()
             found = {}
             for number in range(3):
@@ -279,11 +280,11 @@ def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
     ):
         txn, futures = write_everywhere(client, topic)
         flush(txn)
-        txn.writing.cluster.deadline_s = 0
+        writing_of(txn).cluster.deadline_s = 0
         txn.abort()
         assert_failed(list(futures))
         following = client.transaction()
-        assert following.writing.key is not txn.writing.key
+        assert writing_of(following).key is not writing_of(txn).key
         following.abort()
 
 
@@ -296,7 +297,7 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
     assert not settled(futures, 60)
     with client.transaction() as following:
         future = following.write(topic, b"following", key=b"k")
-    assert following.writing.key is txn.writing.key
+    assert writing_of(following).key is writing_of(txn).key
     assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"following"}
 
 
@@ -339,7 +340,7 @@ def test_keys_are_never_shared_between_threads(client, stablelog_broker):
     def write(number):
         txn = client.transaction()
         txn.write(topic, b"%d" % number)
-        used.append((txn.writing.key.name, txn.writing.key.version))
+        used.append((writing_of(txn).key.name, writing_of(txn).key.version))
         txn.commit()
 
     with ThreadPoolExecutor(4) as pool:

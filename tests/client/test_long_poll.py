@@ -18,7 +18,7 @@ from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.model_broker import ADDRESS, PARTITIONS, TOPIC, ModelBroker, ModelShell, reading
 from tests.client.test_aio import Gate, behind, run, until  # noqa: F401 - `run` is a fixture
-from tests.client.transactions import SILENCE_S, create, through
+from tests.client.transactions import SILENCE_S, create, flush, through
 from tests.scale import examples
 
 WAIT_S = 40.0  # longer than the events of a test take
@@ -238,11 +238,11 @@ def test_an_idle_reader_of_a_broker_asks_seldom(stablelog_broker, cut):
                 txn.write(topic, b"v", key=b"k")
         txn = writer.transaction()
         txn.write(topic, b"aborted", key=b"k")
-        txn.run(txn.writing.flush())
+        flush(txn)
         txn.abort()
         still_open = writer.transaction()
         still_open.write(topic, b"open", key=b"k")
-        still_open.run(still_open.writing.flush())
+        flush(still_open)
         asked = []
         with (
             Proxy(

@@ -15,6 +15,7 @@ from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
 from stablelog.client.inside import reading_of
 from stablelog.errors import RefusedError, UnavailableError
+from tests.client.transactions import flush
 from tests.clients.drivers import unique
 from tests.waiting import until
 
@@ -244,7 +245,7 @@ def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
         with client.subscribe(source, group=group) as first:
             next(first)
             pending = client.transaction(offsets_of=first)
-            pending.run(pending.writing.flush())
+            flush(pending)
         with client.subscribe(source, group=group, wait=0.1) as second:
             member = reading_of(second).member
             until(lambda: list(second) or member.epoch > 0, "the member does not join")

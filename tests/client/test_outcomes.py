@@ -24,7 +24,7 @@ from stablelog.wire.api import ApiKey
 from tests import documented
 from tests.client.model_broker import ModelBroker, ModelShell
 from tests.client.test_core import Transaction
-from tests.client.transactions import create, flush, visible
+from tests.client.transactions import create, flush, visible, writing_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 BRIEF_S, LOOP_S, LONG_S, MANY = 0.05, 0.3, 60, 1_000_000
@@ -54,7 +54,7 @@ class Case:
         self.written = 0
 
     def set_deadline(self, seconds):
-        self.txn.writing.cluster.deadline_s = seconds
+        writing_of(self.txn).cluster.deadline_s = seconds
 
     def write(self, topic=None, value=b"v", **more):
         future = self.txn.write(topic or self.topic, value, **more)
@@ -96,7 +96,7 @@ class Case:
 
     def fence(self):
         with Cluster(self.broker.bootstrap) as cluster:
-            Producer(cluster, self.txn.writing.transactional_id).begin()
+            Producer(cluster, writing_of(self.txn).transactional_id).begin()
 
     def is_open(self):
         """The transaction commits what it has."""
@@ -182,7 +182,7 @@ def too_large(case):
 
 def timed_out(case):
     case.write()
-    case.txn.writing.deadline = 0
+    writing_of(case.txn).deadline = 0
     case.fails(TransactionAbortedError)
     case.is_aborted()
 

@@ -20,7 +20,7 @@ from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
-from tests.client.transactions import create, flush, settled, visible
+from tests.client.transactions import create, flush, settled, visible, writing_of
 from tests.scale import seeds
 from tests.waiting import until
 
@@ -144,13 +144,13 @@ def run(client, broker, topics, group, chance, model):
                 model.values[name].append(value)
             elif step == "send":
                 flush(txn)
-            elif step == "fence" and txn.writing.producer is not None:
+            elif step == "fence" and writing_of(txn).producer is not None:
                 with Cluster(broker.bootstrap) as cluster:
-                    Producer(cluster, txn.writing.transactional_id).begin()
+                    Producer(cluster, writing_of(txn).transactional_id).begin()
         except (RefusedError, UnavailableError):
             with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()
-            print(f"{name}: {txn.writing.failure}")
+            print(f"{name}: {writing_of(txn).failure}")
             model.end(name, None)
             del opened[name]
             continue

@@ -18,7 +18,7 @@ from stablelog.wire.api import ApiKey
 from tests.client.faces import connected
 from tests.client.faults import Proxy
 from tests.client.test_subscribe import PATIENT, made
-from tests.client.transactions import create
+from tests.client.transactions import create, writing_of
 from tests.clients.drivers import unique
 from tests.waiting import until
 
@@ -300,7 +300,7 @@ def test_after_a_commit_of_unknown_outcome_the_group_says_whether_it_was_after_t
             next(reader)
             txn = client.transaction(offsets_of=reader, timeout=2)
             txn.write(room.target, value=record.value)
-            txn.writing.cluster.deadline_s = 0.3
+            writing_of(txn).cluster.deadline_s = 0.3
             lost.append(True)
             # The same offset is committed as before the seek.
             with pytest.raises(OutcomeUnknownError):

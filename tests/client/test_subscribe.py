@@ -13,7 +13,7 @@ from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbort
 from stablelog.wire.api import ApiKey
 from tests.client.faces import Threads, connected, reading
 from tests.client.faults import Proxy
-from tests.client.transactions import visible
+from tests.client.transactions import visible, writing_of
 from tests.clients.drivers import unique
 from tests.waiting import until
 
@@ -195,7 +195,7 @@ def test_after_an_abort_the_reader_goes_back_to_the_committed_offsets(room, end)
             txn.abort()
         else:
             txn = room.client.transaction(offsets_of=reader, timeout=0.05)
-            until(lambda: txn.writing.failure is not None, "the transaction is still open")
+            until(lambda: writing_of(txn).failure is not None, "the transaction is still open")
             assert next(reader).value == b"b"  # handed out while the program does not know of the abort
             with pytest.raises(TransactionAbortedError):
                 txn.commit()
@@ -219,7 +219,7 @@ def test_after_a_commit_of_unknown_outcome_nothing_is_lost_or_repeated(face, bro
             txn = room.client.transaction(offsets_of=reader, timeout=1)
             txn.write(room.target, records[0].value, key=b"k")
             losing.append(True)
-            txn.writing.cluster.deadline_s = 0.2
+            writing_of(txn).cluster.deadline_s = 0.2
             with pytest.raises(OutcomeUnknownError):
                 txn.commit()
             losing.clear()

@@ -9,6 +9,7 @@ from tests.client.transactions import create
 from tests.clients.drivers import unique
 
 CLIENT = {"admin", "close", "read", "subscribe", "transaction"}
+TRANSACTION = {"abort", "commit", "write", "write_many"}
 READER = {"batches", "close", "pause", "position", "resume", "seek", "seek_to_offset", "seek_to_time"}
 GROUP_READER = {
     *("assignment", "batches", "close", "commit", "pause", "resume"),
@@ -30,6 +31,7 @@ def test_an_object_of_the_client_has_no_name_that_is_not_meant(stablelog_broker)
     with stablelog.connect(stablelog_broker.bootstrap) as client:
         assert names(client) == CLIENT
         assert names(client.read("t")) == READER
+        assert names(client.transaction()) == TRANSACTION
         assert names(client.subscribe("t", group="g")) == GROUP_READER
         assert names(client.admin) == AREAS
         assert "run" not in names(client.admin.topics)
@@ -38,6 +40,7 @@ def test_an_object_of_the_client_has_no_name_that_is_not_meant(stablelog_broker)
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
             assert names(client) == CLIENT
             assert names(client.read("t")) == READER | {"aclose"}
+            assert names(client.transaction()) == TRANSACTION
             assert names(client.subscribe("t", group="g")) == GROUP_READER | {"aclose"}
             assert names(client.admin) == AREAS
             assert "run" not in names(client.admin.topics)
@@ -51,7 +54,12 @@ def test_a_repr_says_what_a_thing_is_and_its_state(stablelog_broker):
         assert repr(client) == f"<Client of {at}, open>"
         assert (repr(client.admin), repr(client.admin.topics)) == (f"<Admin of {at}>", f"<Topics of {at}>")
         with client.transaction() as txn:
+            assert repr(txn) == "<Transaction, open>"
             position = txn.write(topic, "v")
+        assert repr(txn) == f"<Transaction, committed as {txn.commit().commit_sequence}>"
+        cancelled = client.transaction(group="g")
+        cancelled.abort()
+        assert repr(cancelled) == "<Transaction of group g, aborted>"
         assert repr(position.result()).startswith(f"Position(topic={topic!r}, partition=")
         assert repr(txn.commit()).startswith("Committed(commit_sequence=")
         reader, member = client.read([topic, topic]), client.subscribe(topic, group=group)
@@ -68,7 +76,7 @@ def test_a_repr_says_what_a_thing_is_and_its_state(stablelog_broker):
 
 def test_a_repr_shows_no_secret():
     client = stablelog.connect("localhost:1", settings=SECRET)
-    things = [client, client.admin, client.read("t"), client.subscribe("t", group="g"), vars(client)]
+    things = [client, client.admin, client.read("t"), client.subscribe("t", group="g"), client.transaction()]
     assert "sesame" not in repr(things)
 
 

@@ -16,7 +16,7 @@ from stablelog.client import aside
 from stablelog.client.core import writing
 from stablelog.errors import OutcomeUnknownError, TransactionAbortedError, UnavailableError
 from stablelog.testing.faulty_broker import FaultyBroker
-from tests.client.transactions import create, flush, visible
+from tests.client.transactions import create, flush, visible, writing_of
 from tests.waiting import until
 
 DEADLINE_S = 0.5
@@ -155,7 +155,7 @@ def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face
         future = txn.write(topic, "2", key="k")
         if call != "commit":
             flush(txn)
-        txn.writing.cluster.deadline_s = DEADLINE_S
+        writing_of(txn).cluster.deadline_s = DEADLINE_S
         with standing_still(stopped_broker):
             if call == "write":
                 took, _ = duration(lambda: txn.write(another, "v", key="k"))
@@ -173,7 +173,7 @@ def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face
                 assert future.done()
         assert took < PATIENCE_S
         if call == "flush":
-            txn.writing.cluster.deadline_s = 60
+            writing_of(txn).cluster.deadline_s = 60
             unknown.transaction.commit() if face.name == "threads" else txn.commit()
             assert future.result(0)
         reader.close()
@@ -255,7 +255,7 @@ def test_a_cancelled_commit_that_is_in_flight_says_so(caplog):
             assert isinstance(cancelled.value.__cause__, OutcomeUnknownError)
             assert not future.done()
             broker.faults.clear()
-            txn.writing.cluster.deadline_s = 60
+            writing_of(txn).cluster.deadline_s = 60
             assert (await txn.commit()).first == await future
 
     with FaultyBroker() as broker, caplog.at_level(logging.INFO, "stablelog.client"):

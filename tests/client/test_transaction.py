@@ -25,6 +25,7 @@ from tests.client.transactions import (
     state_of,
     visible,
     write_everywhere,
+    writing_of,
 )
 from tests.waiting import until
 
@@ -152,7 +153,7 @@ def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
     txn = client.transaction(timeout=60)
     futures = [txn.write(topic, b"v", key=b"k") for _ in range(3)]
     flush(txn)
-    txn.writing.deadline = 0  # whose passing nobody has noticed
+    writing_of(txn).deadline = 0  # whose passing nobody has noticed
     with pytest.raises(RefusedError, match=r"timeout of 60 s"):
         txn.commit()
     assert_failed(futures)
@@ -184,12 +185,12 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
     address = (stablelog_broker.host, stablelog_broker.port)
     with Proxy(address, lose) as proxy, face.through(proxy, stablelog_broker) as client:
         txn = client.transaction(timeout=600)
-        txn.writing.timeout_s = 1  # for the broker, whose clock counts here
+        writing_of(txn).timeout_s = 1  # for the broker, whose clock counts here
         futures = [txn.write(topic, b"v", key=b"k") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
             until(lambda: proxy.count(ApiKey.COMMIT_JOINT) or committing.done(), "nobody commits")
-            transactional_id = txn.writing.transactional_id
+            transactional_id = writing_of(txn).transactional_id
             until(
                 lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
                 "the broker's clock does not count",
@@ -212,7 +213,7 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     futures = [txn.write(topic, b"v", key=b"k", partition=0)]
     flush(txn)
     with Cluster(stablelog_broker.bootstrap) as cluster:
-        Producer(cluster, txn.writing.transactional_id).begin()
+        Producer(cluster, writing_of(txn).transactional_id).begin()
     with pytest.raises(RefusedError):
         if step == "write":
             futures.append(txn.write(topic, b"v", key=b"k", partition=1))
@@ -288,10 +289,10 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
         ):
             txn, futures = write_everywhere(client, *topics)
             flush(txn)
-            txn.writing.cluster.deadline_s = 0  # nobody asks again by itself
+            writing_of(txn).cluster.deadline_s = 0  # nobody asks again by itself
             with pytest.raises(OutcomeUnknownError):
                 txn.commit()
-            txn.writing.cluster.deadline_s = 60
+            writing_of(txn).cluster.deadline_s = 60
             assert not any(future.done() for future in futures), "nothing is known yet"
             if decided:
                 broker.kill()

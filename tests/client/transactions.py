@@ -6,6 +6,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.client import inside
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
@@ -120,10 +121,15 @@ def async_through(proxy, broker, deadline_s=60):
     return AsyncClient(ClusterPool(lambda: AsyncDirected(proxy, broker, deadline_s)))
 
 
+def writing_of(txn):
+    """What decides what a transaction sends and how it ends, of each face."""
+    return inside.writing_of(getattr(txn, "inner", txn))
+
+
 def flush(txn):
     """Send what was written so far, and wait until the broker has it."""
     if isinstance(txn, Transaction):
-        txn.run(txn.writing.flush())
+        inside.flush(txn)
     else:
         txn.flush()
 

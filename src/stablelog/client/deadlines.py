@@ -4,22 +4,16 @@ deadline even if the program makes no call.
 
 import threading
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from stablelog.client.processes import watch
 
 AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
 
 
-class Expiring(Protocol):
-    """A transaction that is aborted at its deadline."""
-
-    @property
-    def deadline(self) -> float:
-        """The time (`time.monotonic`) at which to call `expire`."""
-
-    def expire(self) -> bool:
-        """Abort the transaction if it is open. Return False, without an abort, if another thread is using it."""
+# Aborts a transaction at its deadline if it is open. Returns False, without an abort, if another thread is using it.
+Expire = Callable[[], bool]
 
 
 class Deadlines:
@@ -34,31 +28,28 @@ class Deadlines:
     def after_fork(self) -> None:
         """Forget the transactions of the parent process, and its thread, which a forked process does not have."""
         self._changed = threading.Condition()
-        self._due: dict[Expiring, float] = {}
+        self._due: dict[Expire, float] = {}
         self._next = 0.0  # the time (`time.monotonic`) at which the thread wakes up
         self._is_watched = False
 
-    def add(self, transaction: Expiring) -> None:
-        """Abort this open transaction at its deadline."""
-        self._add(transaction, transaction.deadline)
-
-    def hurry(self, transaction: Expiring) -> None:
-        """Call `expire` of this transaction at once, in the thread."""
-        self._add(transaction, 0.0)
-
-    def _add(self, transaction: Expiring, due: float) -> None:
+    def add(self, expire: Expire, deadline: float) -> None:
+        """Call a function of an open transaction, in the thread, at its deadline (`time.monotonic`)."""
         with self._changed:
-            self._due[transaction] = due
+            self._due[expire] = deadline
             if not self._is_watched:
                 threading.Thread(target=self._watch, name="stablelog-deadlines", daemon=True).start()
                 self._is_watched = True
-            elif due < self._next:
+            elif deadline < self._next:
                 self._changed.notify()
 
-    def remove(self, transaction: Expiring) -> None:
-        """Remove a transaction that has ended, so that it is not aborted at its deadline."""
+    def hurry(self, expire: Expire) -> None:
+        """Call the function at once, in the thread."""
+        self.add(expire, 0.0)
+
+    def remove(self, expire: Expire) -> None:
+        """Remove the function of a transaction that has ended."""
         with self._changed:
-            self._due.pop(transaction, None)
+            self._due.pop(expire, None)
 
     def wake(self) -> None:
         """Wake the thread, so that it ends if no transaction is open, instead of sleeping until an old deadline."""
@@ -67,20 +58,20 @@ class Deadlines:
 
     def _watch(self) -> None:
         while (overdue := self._wait()) is not None:
-            for transaction in overdue:
-                is_settled = transaction.expire()
+            for expire in overdue:
+                is_settled = expire()
                 with self._changed:
                     if is_settled:
-                        self._due.pop(transaction, None)
-                    elif transaction in self._due:
-                        self._due[transaction] = time.monotonic() + AGAIN_S
+                        self._due.pop(expire, None)
+                    elif expire in self._due:
+                        self._due[expire] = time.monotonic() + AGAIN_S
 
-    def _wait(self) -> list[Expiring] | None:
+    def _wait(self) -> list[Expire] | None:
         """Wait until transactions are overdue, and return them; return None if no transaction is open."""
         with self._changed:
             while self._due:
                 now = time.monotonic()
-                overdue = [transaction for transaction, due in self._due.items() if due <= now]
+                overdue = [expire for expire, due in self._due.items() if due <= now]
                 if overdue:
                     return overdue
                 self._next = min(self._due.values())

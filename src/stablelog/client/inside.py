@@ -4,16 +4,19 @@ The classes of the client have no public attribute that is not meant for program
 makes something happen there, calls these functions.
 """
 
+from collections.abc import Awaitable
 from typing import Any
 
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.group_reader import AsyncGroupReader
+from stablelog.client.aio.transaction import AsyncTransaction
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.group_reading import GroupReading
-from stablelog.client.deadlines import Deadlines
+from stablelog.client.core.writing import Writing
 from stablelog.client.group_reader import GroupReader
 from stablelog.client.keys import WriterKeys
 from stablelog.client.native import Client
+from stablelog.client.transaction import Transaction
 
 # ruff: noqa: SLF001
 
@@ -28,11 +31,33 @@ def keys_of(client: Client | AsyncClient) -> WriterKeys:
     return client._writers.keys
 
 
-def deadlines_of(client: Client) -> Deadlines:
-    """Return what aborts the transactions of a client at their deadlines."""
-    return client._deadlines
-
-
 def reading_of(reader: GroupReader | AsyncGroupReader) -> GroupReading:
     """Return what decides what a reader of a consumer group reads and commits."""
     return reader._reading
+
+
+def writing_of(txn: Transaction | AsyncTransaction) -> Writing:
+    """Return what decides what a transaction sends and how it ends."""
+    return txn._writing
+
+
+def flush(txn: Transaction) -> None:
+    """Send what was written so far, and wait until the broker has it."""
+    txn._run(txn._writing.flush())
+
+
+def flush_soon(txn: AsyncTransaction) -> Awaitable[None]:
+    """As `flush`."""
+    return txn._run(txn._writing.flush)
+
+
+def set_deadline(client: Client, txn: Transaction, deadline: float) -> None:
+    """Set the time (`time.monotonic`) at which a transaction is aborted."""
+    txn._writing.deadline = deadline
+    client._deadlines.add(txn._expire, deadline)
+
+
+def set_deadline_in_loop(txn: AsyncTransaction, deadline: float) -> None:
+    """As `set_deadline`, in the event loop of the transaction."""
+    txn._writing.deadline = deadline
+    txn._watch_deadline()

@@ -112,7 +112,10 @@ class BaseReader(Generic[ClusterT]):
         return self._core.position
 
     def seek(self, after: ReadPosition | str | int | None) -> None:
-        """Go on after a position or a commit sequence. 0 stands for the beginning, None for new commits only.
+        """Go on after a position or a commit sequence.
+
+        Args:
+            after: as the argument `after` of `read`: 0 stands for the beginning, None for new commits only.
 
         Raises:
             TypeError: it is neither a position nor a number.

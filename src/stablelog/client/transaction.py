@@ -33,10 +33,6 @@ class Transaction:
         begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
             callback, and the object calls this callback with the outcome of the transaction.
         deadlines: aborts the transaction at its deadline.
-
-    Attributes:
-        writing: decides what is sent and how the transaction ends.
-        run: runs steps of `writing`.
     """
 
     def __init__(
@@ -49,9 +45,14 @@ class Transaction:
         self._turn: Any = threading.RLock()
         # Held while callbacks of futures are called. They may call `commit` again.
         self._settling: Any = threading.RLock()
-        cluster, self.writing = begin(self._ended.decide)
-        self.run = cluster.run
-        deadlines.add(self)
+        cluster, self._writing = begin(self._ended.decide)
+        self._run = cluster.run
+        deadlines.add(self._expire, self._writing.deadline)
+
+    def __repr__(self) -> str:
+        writing = self._writing
+        group = f" of group {writing.key.group}" if writing.key.group else ""
+        return f"<{type(self).__name__}{group}, {writing.status}>"
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +62,7 @@ class Transaction:
     ) -> None:
         if error is not None and self._process is not this_process():
             return  # a forked process leaves the block: the transaction is that of the parent process
-        self._end(lambda: self.writing.leave(error))
+        self._end(lambda: self._writing.leave(error))
 
     def write(
         self,
@@ -99,7 +100,7 @@ class Transaction:
                 has interrupted a call of this transaction.
         """
         self._check()
-        writing = self.writing
+        writing = self._writing
         try:
             with self._turn:
                 self._make_room(topic)
@@ -151,7 +152,7 @@ class Transaction:
             UsageError: as for `write`.
         """
         self._check()
-        writing = self.writing
+        writing = self._writing
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         many = ManyRecords(values, keys, headers, partition, timestamp_ms)
         try:
@@ -171,7 +172,7 @@ class Transaction:
 
     def _make_room(self, topic: str) -> None:
         """Ask for the topic, and send what is due. Raise if the transaction is not open."""
-        writing = self.writing
+        writing = self._writing
         if not writing.is_ready(topic, time.monotonic()):
             self._call(writing.make_ready(topic))
         if writing.records.is_due:
@@ -193,7 +194,7 @@ class Transaction:
             UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
                 a call of this transaction.
         """
-        return self._end(self.writing.commit)
+        return self._end(self._writing.commit)
 
     def abort(self) -> None:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
@@ -204,7 +205,7 @@ class Transaction:
             UsageError: the transaction was begun in another process, or this is a signal handler that has interrupted
                 a call of this transaction.
         """
-        self._end(self.writing.abort)
+        self._end(self._writing.abort)
 
     def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
         self._check()
@@ -226,7 +227,7 @@ class Transaction:
     def _call(self, steps: Steps[Result]) -> Result:
         """Run steps of `writing`. An error about an unknown outcome names this transaction."""
         try:
-            return self.run(self.writing.cluster.in_time(steps))
+            return self._run(self._writing.cluster.in_time(steps))
         except OutcomeUnknownError as unknown:
             unknown.transaction = self
             raise
@@ -239,24 +240,21 @@ class Transaction:
             with self._settling:
                 self._ended.settle()
         except BaseException:
-            self._deadlines.hurry(self)  # the thread goes on where a signal handler has interrupted this one
+            self._deadlines.hurry(
+                self._expire
+            )  # the thread goes on where a signal handler has interrupted this one
             raise
         if self._ended.is_settled:
-            self._deadlines.remove(self)
+            self._deadlines.remove(self._expire)
 
-    @property
-    def deadline(self) -> float:
-        """The time (`time.monotonic`) at which the transaction is aborted if it is open."""
-        return self.writing.deadline
-
-    def expire(self) -> bool:
+    def _expire(self) -> bool:
         """Abort the transaction at its deadline if it is open, and call the callbacks of a transaction that has ended.
         Never waits for a broker. Return False, without an abort, if another call is in progress.
         """
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            self.writing.expire()
+            self._writing.expire()
         finally:
             self._turn.release()
         self._settle()

@@ -37,9 +37,6 @@ class AsyncTransaction:
     Args:
         begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
             callback, and the object calls this callback once, with the outcome of the transaction.
-
-    Attributes:
-        writing: decides what is sent and how the transaction ends.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], tuple[AsyncCluster, Writing]]) -> None:
@@ -51,9 +48,14 @@ class AsyncTransaction:
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False
-        self._cluster, self.writing = begin(self._ended.decide)
+        self._cluster, self._writing = begin(self._ended.decide)
         self._timer: asyncio.TimerHandle | None = None
-        self.watch_deadline()
+        self._watch_deadline()
+
+    def __repr__(self) -> str:
+        writing = self._writing
+        group = f" of group {writing.key.group}" if writing.key.group else ""
+        return f"<{type(self).__name__}{group}, {writing.status}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,7 +67,7 @@ class AsyncTransaction:
             return  # a forked process leaves the block: the transaction is that of the parent process
         if error is None:
             try:
-                await self._end(lambda: self.writing.leave(None))
+                await self._end(lambda: self._writing.leave(None))
             except asyncio.CancelledError as cancelled:
                 await self._leave(cancelled)
                 raise
@@ -123,7 +125,7 @@ class AsyncTransaction:
         timestamp_ms: int | None,
     ) -> AsyncWriteFuture:
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        records = self.writing.records
+        records = self._writing.records
         last = records.last
         try:
             return AsyncWriteFuture(
@@ -170,18 +172,18 @@ class AsyncTransaction:
         many = ManyRecords(values, keys, headers, partition, timestamp_ms)
         async with self._turn:
             await self._make_room(topic)
-            records = self.writing.records
+            records = self._writing.records
             many.check(records, topic)
             try:
                 while not many.add_to(records, topic):
                     await self._make_room(topic)
                 return AsyncWriteManyFuture(self._ended, many)
             except BaseException:
-                self.writing.tear()  # a part of the records is in the transaction
+                self._writing.tear()  # a part of the records is in the transaction
                 raise
 
     def _is_ready(self, topic: str) -> bool:
-        writing = self.writing
+        writing = self._writing
         return (
             not self._is_ending and writing.is_ready(topic, time.monotonic()) and not writing.records.is_due
         )
@@ -191,10 +193,10 @@ class AsyncTransaction:
         # Check again after each wait: another task may have begun to end the transaction meanwhile. Its steps hold
         # `_running`, so this call waits for them, and then raises.
         while not self._is_ready(topic):
-            if self.writing.records.is_due and not self._is_ending:
-                await self._wait(self.writing.send_due)
+            if self._writing.records.is_due and not self._is_ending:
+                await self._wait(self._writing.send_due)
             else:
-                await self._wait(lambda: self.writing.make_ready(topic))
+                await self._wait(lambda: self._writing.make_ready(topic))
 
     async def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -213,7 +215,7 @@ class AsyncTransaction:
             DataLossError: the transaction is committed, but its records were removed before their positions were
                 known.
         """
-        return await self._end(self.writing.commit)
+        return await self._end(self._writing.commit)
 
     async def abort(self) -> None:
         """Abort the transaction: all futures fail. A transaction that is aborted already stays aborted.
@@ -222,7 +224,7 @@ class AsyncTransaction:
             RefusedError: the transaction is committed.
             OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
-        await self._end(self.writing.abort)
+        await self._end(self._writing.abort)
 
     async def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run steps after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
@@ -251,7 +253,7 @@ class AsyncTransaction:
     async def _wait(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run steps. If this task is cancelled, abort the transaction, unless its commit has been requested."""
         try:
-            return await self.run(steps)
+            return await self._run(steps)
         except asyncio.CancelledError as cancelled:
             await self._leave(cancelled)
             raise
@@ -261,9 +263,9 @@ class AsyncTransaction:
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
             self._cancel()
-        await self.run(lambda: self.writing.leave(error))
+        await self._run(lambda: self._writing.leave(error))
 
-    async def run(self, steps: Callable[[], Steps[Result]]) -> Result:
+    async def _run(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run the steps of one call when no other steps of this transaction run. A cancelled call ends soon, but not
         before its steps.
 
@@ -277,7 +279,7 @@ class AsyncTransaction:
         async def in_turn() -> Result:
             async with self._running:
                 try:
-                    return await self._cluster.run(self.writing.cluster.in_time(steps()))
+                    return await self._cluster.run(self._writing.cluster.in_time(steps()))
                 finally:
                     self._settle()
 
@@ -288,8 +290,8 @@ class AsyncTransaction:
             raise
 
     def _cancel(self) -> None:
-        is_first = self.writing.cancel()
-        if self.writing.is_in_doubt:
+        is_first = self._writing.cancel()
+        if self._writing.is_in_doubt:
             _log.warning("a cancelled task waits for the outcome of a commit that is in flight")
             self._cluster.end_pause()
         elif is_first:  # a further cancellation does not break off the request for the abort
@@ -297,16 +299,16 @@ class AsyncTransaction:
 
     # --- the deadline ---
 
-    def watch_deadline(self) -> None:
+    def _watch_deadline(self) -> None:
         """Abort the transaction at its deadline, also if the program makes no call."""
         self._cancel_timer()
-        self._timer = self._loop.call_later(max(0.0, self.writing.deadline - time.monotonic()), self._expire)
+        self._timer = self._loop.call_later(max(0.0, self._writing.deadline - time.monotonic()), self._expire)
 
     def _expire(self) -> None:
         if self._running.locked():
             self._timer = self._loop.call_later(AGAIN_S, self._expire)
         else:
-            self.writing.expire()
+            self._writing.expire()
             self._settle()
 
     def _cancel_timer(self) -> None:

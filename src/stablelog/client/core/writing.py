@@ -218,6 +218,13 @@ class Writing:
         yield from self.producer.begin(deadline_s=deadline_s)
 
     @property
+    def status(self) -> str:
+        """The state of the transaction in words."""
+        if self._state is State.COMMITTED and self._commit_sequence is not None:
+            return f"committed as {self._commit_sequence}"
+        return self._state.name.lower().replace("_", " ")
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether the commit was requested and its outcome is unknown."""
         return self._state is State.IN_DOUBT
