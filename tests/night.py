@@ -148,7 +148,11 @@ PARTS = (
         tests("tests/test_temporary_data.py", "--timeout=7200"),
         {"STABLELOG_PARENT_DEATHS": "0"},
     ),
-    Part("positions", tests("tests/client/test_positions.py"), {"STABLELOG_POSITION_STEPS": "500"}),
+    Part(
+        "positions",
+        tests("tests/client/test_positions.py", "tests/client/test_lives_of_positions.py"),
+        {"STABLELOG_POSITION_STEPS": "500"},
+    ),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part(
         "full-disk",

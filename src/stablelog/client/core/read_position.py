@@ -37,11 +37,19 @@ class Mark(NamedTuple):
         commit_sequence: no transaction up to this commit sequence is wanted any more.
         leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
             not tell it.
+        taken_end: the offset after the last transaction that was handed over. A broker that was restored from a copy has
+            to have the records before it. UNKNOWN if the reader has not begun: then those before `offset`.
     """
 
     offset: int
     commit_sequence: int
     leader_epoch: int = UNKNOWN
+    taken_end: int = UNKNOWN
+
+    @property
+    def needed_end(self) -> int:
+        """The offset before which all records were read, or were passed over by the program; UNKNOWN if it is unknown."""
+        return self.offset if self.taken_end == UNKNOWN else self.taken_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +189,14 @@ def check_holds(cluster: Cluster, position: ReadPosition, topics: Collection[str
     known = {
         target: mark.leader_epoch
         for target, mark in position.marks.items()
-        if mark.offset > 0 and mark.leader_epoch != UNKNOWN
+        if mark.needed_end > 0 and mark.leader_epoch != UNKNOWN
     }
     for target, ended in (yield from epoch_ends(cluster, known)).items():
         mark = position.marks[target]
-        if ended is not None and ended[1] < mark.offset:
+        if ended is not None and ended[1] < mark.needed_end:
             raise DataLossError(
                 f"{target[0]}-{target[1]} was restored from a copy that ends at offset {ended[1]}, and the position is "
-                f"{mark.offset}: the records between are gone. Begin without a position, or seek to an offset"
+                f"{mark.needed_end}: the records between are gone. Begin without a position, or seek to an offset"
             )
     return found
 

@@ -95,6 +95,7 @@ class Stream:
         self._target = target
         self._after = mark.commit_sequence
         self._leader_epoch = mark.leader_epoch
+        self._taken_end = max(0, mark.needed_end)
         self._topic_id = topic_id
         # All transactions that end before this position were requested; UNKNOWN before the first request.
         self._position = mark.offset
@@ -121,7 +122,7 @@ class Stream:
     def mark(self) -> Mark:
         """Up to where the stream was read: all transactions before this mark were taken, and none after it."""
         offset = self._listed[0].start_offset if self._listed else self._position
-        return Mark(offset, self._after, self._leader_epoch)
+        return Mark(offset, self._after, self._leader_epoch, self._taken_end)
 
     def expect_records_from(self, position: int) -> None:
         """Drop the records that were fetched: the caller fetches from `position`. All transactions before `position`
@@ -209,6 +210,7 @@ class Stream:
                 for one in read
             )
             self._listed.popleft()
+            self._taken_end = commit.end_offset
             if not self._listed and self._list_is_full:
                 yield from self._list()
         self._after = sequence
