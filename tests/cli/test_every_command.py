@@ -8,8 +8,12 @@ import re
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v3.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.sync_group.v3.request import SyncGroupRequest, SyncGroupRequestAssignment
 
 import stablelog
 from stablelog.batch.header import headers_in, write_crc
@@ -115,7 +119,9 @@ def stopped():
 
 
 @pytest.mark.parametrize(
-    "network", [closed, black_hole, silent, stopped], ids=lambda network: network.__name__
+    "network",
+    [closed, stopped, *(pytest.param(one, marks=pytest.mark.night) for one in (black_hole, silent))],
+    ids=lambda network: network.__name__,
 )
 def test_without_a_broker_every_command_says_so_in_time(network):
     def timed(row):
@@ -220,26 +226,35 @@ UNREADABLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def poisoned():
-    """A broker with a topic for each kind of record: two good ones, the odd one, and a good one."""
-    with stablelog.serve(settings={"stablelog.produce.proof": "header"}) as broker:
-        at = broker.bootstrap
-        for topic in (*UNREADABLE, "text"):
-            fill(at, topic, f"g-{topic}", f"x-{topic}")
-        write_undecodable(at, "length")
-        for topic in ("codec", "bit"):
-            append(at, topic, encode_batch([Record(0, 0, None, b"odd")]))
-        batch = bytearray(
-            encode_batch([Record(0, 0, b"\xff\xfe", None, (("name", b"\xff"), ("empty", None)))])
-        )
+KINDS = (*UNREADABLE, "text")
+
+
+def spoil(broker, kind, topic):
+    """Write two good records, the odd one, and a good one."""
+    at = broker.bootstrap
+    fill(at, topic, f"g-{topic}", f"x-{topic}")
+    if kind == "length":
+        write_undecodable(at, topic)
+    elif kind == "text":
+        headers = (("name", b"\xff"), ("empty", None))
+        batch = bytearray(encode_batch([Record(0, 0, b"\xff\xfe", None, headers)]))
         batch[batch.index(b"name")] = 0xFF
         write_crc(batch)
-        append(at, "text", batch)
-        for topic in (*UNREADABLE, "text"):
-            assert run("produce", topic, "--partition", "0", bootstrap=at, given="z\n").returncode == 0
-        change(broker.data, "codec", with_unknown_codec)
-        change(broker.data, "bit", with_a_changed_bit)
+        append(at, topic, batch)
+    else:
+        append(at, topic, encode_batch([Record(0, 0, None, b"odd")]))
+    assert run("produce", topic, "--partition", "0", bootstrap=at, given="z\n").returncode == 0
+    if kind in ("codec", "bit"):
+        change(broker.data, topic, with_unknown_codec if kind == "codec" else with_a_changed_bit)
+
+
+@pytest.fixture(scope="module")
+def poisoned():
+    """A broker with a topic for each kind of record."""
+    settings = {"stablelog.produce.proof": "header", "group.initial.rebalance.delay.ms": "0"}
+    with stablelog.serve(settings=settings) as broker:
+        for kind in KINDS:
+            spoil(broker, kind, kind)
         yield broker
 
 
@@ -271,8 +286,13 @@ def test_consume_prints_records_that_are_no_text(poisoned, row):
     check(done, "")
 
 
-@pytest.mark.parametrize("topic", [*UNREADABLE, "text"])
-def test_every_other_command_does_its_work_beside_such_records(poisoned, topic):
+@pytest.mark.parametrize(
+    "kind", ["length", *(pytest.param(kind, marks=pytest.mark.night) for kind in KINDS[1:])]
+)
+def test_every_other_command_does_its_work_beside_such_records(poisoned, kind):
+    """The last ones delete the topic: it is one of this test."""
+    topic = f"{kind}-lost"
+    spoil(poisoned, kind, topic)
     places = {"topic": topic, "group": f"g-{topic}", "id": f"x-{topic}", "user": "zoe"}
     for row in ROWS:
         if row in READING:
@@ -280,3 +300,51 @@ def test_every_other_command_does_its_work_beside_such_records(poisoned, topic):
         done = run(*row.filled(**places), bootstrap=poisoned.bootstrap, given=row.given)
         refused = "transactions abort" in row.words or row.words.startswith(("cut", "acls"))
         check(done, ".*" if refused and done.returncode else "")
+
+
+def join(connection, group):
+    """Join a classic group, with a subscription and an assignment that are none."""
+    times = {"session_timeout": timedelta(seconds=60), "rebalance_timeout": timedelta(seconds=60)}
+    joined = connection.ask(
+        JoinGroupRequest(
+            group_id=group,
+            member_id="",
+            protocol_type="consumer",
+            protocols=(JoinGroupRequestProtocol(name="range", metadata=b"\xff"),),
+            **times,
+        )
+    )
+    assert joined.error_code is ErrorCode.none, joined
+    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"\xff\xff\xff")
+    synced = connection.ask(
+        SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            assignments=(assignment,),
+        )
+    )
+    assert synced.error_code is ErrorCode.none, synced
+
+
+def test_a_group_whose_members_write_what_no_one_can_decode_is_shown(poisoned):
+    at = poisoned.bootstrap
+    with Cluster(at) as cluster:
+        join(cluster.any_connection(), "odd\x1b[2J")
+        done = run("groups", "describe", "odd\x1b[2J", bootstrap=at)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "1 member" in done.stdout
+        check(run("groups", "list", bootstrap=at), "")
+        for words in ("groups reset {group} --to earliest --topic text", "groups delete {group}"):
+            done = run(*(word.format(group="odd\x1b[2J") for word in words.split()), bootstrap=at)
+            check(done, "group .* (has members|is in use): .*")
+
+
+@pytest.mark.parametrize("topic", KINDS)
+def test_files_with_such_records_are_inspected(poisoned, topic):
+    (path,) = poisoned.data.glob(f"{topic}-0/*.log")
+    done = run("inspect", str(path), "--records")
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 2), done
+    assert done.returncode == 0 or done.stderr.count("\n") == 1 or "offset" in done.stdout
