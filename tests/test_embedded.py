@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,18 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     assert "what an earlier broker said" in str(given_up.value)
     with (data / ".lock").open("a") as lock:  # a slow process may not have made it
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_start_ends_when_another_thread_closes_the_broker(tmp_path, monkeypatch):
+    monkeypatch.setattr("stablelog.embedded.PROCESS", "import time; time.sleep(600)")
+    broker = stablelog.serve(tmp_path / "data")
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(broker.start)
+        until(lambda: broker.is_running, "the process runs")
+        # The thread may not wait yet: it then finds the pipe closed.
+        broker.close()
+        with pytest.raises(UnavailableError, match="did not start"):
+            starting.result(60)
 
 
 def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):

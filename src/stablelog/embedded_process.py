@@ -127,17 +127,28 @@ def port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float, said: 
         TimeoutError: the process was neither ready nor ended within `timeout_s`.
     """
     assert process.stdout is not None
-    deadline_s = time.monotonic() + timeout_s
+    try:
+        # A duplicate, because another thread may stop the broker meanwhile, and close the pipe: a selector would wait on.
+        fd = os.dup(process.stdout.fileno())
+    except ValueError:  # the pipe is closed
+        return None
+    try:
+        return _port(fd, time.monotonic() + timeout_s, said)
+    finally:
+        os.close(fd)
+
+
+def _port(fd: int, deadline_s: float, said: list[str]) -> int | None:
     rest = b""
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(fd, selectors.EVENT_READ)
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not selector.select(left_s):
                 if time.monotonic() < deadline_s:
                     continue
                 raise TimeoutError
-            piece = os.read(process.stdout.fileno(), 1 << 16)
+            piece = os.read(fd, 1 << 16)
             if not piece:
                 return None
             *lines, rest = (rest + piece).split(b"\n")

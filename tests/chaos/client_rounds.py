@@ -171,7 +171,12 @@ class Round:
         for kind in (self.writers, self.copiers):
             kind.start()
             kind.start()
-        until(lambda: seen(f"127.0.0.1:{self.broker.port}", self.target), "a record is copied", pause_s=0.1)
+        until(
+            lambda: seen(f"127.0.0.1:{self.broker.port}", self.target),
+            "a record is copied",
+            patience_s=PATIENCE_S,
+            pause_s=0.1,
+        )
 
     def harm(self):
         self.bytes.harm()
