@@ -3,7 +3,9 @@
 import threading
 import time
 
+import stablelog
 from stablelog.client.deadlines import Deadlines
+from tests.client.transactions import create
 from tests.waiting import until
 
 
@@ -60,3 +62,17 @@ def test_the_thread_ends_with_the_last_and_comes_back():
     deadlines.remove(one.expire)
     deadlines.wake()
     until(lambda: watchers() <= before, "its thread stays")
+
+
+def test_clients_that_are_not_closed_leave_one_thread_at_most(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    before = watchers()
+    clients = [stablelog.connect(stablelog_broker.bootstrap) for _ in range(5)]
+    for client in clients:
+        with client.transaction(timeout=60) as txn:
+            txn.write(topic, "v")
+    assert len(watchers() - before) <= 1
+    clients.pop().close()
+    until(lambda: watchers() <= before, "its thread stays")
+    for client in clients:
+        client.close()

@@ -11,6 +11,7 @@ from stablelog.batch.records import decode_records
 from stablelog.client import keys
 from stablelog.client.inside import keys_of
 from stablelog.client.keys import WriterKeys
+from stablelog.client.processes import Process
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
 from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
@@ -301,11 +302,9 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
     assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"following"}
 
 
-def test_a_key_from_before_a_fork_is_not_pooled_by_the_child_process(monkeypatch):
+def test_a_key_of_another_process_is_not_pooled():
     pool = WriterKeys()
-    key = pool.take("")
-    monkeypatch.setattr(keys.os, "getpid", lambda: -1)
-    pool.after_fork()
+    key = keys.WriterKey("", process=Process())  # as in a process that was forked
     own = pool.take("")
     pool.give_back(key)
     assert pool.take("") is not key

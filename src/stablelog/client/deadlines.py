@@ -1,4 +1,4 @@
-"""A thread that aborts the client's transactions at their deadlines. The futures of a transaction therefore fail at its
+"""A thread that aborts the transactions of all clients at their deadlines. The futures of a transaction therefore fail at its
 deadline even if the program makes no call.
 """
 
@@ -17,8 +17,8 @@ Expire = Callable[[], bool]
 
 
 class Deadlines:
-    """The open transactions of a client, and a thread that waits for their deadlines. The thread runs while a
-    transaction is open.
+    """The open transactions of several clients, and a thread that waits for their deadlines. The thread runs while a
+    transaction is open. After the last one, it ends at the deadline that it waits for, or when a client is closed.
     """
 
     def __init__(self) -> None:
@@ -78,3 +78,8 @@ class Deadlines:
                 self._changed.wait(self._next - now)
             self._is_watched = False
             return None
+
+
+SHARED: Final = (
+    Deadlines()
+)  # of all clients of this process, so that clients that are not closed leave one thread at most

@@ -17,12 +17,11 @@ Rules:
 - Only the process that made a key uses it. After a fork, the child process makes its own keys.
 """
 
-import os
 from collections import deque
 from typing import Final
 
 from stablelog.client.core.keys import WriterKey
-from stablelog.client.processes import watch
+from stablelog.client.processes import this_process, watch
 
 IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group in the pool
 
@@ -54,5 +53,5 @@ class WriterKeys:
         its last commit. A key that another process has made is dropped, too, because that process may use it.
         """
         idle = self._idle.setdefault(key.group, deque(maxlen=IDLE_MAX))
-        if key.process_id == os.getpid():
+        if key.process is this_process():
             idle.append(key)

@@ -16,7 +16,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
-from stablelog.client.deadlines import Deadlines
+from stablelog.client.deadlines import SHARED
 from stablelog.client.group_reader import GroupReader
 from stablelog.client.group_readers import reading_of, subscribed
 from stablelog.client.reader import Reader
@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, clusters: ClusterPool[Cluster], codec: Codec = Codec.NONE) -> None:
         self._clusters = clusters
-        self._deadlines = Deadlines()
+        self._deadlines = SHARED
         self._writers = Writers(clusters, codec)
 
     def __repr__(self) -> str:

@@ -41,6 +41,11 @@ class Topic:
     partitions: Mapping[int, Partition]
     is_internal: bool
 
+    def leader_epoch(self, partition: int) -> int:
+        """Return the leader epoch of a partition; -1 if there is no such partition, or the broker does not send it."""
+        found = self.partitions.get(partition)
+        return -1 if found is None else found.leader_epoch
+
 
 class ListedOffset(NamedTuple):
     """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none. The

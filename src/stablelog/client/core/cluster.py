@@ -385,8 +385,7 @@ class Cluster:
         """
         if topic not in self._topics:
             yield from self.metadata((topic,))
-        found = self._topics[topic].partitions.get(partition)
-        return -1 if found is None else found.leader_epoch
+        return self._topics[topic].leader_epoch(partition)
 
     def leader_connection(self, topic: str, partition: int) -> Steps[Connection]:
         """Return the connection to a partition's leader. Call this inside an attempt of `retrying`.

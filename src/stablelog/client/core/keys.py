@@ -1,12 +1,12 @@
 """The key of a client's joint commits, which its transactions use one after the other. `client.keys` has the pool."""
 
-import os
 import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.client.processes import Process, this_process
 from stablelog.wire.extension.children import child_id
 
 ENDING_WAIT_S: Final = 2.0  # how long a transaction waits for the abort markers of the key's last transaction
@@ -33,14 +33,14 @@ class WriterKey:
         name: the key.
         version: the version of the next commit; greater than every version of the key that was committed.
         may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
-        process_id: the id of the process that made the key.
+        process: the process that made the key.
     """
 
     group: str
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     version: int = 0
     may_be_ending: bool = False
-    process_id: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108 - looked up after a fork
+    process: Process = field(default_factory=this_process)
 
     @property
     def transactional_id(self) -> str:

@@ -217,7 +217,7 @@ class Reader:
         if self._sought:
             yield from check_offsets(cluster, self._sought)
             marks |= {
-                target: Mark(offset, 0, _leader_epoch(topics, target))
+                target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
                 for target, offset in self._sought.items()
             }
         streams = self._begin(cluster, topics, marks)
@@ -283,14 +283,14 @@ class Reader:
         targets = [(name, partition) for name in names for partition in topics[name].partitions]
         if start is None:
             return topics, {
-                target: Mark(offset, cut.commit_sequence, _leader_epoch(topics, target))
+                target: Mark(offset, cut.commit_sequence, topics[target[0]].leader_epoch(target[1]))
                 for cut in cuts.values()
                 for target, offset in cut.offsets.items()
             }
         if isinstance(start, Since):
             found = yield from offsets_since(cluster, targets, start.time_ms)
             return topics, {
-                target: Mark(offset, 0, _leader_epoch(topics, target))
+                target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
                 for target, (offset, _) in found.items()
             }
         if isinstance(start, ReadPosition):
@@ -346,11 +346,6 @@ class Reader:
                 }
 
 
-def _leader_epoch(topics: dict[str, Topic], target: TopicPartition) -> int:
-    partition = topics[target[0]].partitions.get(target[1])
-    return UNKNOWN if partition is None else partition.leader_epoch
-
-
 def _start_of_cuts(
     start: ReadPosition | int | None, cut: Cut, topics: dict[str, Topic]
 ) -> tuple[int, dict[TopicPartition, Mark]]:
@@ -358,7 +353,7 @@ def _start_of_cuts(
     if start is None:
         after = cut.commit_sequence
         return after, {
-            target: Mark(offset, after, _leader_epoch(topics, target))
+            target: Mark(offset, after, topics[target[0]].leader_epoch(target[1]))
             for target, offset in cut.offsets.items()
         }
     after = start.commit_sequence if isinstance(start, ReadPosition) else start
