@@ -16,6 +16,7 @@ from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import async_through, create, state_of, visible, writing_of
+from tests.clients.drivers import unique
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 TIMEOUT_S = 120
@@ -432,3 +433,35 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
         await client.close()
 
     run(conversation())
+
+
+def test_a_second_event_loop_is_refused_by_each_call(stablelog_broker):
+    topic, group = create(stablelog_broker.bootstrap), unique("group")
+
+    async def begin():
+        client = stablelog.aio.connect(stablelog_broker.bootstrap)
+        async with client.transaction() as txn:
+            await txn.write(topic, b"v")
+        reader, member = client.read(topic), client.subscribe(topic, group=group)
+        await anext(reader)
+        await anext(member)
+        return client, reader, member
+
+    client, reader, member = asyncio.run(begin())
+
+    async def refused():
+        for call in (
+            client.transaction,
+            lambda: client.subscribe(topic, group=group),
+            lambda: anext(client.read(topic)),
+            lambda: anext(reader),
+            lambda: anext(member),
+            member.commit,
+            client.admin.topics.list,
+        ):
+            with pytest.raises(UsageError, match="make a client in each event loop"):
+                await call()
+        await reader.close()
+        await client.close()  # also of connections whose event loop is closed
+
+    asyncio.run(refused())

@@ -26,16 +26,19 @@ class Area:
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
+        check_loop: raises UsageError in an event loop that is not that of the client.
     """
 
-    def __init__(self, clusters: ClusterPool[AsyncCluster]) -> None:
+    def __init__(self, clusters: ClusterPool[AsyncCluster], check_loop: Callable[[], None]) -> None:
         self._clusters = clusters
+        self._check_loop = check_loop
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     async def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
         """Lend a cluster, and run steps on it, with all their requests until its deadline."""
+        self._check_loop()
         cluster = self._clusters.lend()
         try:
             within = cluster.core.in_time(steps(cluster.core))
@@ -135,6 +138,7 @@ class AsyncAdmin:
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
+        check_loop: raises UsageError in an event loop that is not that of the client.
 
     Attributes:
         brokers: the brokers of the cluster.
@@ -147,15 +151,15 @@ class AsyncAdmin:
         quotas: client quotas.
     """
 
-    def __init__(self, clusters: ClusterPool[AsyncCluster]) -> None:
-        self.brokers = Brokers(clusters)
-        self.topics = Topics(clusters)
-        self.configs = Configs(clusters)
-        self.groups = Groups(clusters)
-        self.transactions = Transactions(clusters)
-        self.users = Users(clusters)
-        self.acls = Acls(clusters)
-        self.quotas = Quotas(clusters)
+    def __init__(self, clusters: ClusterPool[AsyncCluster], check_loop: Callable[[], None]) -> None:
+        self.brokers = Brokers(clusters, check_loop)
+        self.topics = Topics(clusters, check_loop)
+        self.configs = Configs(clusters, check_loop)
+        self.groups = Groups(clusters, check_loop)
+        self.transactions = Transactions(clusters, check_loop)
+        self.users = Users(clusters, check_loop)
+        self.acls = Acls(clusters, check_loop)
+        self.quotas = Quotas(clusters, check_loop)
         self._clusters = clusters
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ class AsyncClient:
         """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
         from stablelog.client.aio.admin import AsyncAdmin
 
-        return AsyncAdmin(self._clusters)
+        return AsyncAdmin(self._clusters, self._loop.check)
 
     def transaction(
         self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: AsyncGroupReader | None = None

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from stablelog.client.aside import aside, named, numeric
@@ -55,7 +56,10 @@ class StreamConnection(Connection):
     def close(self) -> None:
         """Close the socket. Responses that have not arrived are lost, and so are bytes that were not sent yet."""
         if not self._is_of_parent:
-            self._writer.transport.abort()
+            with suppress(
+                RuntimeError
+            ):  # the event loop was closed before; the socket closes with its transport
+                self._writer.transport.abort()
 
     def after_fork(self) -> None:
         """In a forked process, put the empty device in the place of its copy of the socket.
