@@ -265,6 +265,7 @@ def compacted_up_to_the_last_segment(data, topic, partition_count):
     return cleaned == last
 
 
+@pytest.mark.parametrize("face", [FACES[0], pytest.param(FACES[1], marks=pytest.mark.night)])
 def test_committed_offsets_hold_while_the_topic_is_compacted(tmp_path, face):
     """A commit-ordered topic cannot be compacted. In others, what is compacted away is no loss: a later record of its key
     is left, and comes once.
