@@ -70,6 +70,11 @@ PARTS = (
     Part("cuts", tests("tests/chaos/test_cut_kill.py"), {"STABLELOG_KILLS": "60"}),
     Part("copiers", tests("tests/client/test_copier.py"), {"STABLELOG_KILLS": "30"}),
     Part(
+        "kafka-copiers",
+        tests("tests/java/test_copier.py"),
+        {"STABLELOG_KILLS": "30", "STABLELOG_NIGHT": "1"},
+    ),
+    Part(
         "client-threads",
         ("-m", "tests.chaos.client_rounds", "--face", "threads", "--seed", "{seed}", "--rounds", "100"),
         seeds=100,
