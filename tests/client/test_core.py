@@ -15,7 +15,7 @@ from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, Frames
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.partitions import fetch
-from stablelog.client.core.steps import Pause
+from stablelog.client.core.steps import Pause, Receive, Send
 from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RetriableError
 from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UnavailableError
@@ -73,11 +73,11 @@ def test_pauses_between_retries_grow_and_end_at_the_deadline():
 class Transaction:
     """A transaction over a broker in memory, and what was said of it."""
 
-    def __init__(self, shell, key=None, deadline_s=3.0):
+    def __init__(self, shell, key=None, deadline_s=3.0, cluster=None):
         self.outcomes, self.released, self.places = [], [], []
         self.shell = shell
         self.writing = Writing(
-            Cluster(ADDRESS, deadline_s=deadline_s),
+            cluster or Cluster(ADDRESS, deadline_s=deadline_s),
             key=key or WriterKey(""),
             timeout_s=1000,
             now=shell.now,
@@ -127,6 +127,45 @@ def test_a_call_that_was_dropped_after_it_took_records_aborts_the_transaction():
     with pytest.raises(TransactionAbortedError):
         shell.run(txn.writing.commit())
     assert shell.broker.visible == {}
+
+
+@pytest.mark.parametrize("lost", [None, "answer"])
+def test_the_positions_in_all_partitions_are_asked_at_once(lost):
+    """If a response is lost, the client asks for each partition again."""
+    fates = [lost] if lost else []
+    shell = ModelShell(
+        ModelBroker(), lambda key: fates.pop() if fates and key == ApiKey.DESCRIBE_COMMITS else None
+    )
+    txn, effects = Transaction(shell), []
+    for number in range(6):
+        txn.write(number % 2, b"%d" % number)
+    perform = shell.perform
+
+    def note(effect):
+        if isinstance(effect, Send | Receive):
+            effects.append(type(effect))
+        return perform(effect)
+
+    shell.perform = note
+    shell.run(txn.writing.commit())
+    assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(txn.positions())}
+    asked = shell.broker.asked.count(ApiKey.DESCRIBE_COMMITS)
+    if not lost:
+        assert asked == 2
+        assert effects[-6:] == [Send, Send, *[Receive] * 4]
+    else:
+        assert asked == 4
+
+
+def test_the_number_of_partitions_is_asked_again_after_a_second():
+    shell = ModelShell(ModelBroker())
+    cluster = Cluster(ADDRESS, deadline_s=3.0)
+    for asked in (1, 1, 2):
+        txn = Transaction(shell, cluster=cluster)
+        txn.write(0, b"v")
+        shell.run(txn.writing.commit())
+        assert shell.broker.asked.count(ApiKey.METADATA) == asked
+        shell.now += 0.6
 
 
 def test_the_key_s_next_transaction_gets_the_next_version():

@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
 DEADLINE_S: Final = 30.0
+FRESH_S: Final = 1.0  # how old the number of partitions may be that a transaction uses
 IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 LATE_MAX_S: Final = 0.5  # how long after its deadline a call may end
@@ -88,6 +89,7 @@ class Cluster:
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
         self._topics: dict[str, Topic] = {}
+        self._seen_at: dict[str, float] = {}  # when the metadata of each topic has arrived
         self._coordinators: dict[tuple[int, str], int] = {}  # (kind, key) -> node id
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.cluster_id: str | None = None
@@ -247,6 +249,7 @@ class Cluster:
         known = self._connections.get(address)
         if known is None or known.is_closed:
             if known is not None:
+                self._seen_at.clear()
                 self._topics.clear()  # the broker may have started again, with another leader epoch
             try:
                 known = self._connections[address] = yield Open(address)
@@ -288,6 +291,7 @@ class Cluster:
     def forget_metadata(self) -> None:
         """Drop the cached leaders and coordinators; the next call requests them again."""
         self._topics.clear()
+        self._seen_at.clear()
         self._coordinators.clear()
         self._sole_node_id = None
 
@@ -325,11 +329,14 @@ class Cluster:
                     f"the metadata of {connection.address} does not contain the requested topic {name!r}"
                 )
         self._topics.update(found)
+        now: float = yield NOW
+        self._seen_at.update(dict.fromkeys(found, now))
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> Steps[dict[str, int]]:
         """Return the number of partitions of each topic that is to be written. No topic is created: the broker would
-        create one that is not commit-ordered, and a topic's order never changes.
+        create one that is not commit-ordered, and a topic's order never changes. No request is sent for topics whose
+        metadata is not older than FRESH_S.
 
         Raises:
             UnknownTopicOrPartitionError: a topic does not exist. The message names the command that creates it.
@@ -337,14 +344,16 @@ class Cluster:
             UnavailableError: no broker responds.
         """
         names = tuple(topics)
-        found = yield from self.retrying("asking for the topics to be written", lambda: self._metadata(names))
-        for name, topic in found.items():
-            if topic.is_internal:
+        fresh_since = (yield NOW) - FRESH_S
+        if not all(self._seen_at.get(name, fresh_since) > fresh_since for name in names):
+            yield from self.retrying("asking for the topics to be written", lambda: self._metadata(names))
+        for name in names:
+            if self._topics[name].is_internal:
                 raise RefusedError(
                     ErrorCode.invalid_topic_exception,
                     f"{name} is an internal topic of the brokers, which clients cannot write",
                 )
-        return {name: len(topic.partitions) for name, topic in found.items()}
+        return {name: len(self._topics[name].partitions) for name in names}
 
     def topic(self, name: str) -> Steps[Topic]:
         """Return a topic from cached metadata, or request its metadata. `retrying` drops the cache before each retry.

@@ -71,14 +71,14 @@ def describe_commits(
         RefusedError: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
         UnavailableError: no response within the deadline.
     """
-    request = DescribeCommitsRequest(
-        topic=topic,
-        partition_index=i32(partition),
-        offset=i64(offset),
-        commit_sequence=i64(commit_sequence),
-        count_max=i32(count_max),
+    request = commits_request(
+        topic,
+        partition,
+        offset=offset,
+        commit_sequence=commit_sequence,
+        count_max=count_max,
         with_outside=with_outside,
-        max_wait_ms=i32(ceil(1000 * min(wait_s, WAIT_MAX_S))),
+        wait_s=wait_s,
     )
     answer = yield from ask_of_topics(
         cluster,
@@ -94,4 +94,26 @@ def describe_commits(
             Commit(one.start_offset, one.end_offset, one.commit_sequence, one.time_ms)
             for one in answer.commits
         ),
+    )
+
+
+def commits_request(
+    topic: str,
+    partition: int,
+    *,
+    offset: int = 0,
+    commit_sequence: int = -1,
+    count_max: int = COUNT_MAX,
+    with_outside: bool = False,
+    wait_s: float = 0,
+) -> DescribeCommitsRequest:
+    """Build the request of `describe_commits`."""
+    return DescribeCommitsRequest(
+        topic=topic,
+        partition_index=i32(partition),
+        offset=i64(offset),
+        commit_sequence=i64(commit_sequence),
+        count_max=i32(count_max),
+        with_outside=with_outside,
+        max_wait_ms=i32(ceil(1000 * min(wait_s, WAIT_MAX_S))),
     )

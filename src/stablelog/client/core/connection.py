@@ -216,9 +216,7 @@ class Connection(ABC):
             UnavailableError: the broker did not respond. It may have carried out the request.
         """
         api_key, version = request.__api_key__, request.__version__
-        body = io.BytesIO()
-        entity_writer(type(request))(body, request)
-        yield from self.send_steps(api_key, version, [body.getbuffer()], flexible=request.__flexible__)
+        yield from self._send_message(request)
         response_class = response_class or message_class(api_key, version, "response")
         data = yield from self.receive_steps(flexible=response_class.__flexible__)
         if (
@@ -233,6 +231,36 @@ class Connection(ABC):
         if throttle_time:
             yield from self.note_throttle(throttle_time.total_seconds())
         return response
+
+    def ask_all_steps(self, requests: Sequence[Any]) -> Steps[list[Any]]:
+        """Send requests of one of stablelog's own APIs at once, without a wait for the response to the one before. Return
+        the responses in the order of the requests.
+
+        Raises:
+            UnavailableError: not all responses have arrived. The connection is closed.
+        """
+        yield from self.negotiate()
+        is_complete = False
+        try:
+            for request in requests:
+                yield from self._send_message(request)
+            responses = []
+            for request in requests:
+                response_class = message_class(request.__api_key__, request.__version__, "response")
+                data = yield from self.receive_steps(flexible=response_class.__flexible__)
+                responses.append(self.read(response_class, data))
+            is_complete = True
+            return responses
+        finally:
+            if not is_complete:
+                self.close()  # no later request must get one of the outstanding responses
+
+    def _send_message(self, request: Any) -> Steps[None]:
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        yield from self.send_steps(
+            request.__api_key__, request.__version__, [body.getbuffer()], flexible=request.__flexible__
+        )
 
     def note_throttle(self, throttle_s: float) -> Steps[None]:
         """Take note of a response's throttle time: the client is above a quota. The next request is sent after this time,

@@ -2,16 +2,20 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.commits import describe_commits
+from stablelog.client.core.commits import commits_request, describe_commits
+from stablelog.client.core.connection import Connection
 from stablelog.client.core.steps import NOW, Steps
-from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
 from stablelog.types import TopicPartition
+
+AT_ONCE_MAX: Final = 50  # requests that are sent to a leader before its first response is received
 
 
 class Position(NamedTuple):
@@ -55,34 +59,88 @@ class BatchOffsets:
 NO_OFFSETS: Final = BatchOffsets((0,), (-1,))  # all are unknown
 
 
+class SentBatches(NamedTuple):
+    """The batches of a transaction in one partition.
+
+    Attributes:
+        target: the partition.
+        firsts: the number of the first record of each batch.
+        bases: the base offset of each batch, -1 if unknown.
+        record_count: how many records there are.
+    """
+
+    target: TopicPartition
+    firsts: Sequence[int]
+    bases: Sequence[int]
+    record_count: int
+
+    def from_start(self, start: int) -> Offsets:
+        """Return the offsets in a commit-ordered topic, where the records of a transaction follow each other."""
+        return range(start, start + self.record_count)
+
+    def as_appended(self) -> Offsets:
+        """Return the offsets in any other topic: each record is where it was appended."""
+        return BatchOffsets(self.firsts, self.bases)
+
+
 def offsets_after_commit(
-    cluster: Cluster,
-    target: TopicPartition,
-    commit_sequence: int,
-    firsts: Sequence[int],
-    bases: Sequence[int],
-    count: int,
-) -> Steps[Offsets]:
-    """Return the offsets of a transaction's records in a partition, in the order in which they were written.
+    cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
+) -> Steps[list[Offsets]]:
+    """Return the offsets of a transaction's records in each partition, in the order in which they were written.
 
     Args:
         cluster: the brokers.
-        target: the partition.
         commit_sequence: the transaction's commit sequence.
-        firsts: the number of the first record of each batch.
-        bases: the base offset of each batch, -1 if unknown.
-        count: how many records there are.
+        partitions: what was sent to each partition.
 
     Raises:
         DataLossError: the transaction has been removed, or its topic was deleted.
         RefusedError: the broker refuses to list the transaction.
         UnavailableError: the broker did not list the transaction within the deadline.
     """
+    found = yield from _ask_at_once(cluster, commit_sequence, partitions)
+    for sent in partitions:
+        if sent.target not in found:
+            found[sent.target] = yield from _offsets(cluster, commit_sequence, sent)
+    return [found[sent.target] for sent in partitions]
+
+
+def _ask_at_once(
+    cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
+) -> Steps[dict[TopicPartition, Offsets]]:
+    """Ask for all partitions at the same time, once. Return those of which the response is complete."""
+    found: dict[TopicPartition, Offsets] = {}
+    if len(partitions) < 2:
+        return found
+    by_leader: dict[Connection, list[SentBatches]] = {}
+    with suppress(RetriableError, RefusedError, UnavailableError):  # `_offsets` asks again
+        left_s = cluster.left_s((yield NOW))
+        for sent in partitions:
+            connection = yield from cluster.leader_connection(*sent.target)
+            by_leader.setdefault(connection, []).append(sent)
+        for connection, asked in by_leader.items():
+            for at in range(0, len(asked), AT_ONCE_MAX):
+                some = asked[at : at + AT_ONCE_MAX]
+                requests = [
+                    commits_request(*sent.target, commit_sequence=commit_sequence, count_max=1, wait_s=left_s)
+                    for sent in some
+                ]
+                answers = yield from connection.ask_all_steps(requests)
+                for sent, answer in zip(some, answers, strict=True):
+                    if answer.error_code is ErrorCode.invalid_request:
+                        found[sent.target] = sent.as_appended()
+                    elif answer.commits and answer.commits[0].commit_sequence == commit_sequence:
+                        found[sent.target] = sent.from_start(answer.commits[0].start_offset)
+    return found
+
+
+def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps[Offsets]:
+    topic, partition = sent.target
     try:
-        start = yield from _start_in_commit_order(cluster, target, commit_sequence)
+        start = yield from _start_in_commit_order(cluster, sent.target, commit_sequence)
     except UnknownTopicOrPartitionError as missing:
         raise DataLossError(
-            f"commit {commit_sequence} in {target[0]}-{target[1]}: it is committed, and the topic was deleted before the "
+            f"commit {commit_sequence} in {topic}-{partition}: it is committed, and the topic was deleted before the "
             f"positions of its records were read: {missing}"
         ) from missing
     except RefusedError as refused:
@@ -91,9 +149,8 @@ def offsets_after_commit(
             return NO_OFFSETS
         if refused.code is not ErrorCode.invalid_request:
             raise
-        # The topic is not commit-ordered, so each record has the offset at which it was appended.
-        return BatchOffsets(firsts, bases)
-    return range(start, start + count)
+        return sent.as_appended()  # the topic is not commit-ordered
+    return sent.from_start(start)
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:

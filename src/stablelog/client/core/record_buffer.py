@@ -5,7 +5,7 @@ This module sends nothing. `core.writing` sends the batches.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ from stablelog.client.core.arguments import (
     record_headers,
     timestamp,
 )
-from stablelog.client.core.positions import NO_OFFSETS, Offsets, Position
+from stablelog.client.core.positions import NO_OFFSETS, Offsets, Position, SentBatches
 from stablelog.errors import RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
@@ -68,6 +68,11 @@ class PartitionRecords:
     def position(self, number: int) -> Position:
         """Return the position of a record of a committed transaction."""
         return Position(*self.target, self.offsets[number])
+
+    def sent(self, base_offsets: Mapping[int, int]) -> SentBatches:
+        """Return the batches that were sent. `base_offsets` has the base offset of each batch by its number."""
+        bases = [base_offsets[number] for number in self.batch_numbers]
+        return SentBatches(self.target, self.firsts, bases, self.sent_count)
 
     def note_sent(self, batch_number: int, count: int) -> None:
         """Note that the next `count` records were sent in the batch with this number."""

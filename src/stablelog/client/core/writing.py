@@ -36,9 +36,9 @@ from stablelog.client.core.outcomes import (
     unknown,
     unknown_for_ever,
 )
-from stablelog.client.core.positions import BatchOffsets, Offsets, offsets_after_commit
+from stablelog.client.core.positions import offsets_after_commit
 from stablelog.client.core.producer import Producer
-from stablelog.client.core.record_buffer import PartitionRecords, RecordBuffer, UnsentBatch
+from stablelog.client.core.record_buffer import RecordBuffer, UnsentBatch
 from stablelog.client.core.steps import NOW, Result, Steps
 from stablelog.errors import (
     DataLossError,
@@ -263,10 +263,8 @@ class Writing:
         if self._commit_sequence is None:
             yield from self._ask_to_commit()
         assert self._commit_sequence is not None
-        partitions = [records for records in self.records.partitions.values() if records.count]
         try:
-            for records in partitions:
-                records.offsets = yield from self._offsets(records)
+            yield from self._find_offsets(self._commit_sequence)
         except DataLossError as removed:
             raise self._fail(removed, State.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
@@ -274,16 +272,15 @@ class Writing:
             raise unknown(what, failure) from failure
         return self._settle(self._commit_sequence)
 
-    def _offsets(self, records: PartitionRecords) -> Steps[Offsets]:
-        assert self._commit_sequence is not None
-        bases = [self._base_offsets[number] for number in records.batch_numbers]
-        if not self._ending.is_joint:
-            return BatchOffsets(records.firsts, bases)
-        return (
-            yield from offsets_after_commit(
-                self.cluster, records.target, self._commit_sequence, records.firsts, bases, records.sent_count
-            )
-        )
+    def _find_offsets(self, commit_sequence: int) -> Steps[None]:
+        partitions = [records for records in self.records.partitions.values() if records.sent_count]
+        sent = [records.sent(self._base_offsets) for records in partitions]
+        if self._ending.is_joint:
+            found = yield from offsets_after_commit(self.cluster, commit_sequence, sent)
+        else:
+            found = [one.as_appended() for one in sent]
+        for records, offsets in zip(partitions, found, strict=True):
+            records.offsets = offsets
 
     def abort(self) -> Steps[None]:
         """Abort the transaction. A transaction that is aborted already stays aborted.
