@@ -17,6 +17,7 @@ from bench import (
     aborts,
     acls,
     against,
+    client_writes,
     commit_order,
     least_broker,
     limits,
@@ -47,6 +48,7 @@ PARTS = (
     "start",
     "aborts",
     "acls",
+    "client-write",
     "commit-order",
     "columns",
     "loop",
@@ -348,6 +350,9 @@ def main() -> None:
     if "acls" in plan.parts:
         with console.status("ACLs"):
             sections += acls.run(plan.run_count, plan.divisor)
+    if "client-write" in plan.parts:
+        with console.status("writes of the native client") as status:
+            sections += client_writes.run(plan.run_count, plan.divisor, status.update)
     if "commit-order" in plan.parts:
         with console.status("commit order") as status:
             sections += commit_order.run(plan.run_count, plan.divisor, best, status.update)
