@@ -60,7 +60,7 @@ class BatchBuilder:
         if len(body) != size:
             del body[size:]  # a record that is not in `state`
         body += record
-        self.state = (size + added, count + 1, base, max(latest, timestamp_ms))
+        self.state = (size + added, count + 1, base, latest if latest > timestamp_ms else timestamp_ms)
         return added
 
     def build(self, codec: Codec) -> bytearray:

@@ -103,9 +103,12 @@ class Transaction:
         writing = self._writing
         try:
             with self._turn:
-                self._make_room(topic)
-                timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
                 records = writing.records
+                if records.is_due or not writing.is_ready(topic, time.monotonic()):
+                    self._make_room(topic)
+                    records = writing.records
+                if timestamp_ms is None:
+                    timestamp_ms = int(time.time() * 1000)
                 last = records.last
                 try:
                     return WriteFuture(
@@ -217,8 +220,9 @@ class Transaction:
 
     def _check(self) -> None:
         """Raise UsageError if this call would wait for itself, or use what belongs to another process."""
-        check_process(self._process, WHAT)
-        if _is_held_here(self._turn):
+        if self._process is not this_process():
+            check_process(self._process, WHAT)
+        if self._turn._is_owned():  # noqa: SLF001 - as in `_is_held_here`, without a call for each record
             raise UsageError(
                 f"{WHAT} is in use by this thread: a signal handler has interrupted a call of it. Do not call it in the "
                 "handler"

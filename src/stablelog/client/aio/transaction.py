@@ -124,7 +124,8 @@ class AsyncTransaction:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> AsyncWriteFuture:
-        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
         records = self._writing.records
         last = records.last
         try:
@@ -185,7 +186,7 @@ class AsyncTransaction:
     def _is_ready(self, topic: str) -> bool:
         writing = self._writing
         return (
-            not self._is_ending and writing.is_ready(topic, time.monotonic()) and not writing.records.is_due
+            not self._is_ending and not writing.records.is_due and writing.is_ready(topic, time.monotonic())
         )
 
     async def _make_room(self, topic: str) -> None:
@@ -243,7 +244,8 @@ class AsyncTransaction:
 
     def _check(self) -> None:
         """Raise UsageError in another process, and in another event loop than the one of the futures."""
-        check_process(self._process, WHAT)
+        if self._process is not this_process():
+            check_process(self._process, WHAT)
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError(
                 f"{WHAT} was begun in another event loop, to which its futures belong: use it there, or begin another one "

@@ -105,6 +105,7 @@ class RecordBuffer:
         partitions: the partitions of the records.
         first: the record that was added first; None if there is none.
         last: the record that was added last; None if there is none.
+        is_due: whether `take_due` returns batches, which should be sent before the next `add`.
     """
 
     def __init__(self) -> None:
@@ -112,6 +113,7 @@ class RecordBuffer:
         self.partitions: dict[TopicPartition, PartitionRecords] = {}
         self.first: Place | None = None
         self.last: Place | None = None
+        self.is_due = False
         self._size = 0  # bytes of the unsent records of all partitions
         self._full: set[TopicPartition] = set()  # partitions with a batch that should be sent
         # What the last call of `add` has begun to change: the partition, how many unsent batches it had, the state of
@@ -180,7 +182,10 @@ class RecordBuffer:
         number = records.sent_count + batch.state[1] - 1
         if len(unsent) > 1 or batch.state[0] >= BATCH_SIZE_MAX:
             self._full.add(target)
+            self.is_due = True
             number = records.count - 1
+        elif self._size >= BUFFERED_SIZE_MAX:
+            self.is_due = True
         place = self.last = (records, number)
         if self.first is None:
             self.first = place
@@ -202,6 +207,7 @@ class RecordBuffer:
         self._size = sum(batch.size for batch in unsent)
         if len(records.unsent) == 1 and records.unsent[0].size < BATCH_SIZE_MAX:
             self._full.discard(records.target)
+        self._note_due()
         self._begun = None
 
     def check_partition(self, topic: str, partition: int) -> int:
@@ -222,10 +228,8 @@ class RecordBuffer:
 
     # --- sending ---
 
-    @property
-    def is_due(self) -> bool:
-        """Whether `take_due` returns batches, which should be sent before the next `add`."""
-        return bool(self._full) or self._size >= BUFFERED_SIZE_MAX
+    def _note_due(self) -> None:
+        self.is_due = bool(self._full) or self._size >= BUFFERED_SIZE_MAX
 
     def take_due(self) -> list[UnsentBatch]:
         """Remove and return the batches that should be sent: the full ones, or all if there are too many records."""
@@ -245,6 +249,7 @@ class RecordBuffer:
         records.unsent = unsent[end:] or [BatchBuilder()]
         self._size -= sum(one.batch.size for one in taken)
         self._full.discard(records.target)
+        self._note_due()
         return taken
 
 
