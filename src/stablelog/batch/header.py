@@ -8,12 +8,40 @@ Format: docs/formats.md, "Record batch".  Source: KIP-98, KIP-534.
 
 import struct
 from collections.abc import Iterator
-from enum import IntEnum
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from stablelog.batch.codec import CODECS, Codec
 from stablelog.errors import DamageError
+
+__all__ = [
+    "CODECS",
+    "CODEC_MASK",
+    "CONTROL",
+    "CRC",
+    "CRC_START",
+    "DELETE_HORIZON",
+    "EMPTY_COUNT_MAX",
+    "HEADER",
+    "LENGTH_AND_OFFSET_SIZE",
+    "LOG_APPEND_TIME",
+    "MAGIC",
+    "NO_PRODUCER",
+    "NO_SEQUENCE",
+    "PREFIX",
+    "SEQUENCE_MAX",
+    "TRANSACTIONAL",
+    "BatchHeader",
+    "Buffer",
+    "Codec",
+    "assemble",
+    "crc_holds",
+    "empty_batch",
+    "headers_in",
+    "read_header",
+    "write_crc",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -51,19 +79,6 @@ NO_SEQUENCE = -1
 EMPTY_COUNT_MAX = 2**31 - 1  # how many offsets a batch without records takes at most
 
 assert HEADER.size == 61
-
-
-class Codec(IntEnum):
-    """The compression of a batch's records."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
-
-CODECS = tuple(Codec)  # by codec number: indexing a tuple is faster than a call of the enum
 
 
 class BatchHeader(NamedTuple):

@@ -11,21 +11,19 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from stablelog.batch.header import Codec
+from stablelog.batch.codec import Codec
 from stablelog.client.cluster import Cluster
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
 from stablelog.client.deadlines import SHARED
-from stablelog.client.group_reader import GroupReader
-from stablelog.client.group_readers import reading_of, subscribed
-from stablelog.client.reader import Reader
-from stablelog.client.readers import select
-from stablelog.client.transaction import Transaction
 from stablelog.client.writers import TIMEOUT_S, Writers
 
 if TYPE_CHECKING:
     from stablelog.client.admin import Admin
+    from stablelog.client.core.read_position import ReadPosition
+    from stablelog.client.group_reader import GroupReader
+    from stablelog.client.reader import Reader
+    from stablelog.client.transaction import Transaction
 
 
 class Client:
@@ -68,8 +66,8 @@ class Client:
         return Admin(self._clusters)
 
     def transaction(
-        self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: GroupReader | None = None
-    ) -> Transaction:
+        self, group: str = "", timeout: float = TIMEOUT_S, *, offsets_of: "GroupReader | None" = None
+    ) -> "Transaction":
         """Begin a transaction.
 
         Args:
@@ -84,7 +82,14 @@ class Client:
                 another open transaction.
             RefusedError: the client is closed.
         """
-        reading = reading_of(offsets_of, GroupReader, self._clusters.bootstrap)
+        from stablelog.client.transaction import Transaction
+
+        reading = None
+        if offsets_of is not None:
+            from stablelog.client.group_reader import GroupReader
+            from stablelog.client.group_readers import reading_of
+
+            reading = reading_of(offsets_of, GroupReader, self._clusters.bootstrap)
         return Transaction(
             lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading),
             self._deadlines,
@@ -99,7 +104,7 @@ class Client:
         start: Literal["earliest", "latest"] = "earliest",
         wait: float | None = None,
         instance_id: str | None = None,
-    ) -> GroupReader:
+    ) -> "GroupReader":
         """Read records as a member of a consumer group (KIP-848). The reader sends no request before its first call.
 
         Args:
@@ -116,6 +121,9 @@ class Client:
             UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or start.
             RefusedError: the client is closed.
         """
+        from stablelog.client.group_reader import GroupReader
+        from stablelog.client.group_readers import subscribed
+
         cluster, reading, wait_s = subscribed(
             self._clusters,
             topics,
@@ -133,11 +141,11 @@ class Client:
         *,
         order: Literal["commit"] = "commit",
         cut: bool = True,
-        after: ReadPosition | str | int | None = 0,
+        after: "ReadPosition | str | int | None" = 0,
         wait: float | None = None,
         group: str | None = None,
         skip_unreadable: bool = False,
-    ) -> Reader:
+    ) -> "Reader":
         """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
 
         Args:
@@ -167,6 +175,9 @@ class Client:
                 partition and the offset.
             UnavailableError: no response within the deadline.
         """
+        from stablelog.client.reader import Reader
+        from stablelog.client.readers import select
+
         return Reader(
             self._clusters,
             select(

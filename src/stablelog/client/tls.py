@@ -8,7 +8,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.connection import CERTIFICATE_ALERTS
-from stablelog.client.core.login import certificate_message
 from stablelog.client.core.security import Security, Tls
 from stablelog.client.responses import ClosedError
 from stablelog.env.pem import PemError, load_authorities, load_key
@@ -93,6 +92,8 @@ def connection_error(
         return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")
     if isinstance(error, ssl.SSLError):
         if error.reason in CERTIFICATE_ALERTS:
+            from stablelog.client.core.login import certificate_message
+
             return AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         why = (error.reason or "the broker closed the connection").replace("_", " ").lower()
         if error.reason in NO_AGREEMENT:

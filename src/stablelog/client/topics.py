@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 
 from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.types import TOPIC_NAME_RULE, TOPIC_NAME_SIZE_MAX, TopicPartition, is_topic_name
@@ -67,6 +66,8 @@ def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def metadata_request(names: Iterable[str] | None) -> Any:
     """Build the request for the metadata of these topics; None for all topics. The broker creates no topic."""
+    from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+
     topics = (
         None if names is None else tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names)
     )

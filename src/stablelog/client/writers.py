@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
-from stablelog.batch.header import Codec
+from stablelog.batch.codec import Codec
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core import arguments
-from stablelog.client.core.group_reading import GroupReading
-from stablelog.client.core.group_writing import GroupWriting
-from stablelog.client.core.outcomes import Outcome
-from stablelog.client.core.reader import check_group
-from stablelog.client.core.writing import Writing
+from stablelog.client.core.group_names import check_group
 from stablelog.client.keys import WriterKeys
+
+if TYPE_CHECKING:
+    from stablelog.client.core.group_reading import GroupReading
+    from stablelog.client.core.outcomes import Outcome
+    from stablelog.client.core.writing import Writing
 
 TIMEOUT_S: Final = 30.0
 
@@ -39,9 +40,9 @@ class Writers(Generic[ClusterT]):
         group: str,
         timeout_s: float,
         now: float,
-        on_end: Callable[[Outcome], None],
-        reading: GroupReading | None = None,
-    ) -> tuple[ClusterT, Writing]:
+        on_end: "Callable[[Outcome], None]",
+        reading: "GroupReading | None" = None,
+    ) -> "tuple[ClusterT, Writing]":
         """Begin a transaction. Return the cluster that runs its steps, and the transaction.
 
         Args:
@@ -61,14 +62,14 @@ class Writers(Generic[ClusterT]):
         check_group(arguments.text("group", group, "the name of a transaction group (str)"))
         if reading is not None:
             reading.check_free()
+        make = _maker(reading)
         cluster = self.clusters.lend()
 
-        def release(writing: Writing) -> None:
+        def release(writing: "Writing") -> None:
             if writing.is_key_free:
                 self.keys.give_back(writing.key)
             self.clusters.give_back(cluster)
 
-        make = Writing if reading is None else partial(GroupWriting, reading)
         writing = make(
             cluster.core,
             key=self.keys.take(group),
@@ -81,3 +82,14 @@ class Writers(Generic[ClusterT]):
         if reading is not None:
             reading.begin(writing)
         return cluster, writing
+
+
+def _maker(reading: "GroupReading | None") -> "Callable[..., Writing]":
+    """Return what makes a transaction. Its modules are imported now: a program that only reads does not need them."""
+    if reading is None:
+        from stablelog.client.core.writing import Writing
+
+        return Writing
+    from stablelog.client.core.group_writing import GroupWriting
+
+    return partial(GroupWriting, reading)

@@ -1,12 +1,10 @@
 """Codec for requests and responses. Handlers see each message only in the newest version of its API: a request is
 decoded to that version, and a response is encoded from it in the version of the client.
 
-The message classes and their readers are those of the library kio. The module of a version is imported when a client
-first uses that version.
+The message classes and their readers are those of the library kio (`wire.message_classes`).
 """
 
 import dataclasses
-import importlib
 import io
 import struct
 import typing
@@ -19,7 +17,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.errors import RefusedError, in_words
-from stablelog.wire import fetch, produce
+from stablelog.wire import fetch, message_classes, produce
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
@@ -36,28 +34,16 @@ _UNDECODABLE: Final = (
     TypeError,
     KeyError,
 )
-PREFIX = struct.Struct(">hhi")  # The first fields of a request: API key, API version, correlation id.
-CLIENT_ID_SIZE = struct.Struct(">h")
+PREFIX = message_classes.PREFIX
+CLIENT_ID_SIZE = message_classes.CLIENT_ID_SIZE
+message_class = message_classes.message_class
+message_module = message_classes.message_module
 RESPONSE_HEADER = struct.Struct(">i")
 # The APIs whose messages are read and written without kio: the first flexible version, and the decoder of requests.
 BY_HAND: Final[dict[int, tuple[int, Callable[[int, Buffer, int], Any]]]] = {
     ApiKey.PRODUCE: (produce.VERSION_FLEXIBLE, produce.decode_produce_request),
     ApiKey.FETCH: (fetch.VERSION_FLEXIBLE, fetch.decode_fetch_request),
 }
-
-
-@cache
-def _module(api_key: int, version: int, kind: str) -> Any:
-    extension = APIS[api_key].extension
-    if extension is not None:
-        return importlib.import_module(f"stablelog.wire.extension.{extension}")
-    return importlib.import_module(f"kio.schema.{ApiKey(api_key).snake_name}.v{version}.{kind}")
-
-
-@cache
-def message_class(api_key: int, version: int, kind: str) -> Any:
-    """Return the class of a whole message in one version. `kind` is "request" or "response"."""
-    return getattr(_module(api_key, version, kind), ApiKey(api_key).message_name + kind.capitalize())
 
 
 @cache
@@ -172,7 +158,7 @@ def _newest_shape(api_key: int, version: int, request: Any) -> Any:
     newest = APIS[api_key].last_version
     if version == newest:
         return request
-    reshaped = reshape_request(api_key, version, request, _module(api_key, newest, "request"))
+    reshaped = reshape_request(api_key, version, request, message_module(api_key, newest, "request"))
     return reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))
 
 
@@ -214,7 +200,7 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
     response = _with_known_errors(api_key, version, response)
     target = message_class(api_key, version, "response")
     if type(response) is not target:
-        older = _module(api_key, version, "response")
+        older = message_module(api_key, version, "response")
         reshaped = reshape_response(api_key, version, response, older)
         response = reshaped if reshaped is not None else adapt(response, target)
     buffer = io.BytesIO()

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from stablelog.batch.header import Codec
+from stablelog.batch.codec import Codec
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.reader import AsyncReader

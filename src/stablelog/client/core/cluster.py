@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.core import arguments
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR, find_coordinators
-from stablelog.client.core.login import explain
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Open, Pause, Steps
 from stablelog.client.responses import (
@@ -269,6 +268,8 @@ class Cluster:
             self._explained.add(address)
             now = yield NOW
             with self.within(now + ((self.until or now + self.deadline_s) - now) / 2):
+                from stablelog.client.core.login import explain
+
                 yield from explain(address, self.security)
 
     def lend_connection(self, address: str) -> Steps[Connection]:

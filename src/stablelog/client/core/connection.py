@@ -19,14 +19,13 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.core.frames import SIZE, Frames
-from stablelog.client.core.login import certificate_message, log_in
 from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Pause, Receive, Send, Steps
 from stablelog.client.responses import ClosedError, RetriableError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import Buffer, checked
-from stablelog.wire.messages import message_class
+from stablelog.wire.message_classes import message_class
 from stablelog.wire.versions import adapt
 
 CLIENT_ID: Final = "stablelog"
@@ -132,6 +131,8 @@ class Connection(ABC):
             return
         self.renew_at = None
         try:
+            from stablelog.client.core.login import log_in
+
             lifetime_ms = yield from log_in(self, self.security.credentials)
         except BaseException:
             self.close()
@@ -332,6 +333,8 @@ class Connection(ABC):
         """
         self.close()
         if isinstance(error, ssl.SSLError) and error.reason in CERTIFICATE_ALERTS:
+            from stablelog.client.core.login import certificate_message
+
             raise AuthenticationError(
                 ErrorCode.invalid_config, certificate_message(self.address, self.security)
             ) from error

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from kio.schema.end_txn.v4.request import EndTxnRequest as Tv1EndTxnRequest
-from kio.schema.end_txn.v5.request import EndTxnRequest as Tv2EndTxnRequest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
@@ -22,13 +20,14 @@ from stablelog.client.core.joint import Committed
 from stablelog.client.core.keys import RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import unknown_for_ever
 from stablelog.client.core.partitions import fetch, list_offsets
-from stablelog.client.core.producer import Producer
+from stablelog.client.core.producer import TV1_END, TV2_END, Producer
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import FENCED_CODES, RETRIABLE_CODES, RetriableError, check
 from stablelog.errors import OffsetOutOfRangeError, RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import Fetched
+from stablelog.wire.message_classes import message_class
 
 # With these codes, the coordinator refuses to end a transaction that is not open. INVALID_TXN_STATE says that it has ended
 # in the other way. The others may also mean that the producer was fenced after the end.
@@ -169,7 +168,7 @@ class KafkaEnding:
 
     def _end(self, producer: Producer, on_unanswered: Callable[[], None], *, commit: bool) -> Steps[None]:
         what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
-        request = (Tv2EndTxnRequest if producer.is_tv2 else Tv1EndTxnRequest)(
+        request = message_class(ApiKey.END_TXN, TV2_END if producer.is_tv2 else TV1_END, "request")(
             transactional_id=self.transactional_id,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,

@@ -10,7 +10,7 @@ from typing import Final
 
 from stablelog.wire.api import ApiKey
 from stablelog.wire.guard import Buffer
-from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX
+from stablelog.wire.message_classes import CLIENT_ID_SIZE, PREFIX
 
 RESPONSE_SIZE_MAX: Final = 1 << 30
 SIZE: Final = struct.Struct(">i")

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.txn_offset_commit.v4 import request as v4
 from kio.schema.txn_offset_commit.v5 import request as v5
 
-from stablelog.batch.header import Codec
+from stablelog.batch.codec import Codec
 from stablelog.client.core.admin.groups import note_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.coordinators import GROUP_COORDINATOR

@@ -17,7 +17,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.static.primitive import i16, i32, i64
 
 from stablelog.client.core.cluster import Cluster
@@ -112,6 +111,7 @@ def next_order(cluster: Cluster) -> Steps[int]:
     Raises:
         UnavailableError: no broker responds.
     """
+    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
     def attempt() -> Steps[int]:
         connection = yield from cluster.any_connection()

@@ -16,11 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kio.schema.end_txn.v4.request import EndTxnRequest as Tv1EndTxnRequest
-from kio.schema.end_txn.v5.request import EndTxnRequest as Tv2EndTxnRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.batch.stamping import stamp
@@ -34,7 +30,7 @@ from stablelog.client.topics import by_topic
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
-from stablelog.wire.messages import message_class
+from stablelog.wire.message_classes import message_class
 from stablelog.wire.produce import encode_produce_request
 
 IN_FLIGHT_MAX = 5  # the broker remembers this many batches of a producer for each partition
@@ -44,6 +40,9 @@ TIMEOUT_MS = 60_000
 BACKOFF_S = 0.05
 TV2_PRODUCE = 12  # the first version of Produce that adds partitions to the transaction
 TV1_PRODUCE = TV2_PRODUCE - 1
+TV2_END = 5  # the first version of EndTxn that returns the next producer epoch
+TV1_END = TV2_END - 1
+INIT = 5  # the version of InitProducerId
 
 _ENDED = frozenset(
     {
@@ -156,7 +155,9 @@ class Producer:
             connection = yield from self._coordinator()
         timeout = timedelta(milliseconds=self._transaction_timeout_ms)
         answer = yield from connection.ask_steps(
-            InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout=timeout)
+            message_class(ApiKey.INIT_PRODUCER_ID, INIT, "request")(
+                transactional_id=self._transactional_id, transaction_timeout=timeout
+            )
         )
         if answer.error_code is ErrorCode.invalid_transaction_timeout:
             raise RefusedError(
@@ -219,7 +220,7 @@ class Producer:
     def _end(self, *, commit: bool) -> Steps[Any]:
         coordinator = yield from self._coordinator()
         answer = yield from coordinator.ask_steps(
-            (Tv2EndTxnRequest if self._is_tv2 else Tv1EndTxnRequest)(
+            message_class(ApiKey.END_TXN, TV2_END if self._is_tv2 else TV1_END, "request")(
                 transactional_id=self._transactional_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
@@ -361,6 +362,11 @@ class Producer:
         new = self._queue.targets - self._added
         if not new:
             return
+        from kio.schema.add_partitions_to_txn.v3.request import (
+            AddPartitionsToTxnRequest,
+            AddPartitionsToTxnTopic,
+        )
+
         coordinator = yield from self._cluster.coordinator(transactional_id)
         answer = yield from coordinator.ask_steps(
             AddPartitionsToTxnRequest(

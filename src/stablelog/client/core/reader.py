@@ -13,6 +13,7 @@ from typing import NamedTuple
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit
 from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.group_names import check_group
 from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.pauses import Paused
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
@@ -23,7 +24,6 @@ from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
-from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 After = ReadPosition | Since | int | None
 
@@ -422,11 +422,3 @@ def _next_up_to(streams: dict[TopicPartition, Stream], commit_sequence: int) -> 
     unreadable_count = sum(streams[target].unreadable_count for _, target in parts)
     whole = CommittedTransaction(least, time_ms, tuple(records), unreadable_count)
     return Given(whole, {target: streams[target].mark for _, target in parts}, least)
-
-
-def check_group(group: str | None) -> None:
-    """Raise UsageError if no transaction group can have this name. None stands for the group of the topics."""
-    if group is not None and not is_group_name(group):
-        raise UsageError(
-            f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
-        )

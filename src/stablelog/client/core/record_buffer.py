@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.building import BatchBuilder, BatchState
+from stablelog.batch.codec import Codec
 from stablelog.batch.compression import SIZE_MAX
-from stablelog.batch.header import Codec
 from stablelog.batch.records import Header
 from stablelog.client.core.arguments import (
     TIMESTAMP_MAX,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stablelog.batch.header import Codec
+from stablelog.batch.codec import Codec
 from stablelog.client.core.arguments import seconds, text, wrong_type
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID
