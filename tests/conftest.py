@@ -27,9 +27,20 @@ settings.load_profile("any machine")
 os.environ["STABLELOG_TIMEOUT"] = "60"
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--minutes-limit", type=float, help="fail if all tests together take more minutes, on all workers"
+    )
+
+
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to the controller
-        config.pluginmanager.register(Durations(), "durations")
+        config.pluginmanager.register(Durations(config.getoption("minutes_limit")), "durations")
+
+
+def pytest_xdist_auto_num_workers():
+    """Two workers for each core: many tests wait for a child process or a client's back-off."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook reads the groups

@@ -13,7 +13,7 @@ def report(nodeid, when, duration, **worker):
 
 def test_folders_are_sorted_by_their_minutes_and_workers_say_when_they_ended():
     now = iter([0.0, 60.0, 90.0, 120.0, 180.0])
-    durations = Durations(lambda: next(now))
+    durations = Durations(now_s=lambda: next(now))
     for one in (
         report("tests/log/test_model.py::test_one", "setup", 6.0, worker_id="gw0"),
         report("tests/log/test_model.py::test_one", "call", 60.0, worker_id="gw0"),
@@ -26,6 +26,7 @@ def test_folders_are_sorted_by_their_minutes_and_workers_say_when_they_ended():
         "  1.10  tests/log (1 tests)",
         "  0.05  tests (1 tests)",
         "  3.15  all (3 tests)",
+        "  2.00  the longest test, tests/broker/apis/test_fetch.py::test_two[a/b]",
         "  1.15  worker gw0, ended after 3.00",
         "  2.00  worker gw1, ended after 2.00",
     ]
@@ -35,6 +36,16 @@ def test_without_workers_there_is_one_process():
     durations = Durations()
     durations.pytest_runtest_logreport(report("tests/test_tidy.py::test_three", "call", 3.0))
     assert "worker master" in list(durations.lines())[-1]
+
+
+@pytest.mark.parametrize(("limit_min", "status"), [(0.04, 1), (0.06, 0), (None, 0)])
+def test_a_run_above_its_limit_fails_and_says_so(limit_min, status):
+    durations = Durations(limit_min)
+    durations.pytest_runtest_logreport(report("tests/test_tidy.py::test_three", "call", 3.0))
+    session = SimpleNamespace(exitstatus=0)
+    durations.pytest_sessionfinish(session)
+    assert session.exitstatus == status
+    assert any("may take 0.04 minutes" in line for line in durations.lines()) == (status == 1)
 
 
 def test_what_lies_in_tests_itself_is_a_folder_too():
