@@ -179,6 +179,22 @@ def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face
         reader.close()
 
 
+def test_each_call_of_a_reader_has_the_whole_deadline(tmp_path, face):
+    """A loop that asks a waiting reader again does not spin while no broker answers."""
+    with stablelog.serve(tmp_path) as broker:
+        topic = create(broker.bootstrap)
+        with face.connect(broker.bootstrap, 3) as client:
+            reader = client.read(topic)
+            with client.transaction() as txn:
+                txn.write(topic, "1")
+            next(reader)
+            threading.Timer(1, broker.kill).start()  # while the reader waits
+            duration(lambda: next(reader))
+            took, _ = duration(lambda: next(reader))
+            assert 1 < took < 3 + PATIENCE_S
+            reader.close()
+
+
 def test_one_of_several_addresses_is_enough_also_if_the_first_is_silent(stablelog_broker, face):
     topic = create(stablelog_broker.bootstrap)
     with (

@@ -178,6 +178,7 @@ class Cluster:
                 yield from self.explain_closing(last.address)
             self.forget_metadata()
             if (yield NOW) + backoff > deadline:
+                self.silent_since = None  # the next call has the whole deadline
                 raise UnavailableError(
                     f"{what}: no success within {deadline_s:g} s. The last failure: {last}"
                 ) from last
