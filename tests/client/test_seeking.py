@@ -312,6 +312,24 @@ def test_after_a_commit_of_unknown_outcome_the_group_says_whether_it_was_after_t
             assert read(reader, len(wanted)) == wanted
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_after_an_aborted_transaction_commits_the_seek(room, when):
+    room.write(b"a", b"x", b"b", b"y")
+    with room.subscribe() as reader:
+        read(reader, 4)
+        reader.commit()
+        if when == "before":
+            reader.seek(room.source, 0, 0)
+        txn = room.client.transaction(offsets_of=reader)
+        txn.write(room.target, value=b"no")
+        txn.abort()
+        if when == "after":
+            reader.seek(room.source, 0, 0)
+        reader.commit()
+    with room.subscribe(wait=WAIT_S) as reader:
+        assert rest(reader, 2) == [b"a", b"b"]
+
+
 def test_a_paused_partition_is_kept_and_handed_out_later(room):
     room.write(b"a0", b"a1", b"b0", b"b1", b"c0", b"c1")
     with room.subscribe(wait=WAIT_S) as reader:

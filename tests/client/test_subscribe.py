@@ -256,6 +256,18 @@ def test_a_commit_after_the_group_has_replaced_the_reader_is_refused(short):
         slow.commit()  # nothing is left to commit
 
 
+def test_a_commit_of_a_seek_is_refused_after_the_group_has_replaced_the_reader(short):
+    short.write(b"a", b"b")
+    with short.subscribe() as slow, short.subscribe() as other:
+        some(slow, 2)
+        slow.seek(short.source, 0, 0)
+        short.client.transaction(offsets_of=slow).abort()
+        some(other, 2)
+        with pytest.raises(RefusedError, match=f"offsets of {short.source}-0 are not committed"):
+            slow.commit()
+        slow.commit()  # nothing is left to commit
+
+
 def shared(first, second):
     """Both readers have a partition."""
     return reading(first).member.owned and reading(second).member.owned

@@ -16,17 +16,16 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.records import read_headers
-from stablelog.batch.walk import walk_fields
 from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import aborted
 from stablelog.client.core.partitions import list_offsets
 from stablelog.client.core.pauses import Paused
 from stablelog.client.core.reading import ReadRecord
-from stablelog.client.core.record_reader import ReadBatch, RecordReader
+from stablelog.client.core.record_reader import ReadBatch, RecordReader, records_of
 from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.responses import RetriableError
 from stablelog.errors import DataLossError, RefusedError, StablelogError, UsageError
 from stablelog.types import TopicPartition
 
@@ -194,7 +193,7 @@ class GroupReading:
     def _decode(self, count: int) -> None:
         """Decode batches until `count` records are there."""
         while self._batches and len(self._records) < count:
-            self._records.extend(_records_of(self._batches[0]))
+            self._records.extend(records_of(self._batches[0]))
             self._batches.popleft()
 
     def _fetch(self, wait_s: float) -> Steps[None]:
@@ -287,6 +286,22 @@ class GroupReading:
         self._backs_done = wanted
         return True
 
+    def _go_back_now(self) -> Steps[None]:
+        """Go back if this was wanted, and wait until it is done.
+
+        Raises:
+            RefusedError: the user may not read the group.
+            UnavailableError: the committed offsets are not known within the deadline.
+        """
+
+        def attempt() -> Steps[None]:
+            if not (yield from self._go_back()):
+                yield from self._follow()  # a member that was replaced joins again
+                raise RetriableError("the committed offsets are not known yet")
+
+        if self._backs_done != self._backs_wanted:
+            yield from self.cluster.retrying(f"going back in group {self.member.group_id!r}", attempt)
+
     # --- seeks and pauses ---
 
     def seek(self, target: TopicPartition, offset: int) -> Steps[None]:
@@ -299,6 +314,7 @@ class GroupReading:
             UsageError: the partition is not assigned to this reader, a transaction of this reader is open, or the reader is
                 closed.
         """
+        yield from self._back_before_seek()
         (wanted,) = self._assigned(target[0], target[1])
         yield from check_offsets(self.cluster, {target: offset}, "read_uncommitted")
         self._move({wanted: offset})
@@ -311,6 +327,7 @@ class GroupReading:
             topic: only the partitions of this topic; None for all.
             partition: only this partition of the topic; None for all.
         """
+        yield from self._back_before_seek()
         targets = self._assigned(topic, partition)
         # The ends first: a record that is written meanwhile is read.
         ends = yield from list_offsets(self.cluster, dict.fromkeys(targets, LATEST), self._isolation)
@@ -319,9 +336,12 @@ class GroupReading:
             {one: found[one].offset if found[one].offset >= 0 else ends[one].offset for one in targets}
         )
 
+    def _back_before_seek(self) -> Steps[None]:
+        self.check_free()
+        yield from self._go_back_now()
+
     def _assigned(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
         """Return assigned partitions that a seek may move."""
-        self.check_free()
         targets = [
             one
             for one in self._reader.positions
@@ -387,6 +407,7 @@ class GroupReading:
         self._check_open()
         if self._is_writing:
             raise UsageError("a transaction of this reader is open: it commits the offsets")
+        yield from self.cluster.in_time(self._back_to_seeks())
         offsets = dict(self._handed_out) if self._backs_done == self._backs_wanted else {}
         try:
             yield from self.cluster.in_time(self.member.commit(offsets, self.tokens()))
@@ -402,6 +423,13 @@ class GroupReading:
                 f"the offsets of {_names(gone)} are not committed: {self._taken_away()}. That member reads the records "
                 "after the last commit again",
             )
+
+    def _back_to_seeks(self) -> Steps[None]:
+        """Go back before a commit if a seek is not committed: the commit is then one of the seek."""
+        sought = list(self._sought)
+        if sought:
+            yield from self._go_back_now()
+            self._given_up.update(target for target in sought if target not in self._reader.positions)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Note that these offsets are committed."""
@@ -468,16 +496,3 @@ class GroupReading:
 
 def _names(targets: Sequence[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in targets)
-
-
-def _records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
-    header, (topic, partition) = batch.header, batch.target
-    records = batch.records
-    for timestamp_delta, offset_delta, key, value, at in walk_fields(records, header.record_count):
-        offset = header.base_offset + offset_delta
-        if offset >= batch.first_offset:
-            time_ms = (
-                header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
-            )
-            headers = tuple(read_headers(records, at)[0]) if records[at] else ()
-            yield ReadRecord(topic, partition, offset, time_ms, key, value, headers)

@@ -12,11 +12,14 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.aborted import AbortedFilter
 from stablelog.batch.compression import decompress
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in
+from stablelog.batch.records import read_headers
+from stablelog.batch.walk import walk_fields
 from stablelog.client.core.cluster import EARLIEST, Cluster
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S
 from stablelog.client.core.partitions import list_offsets
+from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Pause, Steps
 from stablelog.client.responses import (
     RETRIABLE_CODES,
@@ -46,6 +49,20 @@ class ReadBatch(NamedTuple):
     header: BatchHeader
     records: bytes
     first_offset: int
+
+
+def records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
+    """Decode the records of a batch that were not read before."""
+    header, (topic, partition) = batch.header, batch.target
+    records = batch.records
+    for timestamp_delta, offset_delta, key, value, at in walk_fields(records, header.record_count):
+        offset = header.base_offset + offset_delta
+        if offset >= batch.first_offset:
+            time_ms = (
+                header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+            )
+            headers = tuple(read_headers(records, at)[0]) if records[at] else ()
+            yield ReadRecord(topic, partition, offset, time_ms, key, value, headers)
 
 
 class Round(NamedTuple):
