@@ -13,6 +13,9 @@ from tests.client.transactions import flush, settled, writing_of
 from tests.clients.drivers import unique
 
 BRIEF_S, LONG_S = 0.3, 60
+END_TXN_CODE = (
+    4 + 4 + 1 + 4
+)  # in the frame: after the size, the correlation id, the tags and the throttle time
 
 
 class Case:
@@ -28,14 +31,27 @@ class Case:
         self.face, self.broker = face, broker
         self.topic, self.source = made("t", 2), made("s", 1)
         self.fate = None
+        self.answers = []  # what the client gets for the next EndTxn that are carried out: a code, or None for nothing
 
     @contextlib.contextmanager
     def client(self):
         def lose(key, _count):
             return self.fate if key == END_TXN else None
 
+        def spoil(key, answer):
+            if key != END_TXN or not self.answers:
+                return answer
+            code = self.answers.pop(0)
+            if code is None:
+                raise ConnectionError("the answer is lost")
+            return (
+                answer[:END_TXN_CODE]
+                + code.value.to_bytes(2, "big", signed=True)
+                + answer[END_TXN_CODE + 2 :]
+            )
+
         address = ("127.0.0.1", self.broker.port)
-        with Proxy(address, lose) as proxy, self.face.through(proxy, self.broker) as client:
+        with Proxy(address, lose, spoil) as proxy, self.face.through(proxy, self.broker) as client:
             yield client
 
     def begin(self, client, *values, **more):

@@ -1,12 +1,13 @@
 """Transactions at a broker without joint commits: our own, which does not tell that it has them."""
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client.core import writing
+from stablelog.client.core import endings, writing
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.keys import WriterKey
-from stablelog.errors import OutcomeUnknownError
+from stablelog.errors import OutcomeUnknownError, RefusedError
 from stablelog.wire.api import ApiKey
 from tests.client.plain_transactions import ALWAYS, WITH_FATES, WITH_GROUPS, Case, group, name_of
 from tests.client.transactions import create, flush, writing_of
@@ -66,6 +67,69 @@ def test_records_that_were_removed_leave_the_outcome_unknown(case):
             delete_records(case.broker.bootstrap, case.topic, later.commit().last.offset)
         with pytest.raises(OutcomeUnknownError, match="are removed"):
             txn.commit()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [ErrorCode.unknown_server_error],
+        [ErrorCode.invalid_request],
+        [ErrorCode.not_coordinator, ErrorCode.unknown_server_error],
+        *(
+            [None, code]
+            for code in (
+                ErrorCode.unknown_server_error,
+                ErrorCode.producer_fenced,
+                ErrorCode.transaction_abortable,
+                ErrorCode.transactional_id_authorization_failed,
+            )
+        ),
+    ],
+    ids=lambda answers: "-".join("lost" if code is None else code.name for code in answers),
+)
+@pytest.mark.parametrize("call", ["commit", "abort"])
+def test_no_code_reports_a_commit_as_aborted(case, answers, call):
+    """The broker carries out the first request for the commit, and the client gets these answers."""
+    with case.client() as client:
+        txn, futures = case.begin(client, b"v")
+        case.answers = list(answers)
+        try:
+            txn.commit()
+        except OutcomeUnknownError:
+            assert not any(future.done() for future in futures)
+            if call == "abort":
+                with pytest.raises(RefusedError, match="is committed"):
+                    txn.abort()
+        assert txn.commit().first == futures[0].result()
+        assert not case.answers
+    case.sees(b"v")
+
+
+def test_a_read_of_the_log_that_fails_leaves_the_commit_in_doubt(case, monkeypatch):
+    with case.client() as client:
+        txn, futures = case.in_doubt(client, "answer", b"v")
+        case.fence(txn)
+        with monkeypatch.context() as patch:
+
+            def failing(*_, **__):
+                raise RefusedError(ErrorCode.unknown_server_error, "the disk")
+                yield
+
+            patch.setattr(endings, "list_offsets", failing)
+            with pytest.raises(OutcomeUnknownError, match="the disk"):
+                txn.commit()
+        assert txn.commit().first == futures[0].result()
+
+
+def test_a_topic_that_was_deleted_leaves_the_outcome_unknown(case):
+    with case.client() as client:
+        txn, _ = case.in_doubt(client, "answer", b"v")
+        case.fence(txn)
+        with stablelog.connect(case.broker.bootstrap) as other:
+            other.admin.topics.delete(case.topic)
+        for call in (txn.commit, txn.abort):
+            with pytest.raises(OutcomeUnknownError, match="Another call of commit"):
+                call()
 
 
 def delete_records(bootstrap, topic, offset):

@@ -367,6 +367,7 @@ def test_the_page_has_a_loop_for_each_client():
         AuthenticationError(ErrorCode.sasl_authentication_failed, "the password has changed"),
         RefusedError(ErrorCode.transactional_id_authorization_failed, "the right was taken away"),
         RefusedError(ErrorCode.unsupported_version, "another broker is there"),
+        RefusedError(ErrorCode.unknown_server_error, "the request has failed"),
     ],
     ids=lambda refused: refused.code.name,
 )
@@ -396,6 +397,29 @@ def test_a_refusal_that_does_not_look_at_the_transaction_decides_nothing(refused
     if is_lost:
         assert shell.run(txn.writing.commit()).commit_sequence == 1
     assert len(shell.broker.visible) == is_lost
+
+
+def test_an_abort_that_finds_the_commit_returns_it(monkeypatch):
+    """The commit was carried out, its response lost, and the repeated request was refused."""
+    fates = ["answer"]
+    shell = ModelShell(
+        ModelBroker(), lambda key: fates.pop() if key == ApiKey.COMMIT_JOINT and fates else None
+    )
+    txn = Transaction(shell)
+    txn.write(0, b"v")
+    shell.run(txn.writing.flush())
+    coordinator, asked = txn.writing.cluster.coordinator, []
+
+    def refusing(transactional_id):
+        asked.append(transactional_id)
+        if len(asked) == 2:
+            raise RefusedError(ErrorCode.producer_fenced, "fenced")
+        return (yield from coordinator(transactional_id))
+
+    monkeypatch.setattr(txn.writing.cluster, "coordinator", refusing)
+    assert shell.run(txn.writing.commit()).commit_sequence == 1
+    assert len(asked) == 4
+    assert [type(outcome) for outcome in txn.outcomes] == [Committed]
 
 
 @pytest.mark.parametrize(

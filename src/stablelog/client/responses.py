@@ -30,6 +30,8 @@ RETRIABLE_CODES: Final = frozenset(
     }
 )
 
+# The broker has failed while it carried out the request. It may have carried it out.
+BROKEN_OFF: Final = frozenset({ErrorCode.unknown_server_error})
 
 # The broker accepts no more requests of the producer: a later producer has its transactional id.
 FENCED_CODES: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})

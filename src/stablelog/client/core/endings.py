@@ -18,11 +18,13 @@ from stablelog.client.core import joint
 from stablelog.client.core.cluster import LATEST, Cluster
 from stablelog.client.core.joint import Committed
 from stablelog.client.core.keys import RETENTION_S, WriterKey
-from stablelog.client.core.outcomes import unknown_for_ever
+from stablelog.client.core.outcomes import UNDECIDED, UNHEARD, unknown, unknown_for_ever
 from stablelog.client.core.partitions import fetch, list_offsets
+from stablelog.client.core.positions import offsets_after_commit
 from stablelog.client.core.producer import TV1_END, TV2_END, Producer
+from stablelog.client.core.record_buffer import PartitionRecords
 from stablelog.client.core.steps import Steps
-from stablelog.client.responses import FENCED_CODES, RETRIABLE_CODES, RetriableError, check
+from stablelog.client.responses import FENCED_CODES, RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.errors import OffsetOutOfRangeError, RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
@@ -32,6 +34,9 @@ from stablelog.wire.message_classes import message_class
 # With these codes, the coordinator refuses to end a transaction that is not open. INVALID_TXN_STATE says that it has ended
 # in the other way. The others may also mean that the producer was fenced after the end.
 _ENDED: Final = FENCED_CODES | {ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_id_mapping}
+# With these codes, the coordinator has not carried out the request. Any other code, such as UNKNOWN_SERVER_ERROR, leaves
+# open whether it has.
+_NOT_CARRIED_OUT: Final = _ENDED | UNHEARD | {ErrorCode.transaction_abortable}
 NO_SEQUENCE: Final = Committed(-1, already=False)  # Apache Kafka does not number commits
 
 Place = tuple[TopicPartition, int]  # of a batch: the partition, and the offset at which it was appended
@@ -59,8 +64,9 @@ class Ending(Protocol):
             on_unanswered: called for each request that the broker may have carried out without a response that says so.
 
         Raises:
-            RefusedError: the transaction is aborted, or the broker does not look at it.
-            OutcomeUnknownError: the broker cannot tell how the transaction has ended.
+            RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction is
+                aborted, or the broker does not look at it.
+            OutcomeUnknownError: it is unknown how the transaction has ended.
             UnavailableError: no response within the deadline.
         """
 
@@ -143,10 +149,11 @@ class KafkaEnding:
         try:
             yield from self._end(producer, note, commit=True)
         except RefusedError as refused:
-            is_known = not self._is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state
-            if refused.code not in _ENDED or is_known:
-                raise
-            if not (yield from is_committed(self._cluster, producer, place, refused)):
+            if not self._is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state:
+                raise  # the transaction is not committed
+            if refused.code not in _ENDED:
+                raise unknown(UNDECIDED, refused) from refused
+            if not (yield from self._is_committed(producer, place, refused)):
                 raise
         return NO_SEQUENCE
 
@@ -166,6 +173,14 @@ class KafkaEnding:
                 return True
         return False
 
+    def _is_committed(self, producer: Producer, place: Place | None, ended: RefusedError) -> Steps[bool]:
+        try:
+            return (yield from is_committed(self._cluster, producer, place, ended))
+        except UnknownTopicOrPartitionError as missing:
+            raise unknown_for_ever(f"the broker no longer knows it ({ended}), and {missing}") from missing
+        except RefusedError as refused:  # it is about the read, not about the transaction
+            raise unknown(UNDECIDED, refused) from refused
+
     def _end(self, producer: Producer, on_unanswered: Callable[[], None], *, commit: bool) -> Steps[None]:
         what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
         request = message_class(ApiKey.END_TXN, TV2_END if producer.is_tv2 else TV1_END, "request")(
@@ -180,7 +195,7 @@ class KafkaEnding:
             is_answered = False
             try:
                 answer = yield from coordinator.ask_steps(request)
-                is_answered = answer.error_code not in RETRIABLE_CODES
+                is_answered = answer.error_code is ErrorCode.none or answer.error_code in _NOT_CARRIED_OUT
             finally:
                 if not is_answered:
                     on_unanswered()
@@ -203,6 +218,32 @@ def place_of(
             if base_offsets.get(number, -1) >= 0:
                 return target, base_offsets[number]
     return None
+
+
+def find_offsets(
+    cluster: Cluster,
+    ending: Ending,
+    commit_sequence: int,
+    partitions: Mapping[TopicPartition, PartitionRecords],
+    base_offsets: Mapping[int, int],
+) -> Steps[None]:
+    """Set the offsets of the records of a committed transaction; as `positions.offsets_after_commit`.
+
+    Args:
+        cluster: the brokers.
+        ending: how the transaction was committed.
+        commit_sequence: its commit sequence.
+        partitions: its records.
+        base_offsets: the offset of each batch by its number; -1 if unknown.
+    """
+    written = [records for records in partitions.values() if records.sent_count]
+    sent = [records.sent(base_offsets) for records in written]
+    if ending.is_joint:
+        found = yield from offsets_after_commit(cluster, commit_sequence, sent)
+    else:
+        found = [one.as_appended() for one in sent]
+    for records, offsets in zip(written, found, strict=True):
+        records.offsets = offsets
 
 
 def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:

@@ -8,7 +8,13 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import Connection
 from stablelog.client.core.steps import Steps
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
+from stablelog.client.responses import (
+    BROKEN_OFF,
+    RETRIABLE_CODES,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    refusal,
+)
 from stablelog.errors import RefusedError
 
 # The broker that serves the request has all topics. So unknown_topic_or_partition means that the topic does not exist,
@@ -49,11 +55,11 @@ def call_extension(
         is_answered = False
         try:
             response = yield from connection.ask_steps(request)
-            is_answered = response.error_code not in retriable
+            is_answered = response.error_code not in retriable | BROKEN_OFF
         finally:
             if on_unanswered is not None and not is_answered:
                 on_unanswered()
-        if not is_answered:
+        if response.error_code in retriable:
             raise RetriableError(response.error_message or response.error_code.name)
         return response
 

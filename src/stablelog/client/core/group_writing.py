@@ -20,10 +20,10 @@ from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.membership import GroupMember
-from stablelog.client.core.outcomes import Committed, Outcome, State
+from stablelog.client.core.outcomes import Committed, FailureT, Outcome, State
 from stablelog.client.core.producer import Producer
 from stablelog.client.core.steps import Result, Steps
-from stablelog.client.core.writing import FailureT, Writing
+from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
 from stablelog.client.topics import by_topic
 from stablelog.errors import TransactionAbortedError

@@ -6,13 +6,14 @@ transaction again. `OutcomeUnknownError`: the program has to call `commit` again
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core import joint
 from stablelog.client.core.keys import LOST, WriterKey
 from stablelog.client.core.positions import Position
+from stablelog.client.responses import BROKEN_OFF
 from stablelog.errors import (
     AuthenticationError,
     DataLossError,
@@ -69,6 +70,7 @@ class State(Enum):
 
 UNDECIDED: Final = "whether the transaction is committed"
 Outcome = Committed | RefusedError | DataLossError
+FailureT = TypeVar("FailureT", RefusedError, DataLossError)
 
 
 def aborted(why: str) -> TransactionAbortedError:
@@ -97,7 +99,7 @@ def is_silence(cause: BaseException | None) -> bool:
 
 def decides(refused: RefusedError) -> bool:
     """Whether the broker has looked at the transaction before it refused the request."""
-    return not isinstance(refused, AuthenticationError) and refused.code not in UNHEARD
+    return not isinstance(refused, AuthenticationError) and refused.code not in UNHEARD | BROKEN_OFF
 
 
 def unknown(what: str, failure: BaseException) -> OutcomeUnknownError:

@@ -13,18 +13,20 @@ positions. In other topics, a record stays at the offset at which it was appende
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec
+from stablelog.client.core import joint
 from stablelog.client.core.arguments import topic_name
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.endings import Ending, Place, ending_of, place_of
+from stablelog.client.core.endings import Ending, Place, ending_of, find_offsets, place_of
 from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
     Committed,
+    FailureT,
     Outcome,
     State,
     aborted,
@@ -36,7 +38,6 @@ from stablelog.client.core.outcomes import (
     unknown,
     unknown_for_ever,
 )
-from stablelog.client.core.positions import offsets_after_commit
 from stablelog.client.core.producer import Producer
 from stablelog.client.core.record_buffer import RecordBuffer, UnsentBatch
 from stablelog.client.core.steps import NOW, Result, Steps
@@ -48,9 +49,6 @@ from stablelog.errors import (
 )
 
 CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transaction
-
-
-FailureT = TypeVar("FailureT", RefusedError, DataLossError)
 
 
 class Writing:
@@ -264,23 +262,15 @@ class Writing:
             yield from self._ask_to_commit()
         assert self._commit_sequence is not None
         try:
-            yield from self._find_offsets(self._commit_sequence)
+            yield from find_offsets(
+                self.cluster, self._ending, self._commit_sequence, self.records.partitions, self._base_offsets
+            )
         except DataLossError as removed:
             raise self._fail(removed, State.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
             what = f"at which positions the records of commit {self._commit_sequence} are"
             raise unknown(what, failure) from failure
         return self._settle(self._commit_sequence)
-
-    def _find_offsets(self, commit_sequence: int) -> Steps[None]:
-        partitions = [records for records in self.records.partitions.values() if records.sent_count]
-        sent = [records.sent(self._base_offsets) for records in partitions]
-        if self._ending.is_joint:
-            found = yield from offsets_after_commit(self.cluster, commit_sequence, sent)
-        else:
-            found = [one.as_appended() for one in sent]
-        for records, offsets in zip(partitions, found, strict=True):
-            records.offsets = offsets
 
     def abort(self) -> Steps[None]:
         """Abort the transaction. A transaction that is aborted already stays aborted.
@@ -374,16 +364,24 @@ class Writing:
                 raise unknown_for_ever(f"the broker no longer remembers it: {refused}") from refused
             if self._is_unanswered and not decides(refused):
                 raise unknown(UNDECIDED, refused) from refused
-            ended = yield from self._abandon(refused)
-            raise ended from ended.__cause__
+            found = yield from self._abort_refused(refused)
         if found.already and found.digest != self._token:
             shared = key_shared(self.key, found)
             raise self._fail(shared) if isinstance(shared, RefusedError) else shared
         # One statement: no exception comes between. With the next version, the request would be another one.
         self._commit_sequence, self.key.version = found.commit_sequence, self.key.version + 1
-        self._free_key(
-            may_be_ending=not self._ending.is_joint
-        )  # Kafka responds before the markers are written
+        self._free_key(may_be_ending=not self._ending.is_joint)  # Kafka responds before it writes the markers
+
+    def _abort_refused(self, refused: RefusedError) -> Steps[joint.Committed]:
+        """Abort after a refused commit. If the broker then says that it was committed before, ask for the result."""
+        assert self.producer is not None
+        if (yield from self._try_to_abort(refused)):
+            ended = self._fail_with(refused)
+            raise ended from ended.__cause__
+        try:
+            return (yield from self._ending.commit(self.producer, self._place, self._note_unanswered))
+        except (RefusedError, UnavailableError) as failure:
+            raise unknown(UNDECIDED, failure) from failure
 
     @property
     def _place(self) -> Place | None:
@@ -442,21 +440,25 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> Steps[RefusedError]:
-        """Abort a transaction that is not committed. If the request fails, the broker does so after the timeout.
-
-        Args:
-            cause: the error that makes the abort necessary; None if the caller has asked for the abort.
-
-        Returns:
-            The error with which the transaction has failed.
+        """Abort a transaction whose commit was not requested, and return its error. If the request for the abort fails, the
+        broker aborts the transaction after the timeout. With the cause None, the caller has asked for the abort.
         """
+        yield from self._try_to_abort(cause)
+        return self._fail_with(cause)
+
+    def _try_to_abort(self, cause: BaseException | None) -> Steps[bool]:
+        """Request the abort. Return False if the broker says that the transaction was committed before."""
+        is_aborted = True
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()
             if self._is_cancelled or not is_silence(cause):
                 with suppress(RefusedError, UnavailableError):
-                    yield from self.cluster.in_time(
+                    is_aborted = yield from self.cluster.in_time(
                         self._ask_to_abort(), CANCEL_S if self._is_cancelled else None
                     )
+        return is_aborted
+
+    def _fail_with(self, cause: BaseException | None) -> RefusedError:
         if isinstance(cause, RefusedError) and cause.code in LOST:
             self.is_key_free = False
         return self._fail(failure_of(cause))
