@@ -16,7 +16,7 @@ import pytest
 
 import stablelog
 from stablelog.errors import UnavailableError
-from stablelog.temporary_data import hold, make, new_path, remove_abandoned
+from stablelog.temporary_data import hold, make, new_path, remove, remove_abandoned
 from tests.scale import randomness
 from tests.test_embedded import is_running
 from tests.waiting import until
@@ -216,6 +216,70 @@ def test_the_directory_is_for_this_user_only(place):
     make(directory)
     make(directory)  # of the same broker
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def linked_to(target, directory):
+    directory.symlink_to(target)
+
+
+def open_to_others(target, directory):
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "data").symlink_to(target)
+
+
+def with_linked_data(target, directory):
+    directory.mkdir(mode=0o700)
+    (directory / "data").symlink_to(target)
+
+
+def of_another_user(target, directory):
+    with_linked_data(target, directory)
+    os.chown(directory, 12345, 12345)
+
+
+FOREIGN = [linked_to, open_to_others, with_linked_data] + [of_another_user] * (os.getuid() == 0)
+
+
+@pytest.mark.parametrize("made", FOREIGN)
+def test_a_directory_that_the_broker_did_not_make_is_refused(place, made):
+    """Another user may have made it, to get the broker's files."""
+    target = place / "target"
+    target.mkdir(mode=0o700)
+    broker = stablelog.serve()
+    directory = broker.data.parent
+    made(target, directory)
+    with pytest.raises(UnavailableError, match=rf"{directory} cannot be made: .* (link|directory)"), broker:
+        pass
+    assert not any(target.iterdir())
+    if made in (linked_to, of_another_user):
+        assert directory.exists()
+    assert not list(place.glob("*/.broker.log"))
+
+
+def test_a_directory_of_another_user_is_not_removed(place, monkeypatch):
+    directory = new_path()
+    make(directory)
+    link = new_path()
+    link.symlink_to(directory)
+    remove(link)
+    assert link.is_symlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getuid", lambda: 12345)
+        remove(directory)
+    assert (directory / "data").is_dir()
+    remove(directory)
+    assert not directory.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="reads the arguments in /proc")
+def test_no_other_user_can_read_the_path_before_the_directory_exists(place):
+    with stablelog.serve() as broker:
+        arguments = Path(f"/proc/{broker.pid}/cmdline").read_bytes()
+        environment = Path(f"/proc/{broker.pid}/environ").read_bytes()
+        assert b"run_process" in arguments
+        for seen in (arguments, environment):
+            assert broker.data.parent.name.encode() not in seen
 
 
 def test_a_directory_that_cannot_be_made_is_told(place):

@@ -147,16 +147,20 @@ class EmbeddedBroker:
             self.data = self._temporary_data()
         self._make_data()
         self._hold_port()
-        command = [sys.executable, "-c", PROCESS, str(os.getpid()), str(self.data), self.host, str(self.port)]
-        if self._running.temporary is None:
+        temporary = self._running.temporary
+        data = str(self.data) if temporary is None else ""
+        command = [sys.executable, "-c", PROCESS, str(os.getpid()), data, self.host, str(self.port)]
+        if temporary is None:
             with self.log_path.open("ab") as log:
                 process = popen(command, log)
         else:  # the process makes the directory, and then its log
-            process = popen([*command, str(self._running.temporary)], subprocess.STDOUT)
+            process = popen(command, subprocess.STDOUT)
         # Keep the process before the wait for it: if an interrupt ends the wait, `stop` can still end the process.
         self._running.process = process
-        # The settings may have secrets, and every user of this machine can read the arguments of a process.
-        write(process, json.dumps(dict(self._settings)).encode() + b"\n")
+        # The settings may have secrets, and another user could make the temporary directory first, if he knew its path.
+        # Every user of this machine can read the arguments of a process.
+        lines = [dict(self._settings), *([] if temporary is None else [str(temporary)])]
+        write(process, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         return process
 
     def _make_data(self) -> None:

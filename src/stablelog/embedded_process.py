@@ -2,7 +2,6 @@
 
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from stablelog.client.processes import Process, this_process, watch
-from stablelog.temporary_data import hold
+from stablelog.temporary_data import hold, remove
 
 READY_LINE: Final = "stablelog is ready on "
 STOP_TIMEOUT_S: Final = 20.0
@@ -68,7 +67,7 @@ class Running:
                 self.process.stdin.close()
             self.process = None
         if self.temporary is not None:  # as the process has done, unless it was stopped or killed before
-            shutil.rmtree(self.temporary, ignore_errors=True)
+            remove(self.temporary)
             self.temporary = None
         self._close_held()
 

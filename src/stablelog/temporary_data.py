@@ -9,15 +9,21 @@ nothing. The next broker with a temporary directory removes such a directory.
 
 A directory has the name `stablelog-serve-` and 16 hexadecimal digits. The subdirectory `data` is made under the lock: a
 directory without it may be new, and nobody may have locked it yet.
+
+Other users may write to the directory for temporary files. So the broker's process gets the path by its standard input,
+because every user can read its arguments, and uses only a directory that belongs to this user alone. This user can
+remove such a directory, and in a directory with the sticky bit no other user can replace it.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +32,16 @@ from typing import Final, NoReturn
 PREFIX: Final = "stablelog-serve-"
 NAME: Final = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}")
 DATA: Final = "data"
-REMOVAL: Final = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+MODE: Final = 0o700
+REMOVAL: Final = """
+import os, shutil, sys
+try:
+    is_own = os.lstat(sys.argv[1]).st_uid == os.getuid()
+except OSError:
+    is_own = False
+if is_own:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
 
 
 def new_path() -> Path:
@@ -39,10 +54,10 @@ def hold(directory: Path) -> int | None:
 
     Returns:
         The file descriptor that has the lock, until it is closed; None if there is no directory, or if its file system
-        has no locks.
+        has no locks. A symbolic link is no directory.
     """
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -57,16 +72,40 @@ def make(directory: Path) -> None:
     """Make a directory for this user only, if it is missing, and hold it until this process ends.
 
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be made, or exists and is not one that a process of this user has made.
     """
     with contextlib.suppress(FileExistsError):  # an earlier process of this broker made it
-        directory.mkdir(mode=0o700)
+        directory.mkdir(mode=MODE)
+    _check_made_here(directory)
     hold(directory)
-    (directory / DATA).mkdir(exist_ok=True)
+    data = directory / DATA
+    with contextlib.suppress(FileExistsError):
+        data.mkdir()
+    if not stat.S_ISDIR(data.lstat().st_mode):
+        raise FileExistsError(errno.EEXIST, "its data are a link or a file", data)
+
+
+def _check_made_here(directory: Path) -> None:
+    """Raise FileExistsError if another user, or another program, may have made a directory."""
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "a link or a file with this name exists", directory)
+    if found.st_uid != os.getuid():
+        raise FileExistsError(errno.EEXIST, "a directory of another user has this name", directory)
+    if stat.S_IMODE(found.st_mode) & 0o777 != MODE:
+        raise FileExistsError(errno.EEXIST, "a directory that other users may use has this name", directory)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory with its files if it belongs to this user and is no link. Ignore errors."""
+    with contextlib.suppress(OSError):
+        found = directory.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            shutil.rmtree(directory, ignore_errors=True)  # works with file descriptors, and follows no link
 
 
 def end_and_remove(directory: Path) -> NoReturn:
-    """End this process at once, and remove a directory.
+    """End this process at once, and remove a directory of this user.
 
     Another program replaces this one: no other thread of this process runs any more, and none can write a file into the
     directory while it is removed. The other program keeps the process id.
@@ -74,7 +113,7 @@ def end_and_remove(directory: Path) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
     with contextlib.suppress(OSError):
         os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", REMOVAL, str(directory)])  # noqa: S606
-    shutil.rmtree(directory, ignore_errors=True)  # Python is not installed any more
+    remove(directory)  # Python is not installed any more
     os._exit(1)
 
 

@@ -18,7 +18,7 @@ from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX
 from stablelog.embedded_process import READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
 from stablelog.json_text import parse_json
-from stablelog.temporary_data import end_and_remove, make, remove_abandoned
+from stablelog.temporary_data import DATA, end_and_remove, make, remove_abandoned
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -172,21 +172,29 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
-        arguments: the process id of the parent, data directory, host and port, in this order, and the temporary
-            directory that has the data directory, if there is one: it is made here, and removed with the end of the
-            parent. The first line of the standard input is a JSON object with the settings.
+        arguments: the process id of the parent, data directory, host and port, in this order. The data directory is
+            empty for one in a temporary directory, which is made here, and removed with the end of the parent. The
+            first line of the standard input is a JSON object with the settings. The second line is the path of the
+            temporary directory, as JSON text, if there is one.
     """
     from logging.handlers import RotatingFileHandler
 
-    parent_id, data, host, port, *temporary = arguments
+    parent_id, data, host, port = arguments
+    temporary = None
     # Read without a buffer, because `stop_with_parent` waits for the end of the pipe.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as from_parent:
         line = from_parent.readline()
-    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id), *map(Path, temporary))
+        if not data:
+            path = from_parent.readline()
+            if not path.endswith(b"\n"):
+                return  # the parent has ended
+            temporary = Path(parse_json(path))
+            data = str(temporary / DATA)
+    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S, int(parent_id), temporary)
     # The file is also the standard error of the process, which is how a crash of the interpreter gets into it.
     log_path = Path(data) / LOG_FILE
-    if temporary:
-        _make_temporary(Path(temporary[0]), log_path)
+    if temporary is not None:
+        _make_temporary(temporary, log_path)
     handler = RotatingFileHandler(log_path, maxBytes=LOG_SIZE_MAX, backupCount=1, delay=True)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])
     settings = [f"{name}={value}" for name, value in parse_json(line or b"{}").items()]
