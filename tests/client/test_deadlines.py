@@ -1,10 +1,13 @@
 """Whoever is overdue is told so, soon, once, and nobody else."""
 
+import logging
+import sys
 import threading
 import time
 
 import stablelog
 from stablelog.client.deadlines import Deadlines
+from stablelog.errors import RefusedError
 from tests.client.transactions import create
 from tests.waiting import until
 
@@ -76,3 +79,51 @@ def test_clients_that_are_not_closed_leave_one_thread_at_most(stablelog_broker):
     until(lambda: watchers() <= before, "its thread stays")
     for client in clients:
         client.close()
+
+
+def test_one_that_fails_ends_no_other(caplog):
+    deadlines = Deadlines()
+    last = Open(0.05)
+
+    def fail():
+        sys.exit("no deadline any more")
+
+    with caplog.at_level(logging.ERROR, "stablelog.client"):
+        deadlines.add(fail, 0.0)
+        deadlines.add(last.expire, last.deadline)
+        assert last.expired.wait(30)
+    assert "could not be aborted at its deadline" in caplog.text
+
+
+def test_a_callback_that_exits_ends_no_deadline_and_no_other_callback(stablelog_broker, caplog):
+    topic = create(stablelog_broker.bootstrap)
+    called = threading.Event()
+    with (
+        stablelog.connect(stablelog_broker.bootstrap) as one,
+        stablelog.connect(stablelog_broker.bootstrap) as other,
+    ):
+        future = one.transaction(timeout=0.2).write(topic, b"v")
+        future.add_done_callback(lambda _: sys.exit())
+        future.add_done_callback(lambda _: called.set())
+        assert called.wait(30)
+        later = other.transaction(timeout=0.2).write(topic, b"v")
+        assert isinstance(later.exception(30), RefusedError)
+    assert "a callback of a future has failed" in caplog.text
+
+
+def test_a_callback_that_waits_delays_no_other_deadline(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    found, outcome = threading.Event(), []
+    with (
+        stablelog.connect(stablelog_broker.bootstrap) as one,
+        stablelog.connect(stablelog_broker.bootstrap) as other,
+    ):
+        later = other.transaction(timeout=1).write(topic, b"v")
+
+        def wait(_):
+            outcome.append(later.exception(30))
+            found.set()
+
+        one.transaction(timeout=0.2).write(topic, b"v").add_done_callback(wait)
+        assert found.wait(60)
+    assert isinstance(outcome[0], RefusedError)

@@ -1,7 +1,11 @@
 """A thread that aborts the transactions of all clients at their deadlines. The futures of a transaction therefore fail at its
 deadline even if the program makes no call.
+
+The thread runs no code of the program. The callbacks of futures run in threads of their own, so that a callback that waits
+delays no other transaction.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +13,7 @@ from typing import Final
 
 from stablelog.client.processes import watch
 
+_log = logging.getLogger("stablelog.client")
 AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
 
 
@@ -59,12 +64,17 @@ class Deadlines:
     def _watch(self) -> None:
         while (overdue := self._wait()) is not None:
             for expire in overdue:
-                is_settled = expire()
                 with self._changed:
-                    if is_settled:
-                        self._due.pop(expire, None)
-                    elif expire in self._due:
-                        self._due[expire] = time.monotonic() + AGAIN_S
+                    if self._due.pop(expire, None) is None:
+                        continue  # it was removed meanwhile
+                try:
+                    is_settled = expire()
+                except BaseException:  # noqa: BLE001 - the thread belongs to other transactions, too
+                    _log.exception("a transaction could not be aborted at its deadline")
+                    continue
+                if not is_settled:
+                    with self._changed:
+                        self._due.setdefault(expire, time.monotonic() + AGAIN_S)
 
     def _wait(self) -> list[Expire] | None:
         """Wait until transactions are overdue, and return them; return None if no transaction is open."""
@@ -78,6 +88,29 @@ class Deadlines:
                 self._changed.wait(self._next - now)
             self._is_watched = False
             return None
+
+
+def call_aside(settle: Callable[[], None]) -> bool:
+    """Call the callbacks of one transaction in a thread of their own, which ends after them.
+
+    Args:
+        settle: calls the callbacks.
+
+    Returns:
+        Whether the thread was started. The operating system may refuse it.
+    """
+
+    def run() -> None:
+        try:
+            settle()
+        except BaseException:  # noqa: BLE001 - such as SystemExit, which would end this thread without a word
+            _log.exception("a callback of a future has failed")
+
+    try:
+        threading.Thread(target=run, name="stablelog-callbacks", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 SHARED: Final = (

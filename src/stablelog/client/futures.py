@@ -54,13 +54,15 @@ class End:
 
     def settle(self) -> None:
         """If the transaction has ended, wake the threads that wait for it, and call the callbacks."""
-        if self.outcome is None:
-            return
-        for waker in list(self._waiting):
+        self.wake_all()
+        while self.outcome is not None and self._callbacks:
+            self._callbacks.popleft()()
+
+    def wake_all(self) -> None:
+        """If the transaction has ended, wake the threads that wait for it."""
+        for waker in list(self._waiting) if self.outcome is not None else ():
             waker()
             self.forget(waker)
-        while self._callbacks:
-            self._callbacks.popleft()()
 
     def call(self, callback: Callable[[], object]) -> None:
         """Call a function when the transaction has ended; at once if it has ended."""
@@ -224,7 +226,8 @@ class ThreadFuture(TransactionFuture[ResultT]):
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call a function with this future when the transaction has ended, in the thread that ends it; at once if it has
-        ended. An exception of the function is logged.
+        ended. If the timeout of the transaction ends it, the function is called in a thread for the callbacks of this
+        transaction. An exception of the function is logged.
 
         Args:
             callback: the function. It should be short.

@@ -16,7 +16,7 @@ from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.record_buffer import ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
-from stablelog.client.deadlines import Deadlines
+from stablelog.client.deadlines import Deadlines, call_aside
 from stablelog.client.futures import End, WriteFuture, WriteManyFuture
 from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
@@ -252,8 +252,9 @@ class Transaction:
             self._deadlines.remove(self._expire)
 
     def _expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open, and call the callbacks of a transaction that has ended.
-        Never waits for a broker. Return False, without an abort, if another call is in progress.
+        """Abort the transaction at its deadline if it is open, and have the callbacks of a transaction that has ended
+        called in another thread. Never waits for a broker or a callback. Return False if it is to be called again,
+        because another call is in progress.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -261,8 +262,8 @@ class Transaction:
             self._writing.expire()
         finally:
             self._turn.release()
-        self._settle()
-        return True
+        self._ended.wake_all()
+        return self._ended.is_settled or call_aside(self._settle)
 
 
 def _is_held_here(lock: Any) -> bool:
