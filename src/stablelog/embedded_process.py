@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from stablelog.client.processes import Process, this_process, watch
+from stablelog.processes import Process, this_process, watch
 from stablelog.temporary_data import hold, remove
 
 READY_LINE: Final = "stablelog is ready on "

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import consume, disk_watch, produce, record_reader
+from stablelog.cli import consume, disk_watch, produce, record_reader, write_settings
 from stablelog.errors import DiskError, UnavailableError
 from tests.full_disk import served
 from tests.waiting import until
@@ -60,7 +60,7 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
 
 def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypatch):
     Told(monkeypatch)
-    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(write_settings, "DELIVERY_TIMEOUT_S", 1.5)
     monkeypatch.setattr(produce, "TIMEOUT_S", 1.0)
     broker.fill()
     for transactional_id in (None, "me"):

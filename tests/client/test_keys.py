@@ -11,9 +11,9 @@ from stablelog.batch.records import decode_records
 from stablelog.client import keys
 from stablelog.client.inside import keys_of
 from stablelog.client.keys import WriterKeys
-from stablelog.client.processes import Process
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
 from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
+from stablelog.processes import Process
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (

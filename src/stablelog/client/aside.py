@@ -9,7 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Final
 
-from stablelog.client.processes import watch
+from stablelog.processes import watch
 
 THREADS_MAX: Final = 4
 

@@ -27,7 +27,7 @@ from stablelog.client.core.connection import Connection as CoreConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Result, Steps, as_steps
-from stablelog.client.processes import watch
+from stablelog.processes import watch
 from stablelog.types import SecurityProtocol
 
 __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "blocking"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from stablelog.client.processes import watch
+from stablelog.processes import watch
 
 _log = logging.getLogger("stablelog.client")
 AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using

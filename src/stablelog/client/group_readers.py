@@ -9,9 +9,9 @@ from stablelog.client.core import arguments
 from stablelog.client.core.group_reading import STARTS, GroupReading
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.steps import Steps
-from stablelog.client.processes import check_process, this_process
 from stablelog.client.topics import ISOLATIONS
 from stablelog.errors import UsageError
+from stablelog.processes import check_process, this_process
 from stablelog.types import TopicPartition
 
 

@@ -21,7 +21,7 @@ from collections import deque
 from typing import Final
 
 from stablelog.client.core.keys import WriterKey
-from stablelog.client.processes import this_process, watch
+from stablelog.processes import this_process, watch
 
 IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group in the pool
 

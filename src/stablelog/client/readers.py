@@ -14,8 +14,8 @@ from stablelog.client.core.reading import CommittedTransaction
 from stablelog.client.core.seeking import Since
 from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
-from stablelog.client.processes import check_process, this_process
 from stablelog.errors import UsageError
+from stablelog.processes import check_process, this_process
 
 WHAT: Final = "this reader"
 

@@ -18,8 +18,8 @@ from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import Deadlines, call_aside
 from stablelog.client.futures import End, WriteFuture, WriteManyFuture
-from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
+from stablelog.processes import check_process, this_process
 
 WHAT = "this transaction"
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from stablelog.client.processes import this_process
 from stablelog.errors import RefusedError
+from stablelog.processes import this_process
 from stablelog.testing.error_responses import error_response
 from stablelog.testing.faults import Fault, Faults, Kind
 from stablelog.wire.api import ApiKey

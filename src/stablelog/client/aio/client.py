@@ -17,10 +17,10 @@ from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
 from stablelog.client.group_readers import reading_of, subscribed
-from stablelog.client.processes import watch
 from stablelog.client.readers import select
 from stablelog.client.writers import TIMEOUT_S, Writers
 from stablelog.errors import UsageError
+from stablelog.processes import watch
 
 if TYPE_CHECKING:
     from stablelog.client.aio.admin import AsyncAdmin

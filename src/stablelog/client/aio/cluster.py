@@ -16,9 +16,9 @@ from stablelog.client.core.connection import CLIENT_ID, Connection
 from stablelog.client.core.security import PLAINTEXT, PROBES, Security
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
-from stablelog.client.processes import watch
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
+from stablelog.processes import watch
 from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 

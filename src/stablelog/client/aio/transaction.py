@@ -21,8 +21,8 @@ from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.deadlines import AGAIN_S
 from stablelog.client.futures import AsyncWriteFuture, AsyncWriteManyFuture, End
-from stablelog.client.processes import check_process, this_process
 from stablelog.errors import OutcomeUnknownError, UsageError
+from stablelog.processes import check_process, this_process
 
 _log = logging.getLogger("stablelog.client")
 WHAT = "this transaction"

@@ -6,7 +6,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.processes import Process, this_process
+from stablelog.processes import Process, this_process
 from stablelog.wire.extension.children import child_id
 
 ENDING_WAIT_S: Final = 2.0  # how long a transaction waits for the abort markers of the key's last transaction

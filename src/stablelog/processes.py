@@ -1,4 +1,4 @@
-"""Forks: each object of a client belongs to the process that made it.
+"""Forks: each object of a client, and each broker of `serve`, belongs to the process that made it.
 
 After a fork, the child process has a copy of the memory of its parent, with the same sockets. `after_fork` of each object
 that `watch` was called for makes the copy usable in the child: it gives up what the parent still uses. What cannot be
