@@ -2,9 +2,11 @@
 The message has what was given and what is right.
 """
 
+import asyncio
 import datetime as dt
 import decimal
 import math
+import re
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tests.client.transactions import create, visible
 
 NOWHERE = "localhost:1"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+HUGE = 10**5000  # Python refuses to write it as text
 LONE = "\ud800"  # a surrogate, which UTF-8 cannot encode
 
 CONNECT = [
@@ -27,9 +30,12 @@ CONNECT = [
         ({"bootstrap": one}, UsageError, "write host:port")
         for one in ("", "localhost", "localhost:", "9092", "http://h:1")
     ),
-    *(({"bootstrap": f"h:{port}"}, UsageError, "a number from 1 to 65535") for port in (0, 65536)),
+    *(
+        ({"bootstrap": f"h:{port}"}, UsageError, "a number from 1 to 65535")
+        for port in (0, 65536, "1" * 5000)
+    ),
     *(({"deadline": one}, TypeError, "deadline must be a number of seconds") for one in ("5", True, [])),
-    *(({"deadline": one}, UsageError, "from 0 to 2147483") for one in (-1, math.nan, math.inf, 3e6)),
+    *(({"deadline": one}, UsageError, "from 0 to 2147483") for one in (-1, math.nan, math.inf, 3e6, 10**400)),
     *(({"settings": one}, TypeError, "must be") for one in ({"client.id"}, "client.id", {1: "a"})),
     ({"settings": {"client.name": "a"}}, UsageError, r"client\.name is unknown"),
     ({"settings": {"client.id": 5}}, UsageError, r"client\.id=5 is not valid"),
@@ -42,7 +48,7 @@ TRANSACTION = [
     ),
     *(
         ({"timeout": one}, UsageError, "greater than 0, up to 2147483")
-        for one in (0, -1, math.nan, math.inf, 3e6)
+        for one in (0, -1, math.nan, math.inf, 3e6, 10**400, HUGE)
     ),
     *(
         ({"group": one}, TypeError, "group must be the name of a transaction group")
@@ -90,6 +96,16 @@ SUBSCRIBE = [
     *(({name: None}, TypeError, f"{name} must be text") for name in ("isolation", "start")),
     ({"instance_id": 5}, TypeError, "instance_id must be a text"),
     ({"instance_id": ""}, UsageError, "instance_id is empty"),
+    *(
+        ({name: one}, UsageError, f"{name}.* {words}")
+        for one, words in (
+            (LONE, "is no text that UTF-8 can encode"),
+            ("é" * 20_000, "40000 bytes: at most 32767"),
+        )
+        for name in ("group", "instance_id")
+    ),
+    ({"topics": re.compile(LONE)}, UsageError, "topics is no text that UTF-8 can encode"),
+    ({"topics": re.compile("a" * 100_000)}, UsageError, "100000 bytes: at most 32767"),
 ]
 
 BATCHES = [
@@ -121,11 +137,13 @@ WRITE = [
         for one in (1.0, 0.5, "1", True, decimal.Decimal(1))
     ),
     *(({"partition": one}, RefusedError, "only 0 to 1") for one in (-1, 2, 10**30)),
+    ({"partition": HUGE}, UsageError, "partition=.* is out of range: the number of a partition"),
     *(
         ({"timestamp_ms": one}, TypeError, "timestamp_ms must be a whole number of milliseconds")
         for one in (NOW, NOW.timestamp(), "2020", math.nan, True, dt.timedelta(1))
     ),
     *(({"timestamp_ms": one}, UsageError, "out of range: from 0 to") for one in (-1, 1 << 62, 10**20)),
+    ({"timestamp_ms": HUGE}, UsageError, "out of range: a whole number of milliseconds"),
     *(({"headers": one}, TypeError, "a mapping from names to values") for one in ("ab", b"ab", None, 5)),
     *(({"headers": one}, TypeError, "is no pair") for one in ([("a",)], ["ab"], [("a", b"1", b"2")], [5])),
     ({"headers": {"a": 1}}, TypeError, "the value of the header 'a' must be bytes, text or None"),
@@ -141,7 +159,7 @@ WRITE_MANY = [
     *(
         ({name: one}, TypeError, f"{name} must be a list")
         for name in ("values", "keys")
-        for one in ("ab", b"ab", 5)
+        for one in ("ab", b"ab", 5, {"ab": 1})
     ),
     ({"values": [b"a", 5]}, TypeError, r"values\[1\] must be bytes, text or None, and not int"),
     ({"keys": [LONE]}, UsageError, r"keys\[0\] is no text"),
@@ -187,6 +205,46 @@ def test_write_names_a_wrong_argument_and_the_transaction_goes_on(stablelog_brok
     (read,) = client.read(topic, wait=5)
     assert read.records[0].headers == (("a", None), ("", b"b"))
     assert read.records[0].timestamp_ms == 1
+
+
+TIMEOUTS = [
+    *(
+        ({"timeout": one}, TypeError, "timeout must be a number of seconds, or None")
+        for one in (True, "5", [])
+    ),
+    ({"timeout": math.nan}, UsageError, "the timeout nan is not valid"),
+    *(({"timeout": one}, TimeoutError, "has not ended yet") for one in (0, -1, -HUGE)),
+]
+CALLBACKS = [({"callback": one}, TypeError, "callback must be a function") for one in (None, 5, "f")]
+
+
+def test_a_future_names_a_wrong_argument(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    with stablelog.connect(stablelog_broker.bootstrap) as client, client.transaction() as txn:
+        future = txn.write(topic, b"v")
+        refused(future.result, TIMEOUTS)
+        refused(future.exception, TIMEOUTS)
+        refused(future.add_done_callback, CALLBACKS)
+        txn.commit()
+        for timeout in (HUGE, math.inf, -1):
+            assert future.result(timeout).topic == topic
+
+    async def in_loop():
+        async with stablelog.aio.connect(stablelog_broker.bootstrap) as client, client.transaction() as txn:
+            refused((await txn.write(topic, b"v")).add_done_callback, CALLBACKS)
+
+    asyncio.run(in_loop())
+
+
+def test_the_longest_expression_reaches_the_broker(stablelog_broker):
+    """A longer one would end the connection."""
+    longest = re.compile("x" * 32_767)
+    with (
+        stablelog.connect(stablelog_broker.bootstrap) as client,
+        client.subscribe(longest, group="longest", wait=0) as reader,
+        pytest.raises(RefusedError, match="the pattern has 32767 characters"),
+    ):
+        next(reader)
 
 
 def test_a_closed_client_refuses_at_the_call(face):

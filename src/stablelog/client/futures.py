@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from stablelog.client.core.arguments import function, timeout_seconds
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import ManyRecords, PartitionRecords
@@ -88,7 +89,10 @@ class End:
 
         Raises:
             TimeoutError: it has not ended in this many seconds.
+            TypeError: the timeout is no number.
+            UsageError: the timeout is NaN.
         """
+        seconds = timeout_seconds(timeout)
         if self.outcome is not None:
             return
         ended = threading.Lock()
@@ -100,9 +104,7 @@ class End:
 
         self.wake(waker)
         try:
-            if not ended.acquire(
-                timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-            ):
+            if not ended.acquire(timeout=-1 if seconds is None else seconds):
                 raise TimeoutError("the transaction has not ended yet")
         finally:
             self.forget(waker)
@@ -206,6 +208,8 @@ class ThreadFuture(TransactionFuture[ResultT]):
 
         Raises:
             TimeoutError: the transaction has not ended in time.
+            TypeError: the timeout is no number.
+            UsageError: the timeout is NaN.
             RefusedError: the transaction is aborted.
             DataLossError: the transaction is committed, but its records were removed before their positions were known.
         """
@@ -220,6 +224,8 @@ class ThreadFuture(TransactionFuture[ResultT]):
 
         Raises:
             TimeoutError: the transaction has not ended in time.
+            TypeError: the timeout is no number.
+            UsageError: the timeout is NaN.
         """
         self._end.wait(timeout)
         return self._error()
@@ -231,7 +237,11 @@ class ThreadFuture(TransactionFuture[ResultT]):
 
         Args:
             callback: the function. It should be short.
+
+        Raises:
+            TypeError: the callback is no function.
         """
+        function("callback", callback)
 
         def call() -> None:
             try:
@@ -304,7 +314,11 @@ class LoopFuture(TransactionFuture[ResultT]):
 
         Args:
             callback: the function.
+
+        Raises:
+            TypeError: the callback is no function.
         """
+        function("callback", callback)
         from asyncio import get_running_loop
 
         loop = get_running_loop()

@@ -35,13 +35,17 @@ def subscribed(
         RefusedError: the client is closed.
     """
     names = _expression(topics) if isinstance(topics, re.Pattern) else arguments.topic_names(topics)
-    if not arguments.text("group", group, "the name of a consumer group (str)"):
+    if not arguments.request_text("group", group, "the name of a consumer group (str)"):
         raise UsageError("group is empty: give the name of a consumer group")
-    if instance_id is not None and not arguments.text("instance_id", instance_id, "a text (str), or None"):
+    if instance_id is not None and not arguments.request_text(
+        "instance_id", instance_id, "a text (str), or None"
+    ):
         raise UsageError("instance_id is empty: give the id of a static member, or None")
     for name, value, known in (("isolation", isolation, ISOLATIONS), ("start", start, STARTS)):
         if arguments.text(name, value) not in known:
-            raise UsageError(f"{name}={value!r} is not valid: use {' or '.join(map(repr, known))}")
+            raise UsageError(
+                f"{name}={arguments.shown(value)} is not valid: use {' or '.join(map(repr, known))}"
+            )
     wait_s = arguments.wait_seconds(wait)
     cluster = clusters.lend()
     member = GroupMember(cluster.core, group, names, instance_id=instance_id)
@@ -52,14 +56,14 @@ def _expression(pattern: re.Pattern[str]) -> str:
     """Return the text of a regular expression, which the broker applies.
 
     Raises:
-        UsageError: it is one of bytes, or has flags, which the request to the broker cannot contain.
+        UsageError: it is one of bytes, has flags, or is too long, which the request to the broker cannot contain.
     """
     if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
         raise UsageError(
             f"{pattern!r} is not valid: compile it from a text and without flags, because the broker gets only the "
             "text"
         )
-    return pattern.pattern
+    return arguments.request_text("topics", pattern.pattern)
 
 
 class BaseGroupReader(Generic[ClusterT]):
@@ -132,7 +136,7 @@ class BaseGroupReader(Generic[ClusterT]):
 
     def _seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
         if partition is not None and topic is None:
-            raise UsageError(f"partition {partition} is given without a topic: give both")
+            raise UsageError(f"partition {arguments.shown(partition)} is given without a topic: give both")
         if topic is not None:
             topic, partition = arguments.place(topic, partition)
         return self._reading.cluster.in_time(self._reading.seek_to(spec, topic, partition))

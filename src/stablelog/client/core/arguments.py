@@ -23,13 +23,21 @@ TIMESTAMP_MAX: Final = (1 << 62) - 1
 SECONDS_MAX: Final = 2**31 // 1000  # a signed 32-bit number of milliseconds
 COMMIT_SEQUENCE_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
+PORT_DIGITS_MAX: Final = 20  # leading zeros are valid
+TEXT_SIZE_MAX: Final = 32_767  # bytes of a text in a request, as in Kafka
+WHOLE_BITS_MAX: Final = (
+    128  # of a whole number; what is greater is out of every range, and slow to write as text
+)
 BATCH_RECORDS: Final = 500  # the default of `max_records` of `batches`
 COLLECT_S: Final = 0.1  # the default of `max_wait` of `batches`
 
 
 def shown(value: object) -> str:
     """Return a value for a message, shortened."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # it has an integer with more digits than Python writes
+        return f"a value of type {type(value).__name__} with too many digits"
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
@@ -56,14 +64,17 @@ def whole(name: str, value: object, right: str) -> int:
     """Return an argument that is a whole number of Python or of a library such as NumPy."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong_type(name, value, right)
-    return operator.index(value)
+    number = operator.index(value)
+    if number.bit_length() > WHOLE_BITS_MAX:
+        raise UsageError(f"{name}={shown(number)} is out of range: {right}")
+    return number
 
 
 def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SECONDS_MAX) -> float:
     """Return an argument that is a number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_type(name, value, "a number of seconds")
-    if math.isnan(value) or not 0 <= value <= most or not (value or is_zero_valid):
+    if not 0 <= value <= most or not (value or is_zero_valid):  # NaN, too, which is in no range
         least = "from 0" if is_zero_valid else "greater than 0, up"
         raise UsageError(f"{name}={shown(value)} is not valid: a number of seconds {least} to {most}")
     return float(value)
@@ -72,6 +83,24 @@ def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SE
 def wait_seconds(wait: Any) -> float | None:
     """Return the argument `wait` of a reader. None stands for no limit, and so does infinity."""
     return None if wait is None or wait == math.inf else seconds("wait", wait)
+
+
+def timeout_seconds(timeout: Any) -> float | None:
+    """Return the argument `timeout` of a future. None stands for no limit. A negative number counts as 0."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise wrong_type("timeout", timeout, "a number of seconds, or None")
+    if timeout != timeout:  # noqa: PLR0124 - NaN
+        raise UsageError("the timeout nan is not valid: a number of seconds, or None")
+    return float(min(max(0, timeout), SECONDS_MAX))
+
+
+def function(name: str, value: Any) -> Any:
+    """Return an argument that is a function."""
+    if not callable(value):
+        raise wrong_type(name, value, "a function")
+    return value
 
 
 def addresses(bootstrap: Any) -> list[str]:
@@ -84,7 +113,7 @@ def addresses(bootstrap: Any) -> list[str]:
     ]
     for address in found:
         match = re.fullmatch(r"\[?[^\s\[\]/]+\]?:(\d+)", address)
-        if match is None or not 0 < int(match[1]) <= PORT_MAX:
+        if match is None or len(match[1]) > PORT_DIGITS_MAX or not 0 < int(match[1]) <= PORT_MAX:
             why = right if match is None else f"a port is a number from 1 to {PORT_MAX}"
             raise UsageError(f"the bootstrap address {shown(address)} is not valid: {why}")
     if not found:
@@ -127,9 +156,18 @@ def content(name: str, value: object) -> bytes | None:
         ) from error
 
 
+def request_text(name: str, value: object, right: str = "text (str)") -> str:
+    """Return an argument that is a text which a request can contain."""
+    found = text(name, value, right)
+    size = len(content(name, found) or b"")
+    if size > TEXT_SIZE_MAX:
+        raise UsageError(f"{name}={shown(found)} has {size} bytes: at most {TEXT_SIZE_MAX} are valid")
+    return found
+
+
 def contents(name: str, values: Any) -> list[bytes | None]:
     """Return the keys or the values of several records as bytes."""
-    if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(values, Iterable):
         raise wrong_type(name, values, "a list of bytes, text or None")
     return [
         value if type(value) is bytes else content(f"{name}[{number}]", value)
