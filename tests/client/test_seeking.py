@@ -128,11 +128,39 @@ def test_a_reader_of_partitions_goes_on_at_an_offset(client, topic):
     fresh.seek_to_offset(topic, 1, 0)
     assert sorted(values(fresh)) == [b"c", b"x"]
     fresh.seek_to_offset(topic, 0, third.offset + 1000)
-    for _ in range(2):
-        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-0 has no offset"):
-            next(fresh)
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-0 has no offset"):
+        next(fresh)
+    assert values(fresh) == [], "it goes on where it was"
     fresh.seek(0)
     assert len(values(fresh)) == 4
+
+
+def test_a_refused_seek_leaves_the_reader_where_it_was(client, topic):
+    write(client, topic, (0, b"a"), (1, b"x"))
+    reader = client.read(topic, after=0, cut=False, wait=0)
+    for partition, offset in ((0, 999), (1, 0), (7, 0)):
+        reader.seek_to_offset(topic, partition, offset)
+    for error, what in ((OffsetOutOfRangeError, "has no offset 999"), (RefusedError, "has no partition 7")):
+        with pytest.raises(error, match=what):
+            next(reader)
+    assert sorted(values(reader)) == [b"a", b"x"]
+    before = reader.position
+    reader.seek_to_offset(topic, 0, 999)
+    with pytest.raises(OffsetOutOfRangeError):
+        next(reader)
+    assert reader.position == before
+    write(client, topic, (0, b"b"))
+    assert values(reader) == [b"b"]
+
+
+def test_a_seek_before_the_first_request_has_a_position(client, topic):
+    write(client, topic, (0, b"a"), (1, b"x"))
+    (second,) = write(client, topic, (0, b"b"))
+    reader = client.read(topic, after=0, cut=False, wait=0)
+    reader.seek_to_offset(topic, 0, second.offset)
+    later = client.read(topic, after=str(reader.position), cut=False, wait=0)
+    for one in (reader, later):
+        assert sorted(values(one)) == [b"b", b"x"]
 
 
 def test_a_reader_of_partitions_passes_over_what_is_paused(client, topic, stablelog_broker):

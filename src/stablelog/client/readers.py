@@ -141,7 +141,7 @@ class BaseReader(Generic[ClusterT]):
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
         """Go on at an offset of one partition, with the whole transaction that contains it. The other partitions go on
         where they are. Only for readers with `cut=False`. If the offset is not in the log, the next call raises
-        `OffsetOutOfRangeError`.
+        `OffsetOutOfRangeError`, and the partition then goes on where it was before the seek.
 
         Args:
             topic: one of the topics of the reader.

@@ -175,7 +175,7 @@ def check_holds(cluster: Cluster, position: ReadPosition, topics: Collection[str
         found = yield from cluster.metadata(topics)
     except UnknownTopicOrPartitionError as missing:
         _check_cluster(cluster, position)
-        if position.topics:
+        if position.topics and position.cluster_id is not None:  # a reader has read from these topics
             raise DataLossError(
                 f"the topic of the position was deleted: {missing}. Begin without a position"
             ) from missing

@@ -21,7 +21,7 @@ from stablelog.client.core.reading import CommittedTransaction, Patience, ReadRe
 from stablelog.client.core.seeking import Since, check_offsets, offsets_since
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.topics import Topic
-from stablelog.errors import DataLossError, UsageError
+from stablelog.errors import DataLossError, OffsetOutOfRangeError, RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
 
@@ -101,17 +101,25 @@ class Reader:
         Raises:
             UsageError: the reader has no position yet, because it begins with new commits and has not begun.
         """
-        known, start = self._position, self._start
+        place = self._place()
+        if not self._sought:
+            return place
         sought = {target: Mark(offset, 0) for target, offset in self._sought.items()}
+        topics = place.topics or dict.fromkeys(self._selection.topics)
+        return replace(place, topics=topics, marks={**place.marks, **sought})
+
+    def _place(self) -> ReadPosition:
+        """Return the position without the seeks that are not checked yet. Raises as `position`."""
+        known, start = self._position, self._start
         if known is not None:
-            return replace(known, commit_sequence=self._commit_sequence, marks=self._marks | sought)
+            return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
         if isinstance(start, ReadPosition):
-            return replace(start, marks={**start.marks, **sought})
+            return start
         if not isinstance(start, int) or (start > 0 and not self._selection.is_cut):
             raise UsageError(
                 "the reader has no position yet: it has one when the program has asked for a transaction"
             )
-        return ReadPosition(None, self._selection.is_cut, None, start, {}, sought)
+        return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
 
     def seek(self, after: After) -> None:
         """Go on after a position or a commit sequence, at a time, or with new commits (None). New steps have to be begun.
@@ -136,7 +144,7 @@ class Reader:
             )
         if offset < 0 or partition < 0:
             raise UsageError(f"{topic}-{partition} has no offset {offset}: both numbers are 0 or more")
-        self._start, self._position = self.position, None
+        self._start, self._position = self._place(), None
         self._sought[topic, partition] = offset
 
     def pause(self, topic: str, partition: int | None) -> None:
@@ -182,7 +190,7 @@ class Reader:
             UnavailableError: no response within the deadline.
         """
         if self._position is not None:
-            self._start = self.position
+            self._start = self._place()
         return self._cuts(cluster) if self._selection.is_cut else self._partitions(cluster)
 
     def _begin(
@@ -215,7 +223,7 @@ class Reader:
         patience = Patience(cluster, lambda: self.wait_s)
         topics, marks = yield from self._start_of_partitions(cluster)
         if self._sought:
-            yield from check_offsets(cluster, self._sought)
+            yield from self._check_sought(cluster)
             marks |= {
                 target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
                 for target, offset in self._sought.items()
@@ -268,11 +276,25 @@ class Reader:
                 for stream in active.values():
                     stream.note_change(None)
 
+    def _check_sought(self, cluster: Cluster) -> Steps[None]:
+        """Check the offsets of seeks. A refused one is dropped: its partition goes on where it was before the seek."""
+        for target, offset in list(self._sought.items()):
+            try:
+                yield from check_offsets(cluster, {target: offset})
+            except (OffsetOutOfRangeError, RefusedError):
+                del self._sought[target]
+                raise
+
     def _start_of_partitions(
         self, cluster: Cluster
     ) -> Steps[tuple[dict[str, Topic], dict[TopicPartition, Mark]]]:
         """Return the topics, and the mark of each partition at which to begin."""
         names, group, start = self._selection.topics, self._selection.group, self._start
+        if isinstance(
+            start, ReadPosition
+        ):  # what was read of the partitions of seeks does not matter any more
+            kept = {target: mark for target, mark in start.marks.items() if target not in self._sought}
+            start = replace(start, marks=kept)
         topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
         cuts: dict[str, Cut] = {}
         if start is None or group is not None or start != 0:
