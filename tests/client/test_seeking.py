@@ -24,6 +24,7 @@ from tests.waiting import until
 
 HOUR_MS = 3_600_000
 WAIT_S = 0.3
+BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)  # -1 ms, which is the end for Kafka
 COMMIT_JOINT = int(ApiKey.COMMIT_JOINT)
 by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
 
@@ -209,6 +210,8 @@ def test_arguments_of_a_seek_are_checked_at_the_call(client, topic):
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - it is refused
     for wrong, error in (
         (naive, UsageError),
+        (BEFORE_1970, UsageError),
+        (datetime(1, 1, 1, tzinfo=UTC), UsageError),
         (-1, UsageError),
         (1.5, TypeError),
         ("now", TypeError),
@@ -285,7 +288,7 @@ def test_a_reader_of_a_group_goes_to_the_beginning_the_end_and_a_time(room):
         assert list(reader) == []
         reader.seek_to_time(datetime.fromtimestamp(0, UTC), room.source)
         assert len(rest(reader, 5)) == 5
-        for wrong, error in (("x", TypeError), (-1, UsageError)):
+        for wrong, error in (("x", TypeError), (-1, UsageError), (BEFORE_1970, UsageError)):
             with pytest.raises(error, match="a datetime with a time zone"):
                 reader.seek_to_time(wrong)
 

@@ -129,11 +129,11 @@ class BaseReader(Generic[ClusterT]):
         `cut=False`, this holds for each partition.
 
         Args:
-            time: a datetime with a time zone, or milliseconds since 1970.
+            time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
 
         Raises:
             TypeError: it is neither a datetime nor a whole number.
-            UsageError: the time has no time zone, or is out of range.
+            UsageError: the time has no time zone, or is before 1970 or out of range.
         """
         self._core.seek(Since(milliseconds(time)))
         self._begin_again()

@@ -135,7 +135,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         """Go on at the first record at or after a time, in each assigned partition; at the end if there is none.
 
         Args:
-            time: a datetime with a time zone, or milliseconds since 1970.
+            time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
             topic: only this topic; None for all.
             partition: only this partition of the topic; None for all.
 

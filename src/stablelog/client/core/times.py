@@ -11,14 +11,18 @@ def milliseconds(time: datetime | int) -> int:
 
     Raises:
         TypeError: it is neither a datetime nor a whole number.
-        UsageError: the datetime has no time zone, or the number is out of range.
+        UsageError: the datetime has no time zone, or the time is before 1970 or out of range.
     """
     right = "a datetime with a time zone, or milliseconds since 1970 (int)"
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise UsageError(f"time={shown(time)} is not valid: pass {right}")
-        return round(time.timestamp() * 1000)
-    number = whole("time", time, right)
+        number = round(time.timestamp() * 1000)
+    else:
+        number = whole("time", time, right)
     if not 0 <= number < 2**63:
-        raise UsageError(f"time={shown(number)} is not valid: pass {right}")
+        # Kafka gives negative times meanings of their own: -1 is the end.
+        raise UsageError(
+            f"time={shown(time)} is not valid: pass {right}, not before 1970; 0 means the beginning"
+        )
     return number
