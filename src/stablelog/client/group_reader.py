@@ -45,14 +45,15 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             UsageError: the reader is closed, or was made in another process.
         """
         self._check()
-        try:
-            record = self._reading.take_ready(time.monotonic())
-            if record is not None:
-                return record
-            records = self._cluster.run(self._reading.read(1, self._wait_s, 0.0))
-        except BaseException:
-            self._reading.hand_back()
-            raise
+        with self._calls.free():
+            try:
+                record = self._reading.take_ready(time.monotonic())
+                if record is not None:
+                    return record
+                records = self._cluster.run(self._reading.read(1, self._wait_s, 0.0))
+            except BaseException:
+                self._reading.hand_back()
+                raise
         if not records:
             raise StopIteration
         return records[0]
@@ -76,11 +77,12 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
     def _batches(self, max_records: int, max_wait: float) -> Generator[list[ReadRecord], None, None]:
         while True:
             self._check()
-            try:
-                records = self._cluster.run(self._reading.read(max_records, self._wait_s, max_wait))
-            except BaseException:
-                self._reading.hand_back()
-                raise
+            with self._calls.free():
+                try:
+                    records = self._cluster.run(self._reading.read(max_records, self._wait_s, max_wait))
+                except BaseException:
+                    self._reading.hand_back()
+                    raise
             if not records:
                 return
             yield records
@@ -104,7 +106,8 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
                 is closed, or was made in another process.
         """
         self._check()
-        self._cluster.run(self._seek(topic, partition, offset))
+        with self._calls.free():
+            self._cluster.run(self._seek(topic, partition, offset))
 
     def seek_to_time(
         self, time: datetime | int, topic: str | None = None, partition: int | None = None
@@ -120,7 +123,8 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             As `seek`.
         """
         self._check()
-        self._cluster.run(self._seek_to(milliseconds(time), topic, partition))
+        with self._calls.free():
+            self._cluster.run(self._seek_to(milliseconds(time), topic, partition))
 
     def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
         """Go on at the first record that is left, in each assigned partition.
@@ -133,7 +137,8 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             As `seek`.
         """
         self._check()
-        self._cluster.run(self._seek_to(EARLIEST, topic, partition))
+        with self._calls.free():
+            self._cluster.run(self._seek_to(EARLIEST, topic, partition))
 
     def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
         """Go on after the last record, in each assigned partition.
@@ -146,7 +151,8 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             As `seek`.
         """
         self._check()
-        self._cluster.run(self._seek_to(LATEST, topic, partition))
+        with self._calls.free():
+            self._cluster.run(self._seek_to(LATEST, topic, partition))
 
     def commit(self) -> None:
         """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the
@@ -159,14 +165,18 @@ class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """
         self._check()
-        self._cluster.run(self._reading.commit())
+        with self._calls.free():
+            self._cluster.run(self._reading.commit())
 
     def close(self) -> None:
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
         self._check()
-        if self._reading.is_closed:
-            return
-        try:
-            self._cluster.run(self._reading.close())
-        finally:
-            self._give_back(self._cluster)
+        lock = self._calls.after()
+        self._reading.is_closing = True  # a call of another thread ends
+        with lock:
+            if self._reading.is_closed:
+                return
+            try:
+                self._cluster.run(self._reading.close())
+            finally:
+                self._give_back(self._cluster)

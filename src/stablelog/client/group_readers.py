@@ -9,6 +9,7 @@ from stablelog.client.core import arguments
 from stablelog.client.core.group_reading import STARTS, GroupReading
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.steps import Steps
+from stablelog.client.one_call import OneCall
 from stablelog.client.topics import ISOLATIONS
 from stablelog.errors import UsageError
 from stablelog.processes import check_process, this_process
@@ -88,6 +89,7 @@ class BaseGroupReader(Generic[ClusterT]):
         self._reading = reading
         self._wait_s = wait_s
         self._give_back = give_back
+        self._calls = OneCall()
 
     def __repr__(self) -> str:
         member, state = self._reading.member, "closed" if self._reading.is_closed else "open"
@@ -116,7 +118,8 @@ class BaseGroupReader(Generic[ClusterT]):
             topic: the topic.
             partition: the partition; None for all partitions of the topic, also those that the reader gets later.
         """
-        self._reading.pause(*arguments.place(topic, partition))
+        with self._calls.free():
+            self._reading.pause(*arguments.place(topic, partition))
 
     def resume(self, topic: str, partition: int | None = None) -> None:
         """Hand out the records of a paused partition again, from the first one that was not handed out.
@@ -128,7 +131,8 @@ class BaseGroupReader(Generic[ClusterT]):
         Raises:
             UsageError: a partition is given, and the whole topic was paused.
         """
-        self._reading.resume(*arguments.place(topic, partition))
+        with self._calls.free():
+            self._reading.resume(*arguments.place(topic, partition))
 
     def _seek(self, topic: str, partition: int, offset: int) -> Steps[None]:
         target = (arguments.topic_name(topic), arguments.partition_number(partition))

@@ -14,8 +14,10 @@ from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.writing import Writing
 from stablelog.client.group_reader import GroupReader
+from stablelog.client.group_readers import BaseGroupReader
 from stablelog.client.keys import WriterKeys
 from stablelog.client.native import Client
+from stablelog.client.readers import BaseReader
 from stablelog.client.transaction import Transaction
 
 # ruff: noqa: SLF001
@@ -34,6 +36,11 @@ def keys_of(client: Client | AsyncClient) -> WriterKeys:
 def reading_of(reader: GroupReader | AsyncGroupReader) -> GroupReading:
     """Return what decides what a reader of a consumer group reads and commits."""
     return reader._reading
+
+
+def is_in_use(reader: BaseReader[Any] | BaseGroupReader[Any]) -> bool:
+    """Return whether a call of a reader is running."""
+    return reader._calls.is_running
 
 
 def writing_of(txn: Transaction | AsyncTransaction) -> Writing:

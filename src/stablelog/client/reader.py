@@ -31,9 +31,10 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
         return self
 
     def __next__(self) -> CommittedTransaction:
-        if not self._given and not self._read():
-            raise StopIteration
-        return self._hand_over()
+        with self._calls.free():
+            if not self._given and not self._read():
+                raise StopIteration
+            return self._hand_over()
 
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
@@ -57,8 +58,12 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
     def _batches(
         self, max_records: int, max_wait: float
     ) -> Generator[list[CommittedTransaction], None, None]:
-        while batch := self._batch(max_records, max_wait):
+        while batch := self._next_batch(max_records, max_wait):
             yield batch
+
+    def _next_batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
+        with self._calls.free():
+            return self._batch(max_records, max_wait)
 
     def _batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
         if not self._given and not self._read():
@@ -89,7 +94,7 @@ class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
         cluster, steps = self._begun()
         try:
             _, given = cluster.advance(steps)
-        except BaseException:
-            self._begin_again()
+        except BaseException as error:
+            self._failed(error)
             raise
         return self._take(given)

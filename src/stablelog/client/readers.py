@@ -14,6 +14,7 @@ from stablelog.client.core.reading import CommittedTransaction
 from stablelog.client.core.seeking import Since
 from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
+from stablelog.client.one_call import OneCall
 from stablelog.errors import UsageError
 from stablelog.processes import check_process, this_process
 
@@ -81,6 +82,7 @@ class BaseReader(Generic[ClusterT]):
 
     def __init__(self, clusters: ClusterPool[ClusterT], selection: Selection) -> None:
         self._is_closed = True  # if the client is closed
+        self._calls = OneCall()
         self._steps: Steps[None] | None = None  # None if steps have to be begun at the position
         self._cluster: ClusterT | None = None  # None while the reader has no connections
         self._given: deque[Given] = deque()  # read, and not handed over yet
@@ -121,8 +123,9 @@ class BaseReader(Generic[ClusterT]):
             TypeError: it is neither a position nor a number.
             UsageError: the position is of another reader, or is not valid.
         """
-        self._core.seek(_after(after))
-        self._begin_again()
+        with self._calls.free():
+            self._core.seek(_after(after))
+            self._begin_again()
 
     def seek_to_time(self, time: datetime | int) -> None:
         """Go on at the first commit at or after a time, by the broker's clock; with new commits if there is none. With
@@ -135,8 +138,9 @@ class BaseReader(Generic[ClusterT]):
             TypeError: it is neither a datetime nor a whole number.
             UsageError: the time has no time zone, or is before 1970 or out of range.
         """
-        self._core.seek(Since(milliseconds(time)))
-        self._begin_again()
+        with self._calls.free():
+            self._core.seek(Since(milliseconds(time)))
+            self._begin_again()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
         """Go on at an offset of one partition, with the whole transaction that contains it. The other partitions go on
@@ -151,12 +155,13 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`, does not read the topic, or has no position yet.
         """
-        self._core.seek_to_offset(
-            arguments.topic_name(topic),
-            arguments.partition_number(partition),
-            arguments.offset_number(offset),
-        )
-        self._begin_again()
+        with self._calls.free():
+            self._core.seek_to_offset(
+                arguments.topic_name(topic),
+                arguments.partition_number(partition),
+                arguments.offset_number(offset),
+            )
+            self._begin_again()
 
     def pause(self, topic: str, partition: int | None = None) -> None:
         """Return no more transactions of a partition until `resume`. Only for readers with `cut=False`: without one of its
@@ -169,8 +174,9 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`.
         """
-        self._core.pause(*arguments.place(topic, partition))
-        self._begin_again()
+        with self._calls.free():
+            self._core.pause(*arguments.place(topic, partition))
+            self._begin_again()
 
     def resume(self, topic: str, partition: int | None = None) -> None:
         """Return the transactions of a paused partition again, from the first one that was not returned.
@@ -182,8 +188,9 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`; or a partition is given, and the whole topic was paused.
         """
-        self._core.resume(*arguments.place(topic, partition))
-        self._begin_again()
+        with self._calls.free():
+            self._core.resume(*arguments.place(topic, partition))
+            self._begin_again()
 
     def _begun(self) -> tuple[ClusterT, Steps[None]]:
         """Return the cluster and the steps that read on.
@@ -193,16 +200,36 @@ class BaseReader(Generic[ClusterT]):
             RefusedError: the client is closed.
         """
         check_process(self._process, WHAT)
-        if self._is_closed:
-            raise UsageError("this reader is closed: make another one with read, after its position")
+        self._check_open()
         if self._cluster is None:
             self._cluster = self._clusters.lend()
         if self._steps is None:
             self._steps = self._core.steps(self._cluster.core)
         return self._cluster, self._steps
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("this reader is closed: make another one with read, after its position")
+
+    def _failed(self, error: BaseException) -> None:
+        """Begin again after an error of the steps.
+
+        Raises:
+            UsageError: the reader was closed meanwhile.
+        """
+        self._begin_again()
+        if isinstance(error, Exception):
+            self._check_open()
+
     def _take(self, given: Given) -> bool:
-        """Take an item of the steps. Return whether it has a transaction."""
+        """Take an item of the steps. Return whether it has a transaction.
+
+        Raises:
+            UsageError: the reader was closed meanwhile.
+        """
+        if self._is_closed:
+            self._begin_again()
+            self._check_open()
         if given.transaction is None:
             if not self._given:
                 self._core.deliver(given)
@@ -234,6 +261,9 @@ class BaseReader(Generic[ClusterT]):
             self._cluster = None
 
     def _end(self) -> None:
-        """Give the connections back."""
+        """Give the connections back. A call that is running does this when it ends, and then raises UsageError."""
         self._is_closed = True
-        self._begin_again()
+        if self._calls.is_running:
+            self._core.wait_s = 0.0
+        else:
+            self._begin_again()

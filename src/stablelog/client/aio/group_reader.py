@@ -1,5 +1,6 @@
 """A reader of a consumer group, for asyncio programs. `AsyncClient.subscribe` makes it."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
@@ -15,6 +16,7 @@ from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.times import milliseconds
 from stablelog.client.group_readers import BaseGroupReader
+from stablelog.errors import StablelogError, UsageError
 
 
 class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord]):
@@ -42,6 +44,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     ) -> None:
         super().__init__(cluster, reading, wait_s, give_back)
         self._check_loop = check_loop
+        self._ended = asyncio.Event()  # set when a call has ended
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,10 +69,11 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             UsageError: the reader is closed, or was made in another process.
         """
         self._check()
-        record = self._reading.take_ready(time.monotonic())
-        if record is not None:
-            return record
-        records = await self._read(1, 0.0)
+        with self._calls.free():
+            record = self._reading.take_ready(time.monotonic())
+            if record is not None:
+                return record
+            records = await self._read(1, 0.0)
         if not records:
             raise StopAsyncIteration
         return records[0]
@@ -91,23 +95,37 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         return self._batches(*batch_limits(max_records, max_wait))
 
     async def _batches(self, max_records: int, max_wait: float) -> AsyncGenerator[list[ReadRecord], None]:
-        while records := await self._read(max_records, max_wait):
+        while records := await self._next_batch(max_records, max_wait):
             yield records
+
+    async def _next_batch(self, max_records: int, max_wait: float) -> list[ReadRecord]:
+        with self._calls.free():
+            return await self._read(max_records, max_wait)
 
     async def _read(self, count_max: int, collect_s: float) -> list[ReadRecord]:
         try:
-            return await self._run(self._reading.read(count_max, self._wait_s, collect_s))
+            return await self._steps(self._reading.read(count_max, self._wait_s, collect_s))
         except BaseException:
             self._reading.hand_back()
             raise
 
     async def _run(self, steps: Steps[Result]) -> Result:
+        with self._calls.free():
+            return await self._steps(steps)
+
+    async def _steps(self, steps: Steps[Result]) -> Result:
         self._check()
         self._check_loop()
+        self._ended.clear()
         try:
             return await to_the_end(self._cluster.run(steps), self._cluster.cancel)
+        except StablelogError as error:
+            if self._reading.is_closing and not isinstance(error, UsageError):
+                raise UsageError("this reader is closed: subscribe again") from error
+            raise
         finally:
             self._cluster.core.allow_retries()
+            self._ended.set()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on at an offset of an assigned partition.
@@ -184,6 +202,16 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
         if self._reading.is_closed:
             return
+        self._check()
+        self._check_loop()
+        if self._calls.is_running and not self._reading.is_closing:
+            self._reading.is_closing = True
+            self._cluster.cancel()  # a call of another task ends
+        while self._calls.is_running:
+            await self._ended.wait()
+        if self._reading.is_closed:
+            return
+        self._reading.is_closing = True
         try:
             await self._run(self._reading.close())
         finally:

@@ -46,9 +46,10 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
 
     async def __anext__(self) -> CommittedTransaction:
         self._check_loop()
-        if not self._given and not await self._read():
-            raise StopAsyncIteration
-        return self._hand_over()
+        with self._calls.free():
+            if not self._given and not await self._read():
+                raise StopAsyncIteration
+            return self._hand_over()
 
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
@@ -73,8 +74,12 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         self, max_records: int, max_wait: float
     ) -> AsyncGenerator[list[CommittedTransaction], None]:
         self._check_loop()
-        while batch := await self._batch(max_records, max_wait):
+        while batch := await self._next_batch(max_records, max_wait):
             yield batch
+
+    async def _next_batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
+        with self._calls.free():
+            return await self._batch(max_records, max_wait)
 
     async def _batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
         if not self._given and not await self._read():
@@ -99,6 +104,8 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
     async def close(self) -> None:
         """Give the connections back to the client. The position remains."""
         self._end()
+        if self._calls.is_running and self._cluster is not None:
+            self._cluster.cancel()  # the call ends at once
 
     aclose = close  # the name that `contextlib.aclosing` calls
 
@@ -107,7 +114,7 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         cluster, steps = self._begun()
         try:
             _, given = await to_the_end(cluster.advance(steps), cluster.cancel)
-        except BaseException:
-            self._begin_again()
+        except BaseException as error:
+            self._failed(error)
             raise
         return self._take(given)

@@ -73,6 +73,7 @@ class GroupReading:
         cluster: as given.
         member: as given.
         leaving: the partitions that the group has taken away, and that are kept for their records to be committed.
+        is_closing: whether a call that waits has to end, because the reader is closed.
         is_closed: whether the reader has left the group for good.
     """
 
@@ -101,7 +102,7 @@ class GroupReading:
         self._backs_wanted = self._backs_done = 0
         self._writer: object | None = None  # the last transaction of this reader
         self._is_writing = False  # whether that transaction is open
-        self.is_closed = False
+        self.is_closed = self.is_closing = False
 
     # --- records ---
 
@@ -490,7 +491,7 @@ class GroupReading:
             yield from self.cluster.in_time(self.member.leave())
 
     def _check_open(self) -> None:
-        if self.is_closed:
+        if self.is_closed or self.is_closing:
             raise UsageError("this reader is closed: subscribe again")
 
 
