@@ -155,3 +155,10 @@ def test_a_key_makes_ids_of_this_client(case):
         flush(txn)
         assert writing_of(txn).transactional_id == f"stablelog-{writing_of(txn).key.name}"
         txn.abort()
+
+
+def test_a_commit_without_a_number_shows_none(case):
+    with case.client() as client:
+        txn, _ = case.begin(client, b"v")
+        txn.commit()
+        assert writing_of(txn).status == "committed"

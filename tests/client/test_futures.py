@@ -10,7 +10,7 @@ from stablelog.client.core.outcomes import Committed, aborted
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import ManyRecords, RecordBuffer
 from stablelog.client.futures import AsyncWriteFuture, End, WriteFuture, WriteManyFuture
-from stablelog.errors import TransactionAbortedError
+from stablelog.errors import TransactionAbortedError, UsageError
 
 COMMITTED = Committed(1, None, None)
 
@@ -164,6 +164,75 @@ def test_the_future_of_many_records_has_a_list():
     buffer.partitions["t", 0].offsets = range(5, 8)
     end.decide(COMMITTED)
     assert future.result() == [position(5), position(6), position(7)]
+
+
+def test_the_future_of_many_records_shows_the_first_and_the_last_position():
+    buffer, end = RecordBuffer(), End()
+    buffer.partition_counts["t"] = 1
+    futures = []
+    for count in (0, 1, 1000):
+        many = ManyRecords([b"v"] * count, None, (), None, 0)
+        while not many.add_to(buffer, "t"):
+            buffer.take_due()
+        futures.append(WriteManyFuture(end, many))
+    buffer.partitions["t", 0].offsets = range(1001)
+    end.decide(COMMITTED)
+    assert [repr(future) for future in futures] == [
+        "<WriteManyFuture of 0 records: []>",
+        f"<WriteManyFuture of 1 records: {[position(0)]}>",
+        f"<WriteManyFuture of 1000 records: {position(1)} to {position(1000)}>",
+    ]
+
+
+def test_each_call_raises_the_error_with_its_own_traceback():
+    end = End()
+    futures = written(end, count=100)
+    end.decide(aborted("it was late"))
+    for future in futures:
+        with pytest.raises(TransactionAbortedError) as raised:
+            future.result()
+        assert len(raised.traceback) <= 3
+
+
+def test_a_waiter_is_dropped_without_a_look_at_the_others():
+    class Waker:
+        compared = 0
+
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            return hash(self.number)
+
+        def __eq__(self, other):
+            Waker.compared += 1
+            return self.number == other.number
+
+        def __call__(self):
+            raise AssertionError("it was dropped")
+
+    end = End()
+    wakers = [Waker(number) for number in range(1000)]
+    for waker in wakers:
+        end.wake(waker)
+    for waker in reversed(wakers):
+        end.forget(waker)
+    assert Waker.compared < 1000
+    end.decide(COMMITTED)
+    end.settle()
+
+
+def test_a_future_is_awaited_only_in_the_event_loop_of_its_transaction():
+    async def begun():
+        return written(End(asyncio.get_running_loop()), AsyncWriteFuture)[0]
+
+    async def elsewhere(future):
+        with pytest.raises(UsageError, match="begun in another event loop"):
+            await asyncio.wait_for(future, 60)
+        with pytest.raises(UsageError, match="begun in another event loop"):
+            future.add_done_callback(print)
+
+    asyncio.run(elsewhere(asyncio.run(begun())))
 
 
 def memory_of(make):

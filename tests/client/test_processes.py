@@ -352,7 +352,7 @@ ROWS = {
     "A signal handler calls the transaction of which it has interrupted a call.": a_handler_calls_the_transaction_that_it_interrupts,
     "A signal handler begins another transaction, or closes the client.": a_handler_uses_the_client,
     "The callback of a future calls `commit`.": a_callback_uses_the_transaction,
-    "A second event loop uses a client or a transaction of `stablelog.aio`.": another_loop,
+    "A second event loop uses a client, a transaction or a future of `stablelog.aio`.": another_loop,
     "The process ends while a transaction is open.": the_process_ends,
 }
 

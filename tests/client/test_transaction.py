@@ -1,8 +1,10 @@
 """Futures of a transaction: all true or all failed, through aborts, fencing, lost answers and kill -9."""
 
 import contextlib
+import gc
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -357,3 +359,20 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
         assert positions == sorted(positions)
         assert [found.pop(position) for position in positions] == [b"%d-%d" % (number, n) for n in range(30)]
     assert found == {}
+
+
+def test_the_future_of_an_aborted_transaction_keeps_no_records(face, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    with face.connect(stablelog_broker.bootstrap, 60) as client:
+        kept = []
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                txn = client.transaction()
+                kept.append(txn.write(topic, bytes(100_000)))
+                txn.abort()
+            del txn
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 500_000
+        finally:
+            tracemalloc.stop()

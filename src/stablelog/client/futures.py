@@ -17,10 +17,12 @@ from stablelog.client.core.arguments import function, timeout_seconds
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import ManyRecords, PartitionRecords
+from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator
+    from types import TracebackType
 
 _log = logging.getLogger("stablelog.client")
 ResultT = TypeVar("ResultT")
@@ -32,20 +34,29 @@ class End:
     An exception of a signal handler, such as KeyboardInterrupt, may interrupt `settle` at any line. The next call then
     continues. No method waits for a lock, because a signal handler may have interrupted another one.
 
+    Args:
+        loop: the event loop in which the futures are used; None for the futures of threads.
+
     Attributes:
+        loop: as given.
         outcome: the outcome of the transaction; None while it is not known.
+        traceback: the traceback of an outcome that is an error, as it was when the transaction ended.
     """
 
-    __slots__ = ("_callbacks", "_waiting", "outcome")
+    __slots__ = ("_callbacks", "_waiting", "loop", "outcome", "traceback")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop | None" = None) -> None:
+        self.loop = loop
         self.outcome: Outcome | None = None
-        self._waiting: deque[Callable[[], object]] = deque()
+        self.traceback: TracebackType | None = None
+        self._waiting: dict[Callable[[], object], None] = {}  # in the order of the calls of `wake`
         self._callbacks: deque[Callable[[], object]] = deque()
 
     def decide(self, outcome: Outcome) -> None:
         """Note the outcome. All futures are done from now on."""
         if self.outcome is None:
+            if isinstance(outcome, BaseException):
+                self.traceback = outcome.__traceback__
             self.outcome = outcome
 
     @property
@@ -75,14 +86,13 @@ class End:
 
     def wake(self, waker: Callable[[], object]) -> None:
         """Call a function when the transaction has ended, unless `forget` comes before. It may be called more than once."""
-        self._waiting.append(waker)
+        self._waiting[waker] = None
         if self.outcome is not None:
             waker()
 
     def forget(self, waker: Callable[[], object]) -> None:
         """Drop what `wake` was called with."""
-        with suppress(ValueError):
-            self._waiting.remove(waker)
+        self._waiting.pop(waker, None)
 
     def wait(self, timeout: float | None) -> None:
         """Wait in this thread until the transaction has ended.
@@ -124,12 +134,16 @@ class TransactionFuture(Generic[ResultT]):
     def _what(self) -> str:
         """Name the records for `repr`."""
 
+    def _shown_result(self) -> str:
+        """Show the result for `repr`; the transaction is committed."""
+        return repr(self._result())
+
     def __repr__(self) -> str:
         outcome = self._end.outcome
         if outcome is None:
             state = "pending"
         else:
-            state = repr(self._result()) if isinstance(outcome, Committed) else repr(outcome)
+            state = self._shown_result() if isinstance(outcome, Committed) else repr(outcome)
         return f"<{type(self).__name__} of {self._what()}: {state}>"
 
     def done(self) -> bool:
@@ -143,7 +157,7 @@ class TransactionFuture(Generic[ResultT]):
     def _value(self) -> ResultT:
         outcome = self._end.outcome
         if isinstance(outcome, BaseException):
-            raise outcome
+            raise outcome.with_traceback(self._end.traceback)  # without those of earlier calls
         return self._result()
 
 
@@ -193,6 +207,10 @@ class OfRecords(TransactionFuture[list[Position]]):
 
     def _what(self) -> str:
         return f"{len(self)} records"
+
+    def _shown_result(self) -> str:
+        positions = self._result()
+        return f"{positions[0]} to {positions[-1]}" if len(positions) > 1 else repr(positions)
 
 
 class ThreadFuture(TransactionFuture[ResultT]):
@@ -263,7 +281,9 @@ class LoopFuture(TransactionFuture[ResultT]):
         Raises:
             RefusedError: the transaction is aborted.
             DataLossError: the transaction is committed, but its records were removed before their positions were known.
+            UsageError: this is another event loop than that of the transaction.
         """
+        self._check_loop()
         if self._end.outcome is None:
             yield from self._end_of_transaction().__await__()
         return self._value()
@@ -282,6 +302,15 @@ class LoopFuture(TransactionFuture[ResultT]):
             await ended
         finally:
             self._end.forget(waker)
+
+    def _check_loop(self) -> None:
+        from asyncio import get_running_loop
+
+        if self._end.loop is not None and get_running_loop() is not self._end.loop:
+            raise UsageError(
+                "the transaction of this future was begun in another event loop, which wakes those that wait: use the "
+                "future there"
+            )
 
     def result(self) -> ResultT:
         """Return the result of the await, without waiting.
@@ -317,10 +346,12 @@ class LoopFuture(TransactionFuture[ResultT]):
 
         Raises:
             TypeError: the callback is no function.
+            UsageError: this is another event loop than that of the transaction.
         """
         function("callback", callback)
         from asyncio import get_running_loop
 
+        self._check_loop()
         loop = get_running_loop()
         self._end.call(lambda: loop.call_soon(callback, self))
 

@@ -44,7 +44,7 @@ class AsyncTransaction:
         # The lock of the task that writes. Tasks get the lock in the order of their requests.
         self._turn = asyncio.Lock()
         self._process = this_process()
-        self._ended = End()
+        self._ended = End(self._loop)
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False

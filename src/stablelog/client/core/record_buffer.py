@@ -241,6 +241,11 @@ class RecordBuffer:
         """Remove and return all batches that were not sent."""
         return [batch for records in self.partitions.values() for batch in self._take(records, 0)]
 
+    def drop_unsent(self) -> None:
+        """Free the bytes of the records that were not sent: the transaction has ended, and futures refer to partitions."""
+        for records in self.partitions.values():
+            records.unsent = [BatchBuilder()]
+
     def _take(self, records: PartitionRecords, kept_count: int) -> list[UnsentBatch]:
         """Remove and return the unsent batches of a partition, but for the last `kept_count` ones, if they have space."""
         unsent = records.unsent

@@ -218,7 +218,7 @@ class Writing:
     @property
     def status(self) -> str:
         """The state of the transaction in words."""
-        if self._state is State.COMMITTED and self._commit_sequence is not None:
+        if self._state is State.COMMITTED and self._commit_sequence not in (None, -1):
             return f"committed as {self._commit_sequence}"
         return self._state.name.lower().replace("_", " ")
 
@@ -492,6 +492,7 @@ class Writing:
             release, self._release = self._release, None
             release(self)
         self._on_end(self._outcome)
+        self.records.drop_unsent()
         self.records = RecordBuffer()
         self._base_offsets = {}
         self._has_finished = True
