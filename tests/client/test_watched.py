@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from stablelog.client import processes
+from stablelog import processes
 from stablelog.client.cluster import Cluster
 
 

@@ -27,7 +27,6 @@ from stablelog.errors import DamageError, UsageError
 from stablelog.spark.columns import decoder as decoder_module
 from stablelog.spark.columns.builder import TYPES, ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
-from stablelog.varint import encode_varint
 from tests.scale import examples
 from tests.spark.columns.own_decoder import OwnDecoder
 
@@ -59,9 +58,8 @@ def with_gaps(batch, deltas, last):
     found = decode_records(batch)
     body = bytearray()
     for record, delta in zip(found, deltas, strict=True):
-        encoded = encode_record(record, delta, record.timestamp_ms - header.base_timestamp)
-        body += encode_varint(len(encoded))
-        body += encoded
+        since_base = record.timestamp_ms - header.base_timestamp
+        body += encode_record(record.key, record.value, record.headers, delta, since_base)
     packed = compress(header.codec, bytes(body))
     header = header._replace(batch_length=HEADER.size - 12 + len(packed), last_offset_delta=last)
     return resealed(HEADER.pack(*header) + packed)
