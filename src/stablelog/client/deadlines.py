@@ -113,6 +113,5 @@ def call_aside(settle: Callable[[], None]) -> bool:
     return True
 
 
-SHARED: Final = (
-    Deadlines()
-)  # of all clients of this process, so that clients that are not closed leave one thread at most
+# Of all clients of this process, so that clients that are not closed leave one thread at most.
+SHARED: Final = Deadlines()

@@ -118,7 +118,8 @@ class Client:
 
         Raises:
             TypeError: an argument has a wrong type.
-            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or start.
+            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation
+                or start.
             RefusedError: the client is closed.
         """
         from stablelog.client.group_reader import GroupReader

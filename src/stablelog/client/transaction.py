@@ -152,7 +152,6 @@ class Transaction:
             UsageError: as for `write`; or there are not as many keys as values.
             RefusedError: as for `write`.
             UnavailableError: as for `write`.
-            UsageError: as for `write`.
         """
         self._check()
         writing = self._writing

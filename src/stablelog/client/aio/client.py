@@ -134,8 +134,8 @@ class AsyncClient:
 
         Raises:
             TypeError: an argument has a wrong type.
-            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or start; or another event loop has
-                used the client.
+            UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation
+                or start; or another event loop has used the client.
             RefusedError: the client is closed.
         """
         self._loop.check()
