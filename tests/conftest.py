@@ -115,20 +115,22 @@ def shared_kafka(tmp_path_factory):
 def spark(tmp_path_factory):
     from stablelog.spark.local_session import SETTINGS, session
 
-    # Workers import what the tests define, and not what users do not have; a task may be tried twice.
+    # Workers import what the tests define, and not what users do not have. The JVM hands its PYTHONPATH to them; other
+    # processes that a test of this session starts do not get it.
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(USERS), str(ROOT), str(ROOT / "src"), *known])
     warehouse = tmp_path_factory.mktemp("warehouse")
-    made = session(
-        "stablelog tests",
-        "local[2,2]",
-        spark_sql_warehouse_dir=str(warehouse),
-        spark_sql_shuffle_partitions="2",
-        spark_ui_enabled="false",
-        spark_sql_streaming_checkpoint_fileChecksum_enabled="false",  # what it guards against is no test's subject
-        spark_driver_extraJavaOptions=f"{SETTINGS['spark.driver.extraJavaOptions']} {QUICK_JAVA}",
-        spark_python_authenticate_socketTimeout="300s",  # a test may be kept waiting, too
-    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(USERS), str(ROOT), str(ROOT / "src"), *known]))
+        made = session(
+            "stablelog tests",
+            "local[2,2]",  # a task may be tried twice
+            spark_sql_warehouse_dir=str(warehouse),
+            spark_sql_shuffle_partitions="2",
+            spark_ui_enabled="false",
+            spark_sql_streaming_checkpoint_fileChecksum_enabled="false",  # what it guards against is no test's subject
+            spark_driver_extraJavaOptions=f"{SETTINGS['spark.driver.extraJavaOptions']} {QUICK_JAVA}",
+            spark_python_authenticate_socketTimeout="300s",  # a test may be kept waiting, too
+        )
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
