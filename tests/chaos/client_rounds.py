@@ -255,7 +255,10 @@ class Round:
         with stablelog.connect(port, deadline=PATIENCE_S) as client:
             until(
                 lambda: self.copiers_live() and not open_transactions(client) and is_copied(),
-                lambda: f"the transactions {open_transactions(client)} are open, or the copy is not complete",
+                lambda: (
+                    f"the transactions {open_transactions(client)} are open, or the copy has "
+                    f"{len(seen(port, self.target))} of {len(seen(port, self.source))} records"
+                ),
                 patience_s=PATIENCE_S,
                 pause_s=0.2,
             )

@@ -231,10 +231,12 @@ class GroupMember:
             return NO_CHANGE
         if not self._unnamed:
             self._target = None
+        # The coordinator learns what the member owns after each assignment, also if the member had all of it before: it may
+        # wait for a partition that it gave and took back before the member had it.
+        self._has_news = True
         if not new:
             return NO_CHANGE
         self.owned |= set(new)
-        self._has_news = True
         return Change(assigned={target: committed.get(target) for target in new})
 
     # --- offsets ---
