@@ -8,6 +8,8 @@ import errno
 import mmap
 import os
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -599,3 +601,26 @@ def test_a_failed_replacement_leaves_no_file_beside(there, name):
         there.disk.write_atomic(there.directory / name, b"x" * 9000)
     there.place.heal()
     assert there.disk.list_dir(there.directory) == ["f"]
+
+
+def test_a_thread_asks_for_the_free_space_while_another_opens_files(there):
+    """As a flush in a thread does, beside the event loop."""
+    there.disk.capacity = 1 << 20  # of the simulated disk
+    paths = [there.directory / f"{number}" for number in range(200)]
+    opened = [there.disk.open(path, create=True) for path in paths]
+
+    def open_again():
+        opened.extend(there.disk.open(path) for path in paths * 4)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            opening = threads.submit(open_again)
+            while not opening.done():
+                assert there.disk.free_size(there.directory) > 0
+        opening.result()
+    finally:
+        sys.setswitchinterval(interval_s)
+        for file in opened:
+            file.close()

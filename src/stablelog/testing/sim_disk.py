@@ -10,6 +10,7 @@ kinds of paths, long names, closed files, and data that does not fit into `capac
 import contextlib
 import errno
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from weakref import WeakSet
@@ -148,6 +149,7 @@ class SimDisk:
         # The renames since the directories were last synced.
         self._renamed: list[tuple[Directory, str, Node]] = []
         self._open: WeakSet[SimFile] = WeakSet()
+        self._open_lock = threading.RLock()  # a flush in a thread counts the files while the event loop opens others
         self.steps = 0
         self.crash_at: int | None = None
         self.fail_at: int | None = None
@@ -203,7 +205,8 @@ class SimDisk:
 
     def released(self, file: SimFile) -> None:
         """Note that a file was closed. If the file's name was removed before, its space is free from now on."""
-        self._open.discard(file)
+        with self._open_lock:
+            self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:
         """Raise DiskError with ENOSPC if `size` more bytes do not fit into the disk's capacity."""
@@ -282,7 +285,8 @@ class SimDisk:
     @property
     def open_files(self) -> list[SimFile]:
         """The files that were opened and not closed, and to which an object still refers."""
-        return list(self._open)
+        with self._open_lock:
+            return list(self._open)
 
     # -- damage ------------------------------------------------------------------------------------------------
 
@@ -316,7 +320,8 @@ class SimDisk:
             self.step(f"create {path.name}", path=path)
             home.names[path.name] = Inode()
         file = SimFile(self, self._inode(path, "opening"), path)
-        self._open.add(file)
+        with self._open_lock:
+            self._open.add(file)
         return file
 
     def exists(self, path: Path) -> bool:
