@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import stablelog
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.client.cluster import Cluster
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.topics import create_topic
 from tests.waiting import until

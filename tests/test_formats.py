@@ -68,7 +68,7 @@ def test_the_examples_are_read(example):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_example_of_broker_json_is_read(version):
-    from stablelog.broker.directory.dynamic_settings import META_LINE, decode_settings, encode_settings
+    from stablelog.data_directory.settings_file import META_LINE, decode_settings, encode_settings
 
     [example] = re.findall(rf'^    (\{{"version":{version},"settings".*)\n    ([0-9a-f]{{8}})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -77,8 +77,8 @@ def test_the_example_of_broker_json_is_read(version):
 
 
 def test_the_example_of_acls_json_is_read():
-    from stablelog.broker.directory.acl_file import decode_acls, encode_acls
-    from stablelog.broker.directory.noted_file import ACLS
+    from stablelog.data_directory.acl_file import decode_acls, encode_acls
+    from stablelog.data_directory.noted_file import ACLS
 
     [example] = re.findall(r'^    (\{"version":1,"acls".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -87,8 +87,8 @@ def test_the_example_of_acls_json_is_read():
 
 
 def test_the_example_of_users_json_is_read():
-    from stablelog.broker.directory.noted_file import USERS
-    from stablelog.broker.directory.user_file import decode_users, encode_users
+    from stablelog.data_directory.noted_file import USERS
+    from stablelog.data_directory.user_file import decode_users, encode_users
     from stablelog.security.credentials import is_password
 
     [example] = re.findall(r'^    (\{"version":1,"secret".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
@@ -100,8 +100,8 @@ def test_the_example_of_users_json_is_read():
 
 
 def test_the_example_of_quotas_json_is_read():
-    from stablelog.broker.directory.noted_file import QUOTAS
-    from stablelog.broker.directory.quota_file import decode_quotas, encode_quotas
+    from stablelog.data_directory.noted_file import QUOTAS
+    from stablelog.data_directory.quota_file import decode_quotas, encode_quotas
 
     [example] = re.findall(r'^    (\{"version":1,"quotas".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -110,9 +110,17 @@ def test_the_example_of_quotas_json_is_read():
 
 
 def test_the_table_of_versions_is_the_codes():
-    from stablelog.broker.directory import catalog, directory_signs, dynamic_settings, formats, noted_file
     from stablelog.coordinators.transactions import records as commit_log
-    from stablelog.log.files import epochs, kafka_files, log_start, restored
+    from stablelog.data_directory import (
+        catalog,
+        checkpoints,
+        clean_shutdown,
+        formats,
+        meta_properties,
+        noted_file,
+        settings_file,
+    )
+    from stablelog.log.files import epochs, log_start, partition_metadata, restored
     from stablelog.log.indexes import summary, transaction_index
     from stablelog.log.producer_state import snapshots
     from stablelog.tier import manifest
@@ -123,14 +131,14 @@ def test_the_table_of_versions_is_the_codes():
     by_kind = {**formats.COMMIT_LOG_VALUES, "offset": formats.OFFSETS_LOG_VALUES[1]}
     assert told == {
         "`cluster.json`": catalog.VERSION,
-        "`meta.properties`": kafka_files.META_VERSION,
-        "`broker.json`": dynamic_settings.SETTINGS_VERSION,
+        "`meta.properties`": meta_properties.META_VERSION,
+        "`broker.json`": settings_file.SETTINGS_VERSION,
         "`acls.json`": noted_file.ACLS.version,
         "`users.json`": noted_file.USERS.version,
         "`quotas.json`": noted_file.QUOTAS.version,
-        "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
-        "offset checkpoints": kafka_files.CHECKPOINT_VERSION,
-        "`partition.metadata`": kafka_files.METADATA_VERSION,
+        "`.kafka_cleanshutdown`": clean_shutdown.CLEAN_SHUTDOWN_VERSION,
+        "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
+        "`partition.metadata`": partition_metadata.METADATA_VERSION,
         "`leader-epoch-checkpoint`": epochs.VERSION,
         "`log-start-offset`, `view-start-offset`": log_start.VERSION,
         "`remote-manifest`": manifest.PARTED_VERSION,

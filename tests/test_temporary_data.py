@@ -28,7 +28,7 @@ DEATHS = int(os.environ.get("STABLELOG_PARENT_DEATHS", "4"))
 LIVES = """
 import os, signal, stablelog, sys
 from stablelog import embedded, embedded_process, temporary_data
-import stablelog.broker.directory.foreign
+import stablelog.data_directory.foreign
 
 files = {one.__file__ for one in (embedded, embedded_process, temporary_data)}
 last, count = int(sys.argv[1]), 0

@@ -165,7 +165,7 @@ class EmbeddedBroker:
 
     def _make_data(self) -> None:
         """Make the data directory, unless it is a temporary one, which the broker's process makes."""
-        from stablelog.broker.directory.foreign import refuse_foreign
+        from stablelog.data_directory.foreign import refuse_foreign
 
         if self._running.temporary is None:
             disk = LocalDisk()

@@ -18,9 +18,9 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
 from stablelog.broker.upkeep import maintenance
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory

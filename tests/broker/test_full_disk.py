@@ -15,10 +15,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
-from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE, DiskReserve
+from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, DiskReserve
 from stablelog.broker.upkeep import maintenance
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock

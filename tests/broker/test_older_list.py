@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.directory.catalog import CATALOG_FILE, read_catalog
+from stablelog.data_directory.catalog import CATALOG_FILE, read_catalog
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.recovery.epoch_check import latest_epoch
 from stablelog.testing.sim_disk import SimDisk

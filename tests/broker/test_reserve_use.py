@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability import journal as journal_module
-from stablelog.broker.durability.disk_reserve import RESERVE_FILE
+from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.wire.api import ApiKey
 from tests.broker.apis.test_joint_apis import begin, child, commit, committed_offset, offset
 from tests.broker.desk import ABORT, COMMIT, DATA, batch

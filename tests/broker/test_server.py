@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import server as server_module
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.limited_log import LINES_MAX
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import batch, frame, part, produce_fields, read_answer

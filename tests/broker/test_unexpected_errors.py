@@ -16,8 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.checkpoints import OffsetCheckpoint
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.durability import journal
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.network import connection
@@ -29,6 +27,8 @@ from stablelog.broker.upkeep import maintenance
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.data_directory.checkpoints import OffsetCheckpoint
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.log.segments.segment import Segment

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE
+from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.env.local_disk import LocalDisk
 from tests.broker import desk
 from tests.broker.desk import Gate, batch, init_fields

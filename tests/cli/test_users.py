@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import stablelog
-from stablelog.broker.directory.noted_file import USERS
-from stablelog.broker.directory.user_file import decode_users
+from stablelog.data_directory.noted_file import USERS
+from stablelog.data_directory.user_file import decode_users
 from stablelog.security.credentials import is_password
 from stablelog.wire.sasl.scram import Mechanism
 from tests.cli.test_cli import IN_THE_FOREGROUND, answer, run

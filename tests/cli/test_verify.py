@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from stablelog.broker.directory.catalog import ListedTopic, encode_catalog
 from stablelog.cli import verify
+from stablelog.data_directory.catalog import ListedTopic, encode_catalog
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.partition import LogConfig, Partition

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.broker.config import order_of
 from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.data_directory.topic_settings import order_of
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import frame, part
 

@@ -9,9 +9,6 @@ from crc32c import crc32c
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.directory.dynamic_settings import decode_settings, encode_settings
-from stablelog.broker.directory.noted_file import encode_json
-from stablelog.broker.directory.quota_file import encode_quotas
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
@@ -19,6 +16,9 @@ from stablelog.client.cluster import Cluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.record_fields import string
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
+from stablelog.data_directory.noted_file import encode_json
+from stablelog.data_directory.quota_file import encode_quotas
+from stablelog.data_directory.settings_file import decode_settings, encode_settings
 from stablelog.errors import NewerFormatError, UnavailableError
 from tests.golden.generation import NAMES, generations
 from tests.golden.generation_look import ISOLATIONS, fetched_to_end

@@ -10,13 +10,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.broker.directory.catalog import CATALOG_FILE, read_catalog
-from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE
-from stablelog.broker.directory.restoring import RESTORING_FILE, read_restoring
+from stablelog.data_directory.catalog import CATALOG_FILE, read_catalog
+from stablelog.data_directory.incomplete_restore import RESTORING_FILE, read_restoring
+from stablelog.data_directory.meta_properties import META_FILE
+from stablelog.data_directory.settings_file import META_LINE, SETTINGS_FILE
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError
-from stablelog.log.files.kafka_files import META_FILE, METADATA_FILE
 from stablelog.log.files.names import COMMIT_SUFFIXES, REMOTE_MANIFEST_FILE, RESTORED_FILE, VIEW_START_FILE
+from stablelog.log.files.partition_metadata import METADATA_FILE
 from stablelog.ops.restore import restore
 from stablelog.ops.restore_plan import make_plan
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
-from stablelog.broker.directory.data_directory import DataDirectory
-from stablelog.broker.directory.dynamic_settings import DynamicSettings, GroupConfigs
-from stablelog.broker.directory.noted_file import ACLS, USERS, has_noted_file
+from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.broker.directory.locked_directory import LockedDirectory
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
@@ -28,7 +27,6 @@ from stablelog.broker.refused_appends import RefusedAppends
 from stablelog.broker.security.quotas import Quotas
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.own_logs import OwnLogs
 from stablelog.broker.topics.topics import Topics
@@ -41,6 +39,9 @@ from stablelog.broker.upkeep.proofs import Proofs
 from stablelog.broker.upkeep.scrub import Scrub
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
+from stablelog.data_directory.noted_file import ACLS, USERS, has_noted_file
+from stablelog.data_directory.settings_file import GroupConfigs
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError, UsageError
@@ -98,7 +99,7 @@ class Broker:
         self.disk = disk
         self.clock = clock
         reserve = self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
-        self.directory = DataDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
+        self.directory = LockedDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
         self.tasks = Tasks(on_failure, self.fail_partition)
         self.waiters = Waiters(self.tasks)
         self.flush = make_flush(
@@ -181,7 +182,7 @@ class Broker:
     def _load_acls(self, directory: Path) -> "Acls | None":
         if not self.config["authorizer.class.name"]:
             if has_noted_file(ACLS, self.disk, directory):
-                from stablelog.broker.directory.acl_file import acl_file
+                from stablelog.data_directory.acl_file import acl_file
 
                 if acl_file(self.disk, directory).load():
                     raise UsageError(

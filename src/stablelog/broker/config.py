@@ -20,11 +20,11 @@ from stablelog.broker.settings import (
 )
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
 from stablelog.coordinators.transactions.decisions import TransactionConfig
+from stablelog.data_directory.topic_settings import group_of_topic, order_of
 from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
 from stablelog.log.retention import NO_LIMIT
 from stablelog.types import SecurityProtocol
-from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -368,16 +368,6 @@ def _check_fixed(given: Mapping[str, str]) -> None:
     for name, only in FIXED_BROKER_SETTINGS.items():
         if given.get(name, only) != only:
             raise UsageError(f"{name}={given[name]!r} is not supported: the value is always {only}")
-
-
-def order_of(topic_configs: Mapping[str, str]) -> str:
-    """The order in which read-committed readers get the records of a topic: `offset` or `commit`."""
-    return topic_configs.get("stablelog.order", "offset")
-
-
-def group_of_topic(topic_configs: Mapping[str, str]) -> str:
-    """The transaction group that a topic belongs to; empty for the default one."""
-    return topic_configs.get("stablelog.group", DEFAULT_GROUP)
 
 
 def _is_tiered(topic_configs: Mapping[str, str]) -> bool:

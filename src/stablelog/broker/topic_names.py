@@ -2,33 +2,17 @@
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.log_names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    is_coordinator_log,
+)
 from stablelog.errors import RefusedError
 from stablelog.types import TOPIC_NAME_RULE, TOPIC_NAME_SIZE_MAX, is_topic_name
-from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)  # The partition of the offsets log that the broker writes to.
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 NAME_SIZE_MAX = TOPIC_NAME_SIZE_MAX
-
-
-def commit_log_of(group: str) -> str:
-    """Return the name of the topic that is the commit log of a transaction group."""
-    return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
-
-
-def group_of_log(name: str) -> str | None:
-    """Return the transaction group whose commit log has this name; None if this is not the name of a commit log."""
-    if name == TRANSACTION_STATE_TOPIC:
-        return DEFAULT_GROUP
-    stem, _, group = name.partition(".")
-    return group if stem == TRANSACTION_STATE_TOPIC and group and is_group_name(group) else None
-
-
-def is_coordinator_log(name: str) -> bool:
-    """Whether a topic of this name is the log of a coordinator."""
-    return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
 
 
 def is_internal(name: str) -> bool:

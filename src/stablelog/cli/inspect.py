@@ -12,10 +12,11 @@ import typer
 
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, fail, print_json, print_table
+from stablelog.data_directory.names import partition_directories
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.ops.inspect import Table, files_of, inspect_file
-from stablelog.ops.verify import is_data_directory, is_partition_directory, partition_directories
+from stablelog.ops.verify import is_data_directory, is_partition_directory
 
 app = command_app()
 

@@ -9,22 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
-from stablelog.broker.directory.catalog import CATALOG_FILE, read_catalog
-from stablelog.broker.directory.checkpoints import (
-    RECOVERY_POINT_CHECKPOINT,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
-)
-from stablelog.broker.directory.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import FINDINGS, fail, print_json
 from stablelog.coordinators.transactions.records import GroupState
+from stablelog.data_directory.catalog import CATALOG_FILE, read_catalog
+from stablelog.data_directory.checkpoints import (
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from stablelog.data_directory.formats import check_formats, check_partition_formats
+from stablelog.data_directory.meta_properties import META_FILE
+from stablelog.data_directory.names import partition_directories
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import DamageError, StablelogError
-from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.repair import cut, examine
@@ -38,7 +39,7 @@ from stablelog.ops.commit_numbers import (
     read_given,
     read_said,
 )
-from stablelog.ops.verify import expectations, last_leader_epoch, partition_directories
+from stablelog.ops.verify import expectations, last_leader_epoch
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 app = command_app()

@@ -67,22 +67,20 @@ class _Stopped:
 
     def __init__(self, directory: Path, node_id: int | None) -> None:
         from stablelog.broker.config import BrokerConfig
-        from stablelog.broker.directory.data_directory import DataDirectory
-        from stablelog.broker.directory.user_file import user_file
-        from stablelog.broker.durability.disk_reserve import DiskReserve
+        from stablelog.broker.directory.locked_directory import LockedDirectory
+        from stablelog.data_directory.meta_properties import META_FILE
+        from stablelog.data_directory.user_file import user_file
         from stablelog.env.clock import SystemClock
         from stablelog.env.local_disk import LocalDisk
-        from stablelog.log.files.kafka_files import META_FILE
 
         disk, path = LocalDisk(), directory.resolve()
         is_new = not disk.exists(path / META_FILE)
         config = BrokerConfig({} if node_id is None else {"node.id": str(node_id)})
-        reserve = DiskReserve(disk, path, 0)
-        self._directory = DataDirectory(disk, path, config, reserve, SystemClock())
+        self._directory = LockedDirectory(disk, path, config, disk, SystemClock())
         try:
             if is_new:
                 self._directory.begin()
-            self._file = user_file(disk, path, reserve)
+            self._file = user_file(disk, path)
             self._credentials = self._file.load()
         except BaseException:
             self.close()
@@ -96,7 +94,7 @@ class _Stopped:
         ]
 
     def alter(self, change: Deletion | Upsertion) -> None:
-        from stablelog.broker.directory.user_file import encode_users
+        from stablelog.data_directory.user_file import encode_users
 
         changes: tuple[list[Deletion], list[Upsertion]]
         changes = ([change], []) if isinstance(change, Deletion) else ([], [change])

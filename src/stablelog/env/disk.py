@@ -85,6 +85,18 @@ class File(Protocol):
         """Release the file descriptor. Does not sync and never fails."""
 
 
+class FileWriter(Protocol):
+    """Something that replaces small files: a `Disk`, or the broker's disk reserve, which frees space for them on a full
+    disk.
+    """
+
+    def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
+        """Replace the file as a whole. Durable on return. See `Disk.write_atomic`."""
+
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """Replace the file as a whole without a sync. See `Disk.write_unsynced`."""
+
+
 class Disk(Protocol):
     """One file system. Paths are absolute.
 

@@ -6,11 +6,14 @@ network file system, processes on other machines may not see the lock.
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from pathlib import Path
 
 from stablelog.errors import DiskError, UnavailableError
+
+log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 TRIES, PAUSE_S = 5, 0.01
@@ -58,3 +61,33 @@ class DirectoryLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a broker has a data directory open. stablelog locks the file `.lock` by `flock`, Apache Kafka by `lockf`.
+
+    The lock is not kept. The lock of a broker on another machine may not be visible. If the file system has no locks, a
+    warning is logged, and the result is False. A directory without the file, such as a copy of partitions, is not open.
+
+    Raises:
+        UnavailableError: the lock file cannot be read.
+    """
+    path = directory / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        for lock in (fcntl.flock, fcntl.lockf):
+            lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        log.warning(
+            "%s cannot be locked (%s), so it is unknown whether a broker has it open", path, error.strerror
+        )
+    finally:
+        os.close(descriptor)
+    return False

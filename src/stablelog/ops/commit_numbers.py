@@ -16,7 +16,7 @@ from typing import Final
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker.topic_names import group_of_log
+from stablelog.coordinators.log_names import group_of_log
 from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX

@@ -13,7 +13,6 @@ from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
     FIRST_SEQUENCE_FILE,
@@ -33,6 +32,7 @@ from stablelog.log.files.names import (
     has_offset,
     offset_of,
 )
+from stablelog.log.files.partition_metadata import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.restored import decode_restored
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from stablelog.broker.directory.dynamic_settings import Dynamic, encode_settings
 from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.data_directory.settings_file import Dynamic, encode_settings
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError, UsageError

@@ -9,10 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import group_of_topic, order_of
-from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
-from stablelog.broker.directory.dynamic_settings import META_LINE, SETTINGS_FILE, Dynamic, encode_settings
-from stablelog.broker.topic_names import group_of_log, is_coordinator_log
+from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
 from stablelog.coordinators.transactions.restoring import (
     CommitLog,
     Pair,
@@ -20,7 +17,10 @@ from stablelog.coordinators.transactions.restoring import (
     torn_commits,
 )
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.log.files.kafka_files import META_FILE, encode_meta
+from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
+from stablelog.data_directory.meta_properties import META_FILE, encode_meta
+from stablelog.data_directory.settings_file import META_LINE, SETTINGS_FILE, Dynamic, encode_settings
+from stablelog.data_directory.topic_settings import group_of_topic, order_of
 from stablelog.log.files.names import FIRST_SEQUENCE_FILE, LOG
 from stablelog.log.files.restored import Restored
 from stablelog.log.producer_state.producer import NO_TXN

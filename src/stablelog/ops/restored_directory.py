@@ -12,14 +12,15 @@ from typing import Final, NamedTuple, Self
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.restoring import RESTORING_FILE, encode_restoring, read_restoring
+from stablelog.data_directory.incomplete_restore import RESTORING_FILE, encode_restoring, read_restoring
+from stablelog.data_directory.names import partition_directories
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import DamageError, UsageError
 from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.restore_plan import Plan
-from stablelog.ops.verify import expectations, partition_directories, verify_data_directory
+from stablelog.ops.verify import expectations, verify_data_directory
 from stablelog.types import TopicPartition
 from stablelog.views.verify import verify_view
 

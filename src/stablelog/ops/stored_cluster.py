@@ -7,13 +7,10 @@ from typing import Final
 
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.records import decode_records
-from stablelog.broker.directory.dynamic_settings import Dynamic, decode_settings
-from stablelog.broker.topic_names import (
-    REMOTE_LOG_METADATA_TOPIC,
-    group_of_log,
-    is_coordinator_log,
-)
+from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
+from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
 from stablelog.coordinators.transactions.restoring import CommitLog, Pair
+from stablelog.data_directory.settings_file import Dynamic, decode_settings
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, ObjectMissingError, naming
 from stablelog.log.producer_state.producer_table import ProducerTable

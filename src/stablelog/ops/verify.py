@@ -7,55 +7,43 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from stablelog.broker.config import BrokerConfig, order_of
-from stablelog.broker.directory.acl_file import acl_file
-from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
-from stablelog.broker.directory.checkpoints import (
-    FIRST_DIRTY_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.coordinators.log_names import is_coordinator_log
+from stablelog.data_directory.acl_file import acl_file
+from stablelog.data_directory.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
+from stablelog.data_directory.checkpoints import (
+    CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
-from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, DynamicSettings
-from stablelog.broker.directory.formats import newer_formats
-from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY, find_topics
-from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC
-from stablelog.broker.directory.noted_file import ACLS, QUOTAS, USERS
-from stablelog.broker.directory.partition_metadata import read_partition_metadata
-from stablelog.broker.directory.quota_file import quota_file
-from stablelog.broker.directory.user_file import user_file
-from stablelog.broker.topic_names import is_coordinator_log
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, check_clean_shutdown
+from stablelog.data_directory.formats import newer_formats
+from stablelog.data_directory.kafka_import import find_topics
+from stablelog.data_directory.kafka_metadata import METADATA_TOPIC
+from stablelog.data_directory.meta_properties import META_FILE, read_meta
+from stablelog.data_directory.names import partition_directories, partition_named
+from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS
+from stablelog.data_directory.quota_file import quota_file
+from stablelog.data_directory.settings_file import SETTINGS_FILE
+from stablelog.data_directory.user_file import user_file
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
-from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import FIRST_SEQUENCE_FILE, REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
+from stablelog.log.files.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 from stablelog.tier.local_state import LocalState
 from stablelog.views.first_sequence import decode_first_sequences
 
-CHECKPOINTS = (
-    LOG_START_CHECKPOINT,
-    FIRST_DIRTY_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-)
-
 
 def is_partition_directory(disk: Disk, directory: Path) -> bool:
     """Whether a directory has the name of a partition and contains a log file."""
-    return PARTITION_DIRECTORY.fullmatch(directory.name) is not None and any(
+    return partition_named(directory.name) is not None and any(
         is_log(name) for name in disk.list_dir(directory)
     )
-
-
-def partition_directories(disk: Disk, directory: Path) -> list[Path]:
-    """Return the partition directories in a data directory, sorted, without those of deleted topics."""
-    names = [name for name in disk.list_dir(directory) if PARTITION_DIRECTORY.fullmatch(name)]
-    return [directory / name for name in names if disk.is_dir(directory / name)]
 
 
 def is_data_directory(disk: Disk, directory: Path) -> bool:
@@ -238,7 +226,7 @@ def _start_files(topic: ListedTopic) -> list[str]:
     """Return the names of the files that each partition of the topic must have: those that say where its log and its
     view (commit order) begin.
     """
-    return [LOG_START_FILE, VIEW_START_FILE] if order_of(topic.configs) == "commit" else [LOG_START_FILE]
+    return [LOG_START_FILE, VIEW_START_FILE] if topic.is_commit_ordered else [LOG_START_FILE]
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:

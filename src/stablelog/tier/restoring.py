@@ -17,7 +17,6 @@ from stablelog.batch.header import MAGIC, BatchHeader, assemble
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.env.disk import Buffer
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.files.kafka_files import METADATA_FILE, encode_partition_metadata
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import (
     LOG,
@@ -28,6 +27,7 @@ from stablelog.log.files.names import (
     SNAPSHOT,
     VIEW_START_FILE,
 )
+from stablelog.log.files.partition_metadata import METADATA_FILE, encode_partition_metadata
 from stablelog.log.files.restored import Restored
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.tier.index_object import IndexKind

@@ -6,9 +6,9 @@ import logging
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.directory.acl_file import acl_file, decode_acls, encode_acls
 from stablelog.broker.limited_log import LINES_MAX, PERIOD_MS
 from stablelog.broker.security.access import DenialLog
+from stablelog.data_directory.acl_file import acl_file, decode_acls, encode_acls
 from stablelog.errors import DamageError, UsageError
 from stablelog.ops.verify import verify_data_directory
 from stablelog.security.principal import Principal

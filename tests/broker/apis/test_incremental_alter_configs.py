@@ -15,13 +15,13 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.broker.directory.dynamic_settings import encode_settings
 from stablelog.broker.settings import (
     FIXED_BROKER_SETTINGS,
     SETTINGS,
     TOPIC_SETTINGS,
     UNUSED_TOPIC_SETTINGS,
 )
+from stablelog.data_directory.settings_file import encode_settings
 from stablelog.errors import DamageError, UsageError
 from tests.broker.desk import DATA, opened, part
 from tests.clients.drivers import unique

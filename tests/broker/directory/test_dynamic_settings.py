@@ -8,13 +8,8 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.directory.dynamic_settings import (
-    META_LINE,
-    Dynamic,
-    DynamicSettings,
-    decode_settings,
-    encode_settings,
-)
+from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.data_directory.settings_file import META_LINE, Dynamic, decode_settings, encode_settings
 from stablelog.errors import DamageError, NewerFormatError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 

@@ -11,10 +11,10 @@ from stablelog.broker.durability.disk_reserve import (
     CALL_SIZE_MAX,
     MARGIN_SIZE_MIN,
     REFUSED_WHILE_FULL,
-    RESERVE_FILE,
     STEP_COUNT,
     DiskReserve,
 )
+from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.errors import DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk
 

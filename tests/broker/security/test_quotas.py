@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.directory.noted_file import QUOTAS
 from stablelog.broker.security import quotas as broker_quotas
+from stablelog.data_directory.noted_file import QUOTAS
 from stablelog.errors import DamageError, DiskError
 from stablelog.ops.verify import verify_data_directory
 from stablelog.testing.sim_disk import SimDisk

@@ -8,11 +8,11 @@ import threading
 import pytest
 from crc32c import crc32c
 
-from stablelog.broker.directory.noted_file import USERS, encode_json
-from stablelog.broker.directory.user_file import encode_users, user_file
+from stablelog.data_directory.meta_properties import META_FILE
+from stablelog.data_directory.noted_file import USERS, encode_json
+from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, RefusedError
-from stablelog.log.files.kafka_files import META_FILE
 from stablelog.security.credentials import Deletion, Upsertion
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, opened

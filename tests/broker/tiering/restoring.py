@@ -6,12 +6,12 @@ a crash that has lost all later records.
 
 import random
 
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.env.objects.store import ObjectStore
 from stablelog.log.files.epochs import EPOCH_FILE
-from stablelog.log.files.kafka_files import METADATA_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.partition_metadata import METADATA_FILE
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import Faults, SimObjects
 from stablelog.tier.chain import last_manifest

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.directory.catalog import read_catalog
+from stablelog.data_directory.catalog import read_catalog
 from stablelog.log.partition import Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.events import Events

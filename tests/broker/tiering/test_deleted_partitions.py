@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from stablelog.broker.directory.catalog import read_catalog
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.data_directory.catalog import read_catalog
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import RefusedError, StoreError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk

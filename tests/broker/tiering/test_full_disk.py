@@ -12,9 +12,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.broker.directory.catalog import CATALOG_FILE
 from stablelog.broker.durability import journal as journals
-from stablelog.broker.durability.disk_reserve import RESERVE_FILE
+from stablelog.data_directory.catalog import CATALOG_FILE
+from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import (
     FIRST_SEQUENCE_FILE,

@@ -10,7 +10,7 @@ import signal
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import NotLoadedError, UnavailableError
 from tests.broker.tiering.life import lived
 from tests.broker.tiering.test_remote_reads import ONE, Life, ended

@@ -9,10 +9,10 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topics import side_by_side
 from stablelog.broker.topics.topics import Topics
+from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.errors import DamageError, DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimFile, SimulatedCrash
 from tests.broker.desk import delete_topic

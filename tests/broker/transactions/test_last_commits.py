@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
-from stablelog.broker.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.topics.partition_directories import PartitionDirectories
+from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.files.names import LOG
 from stablelog.testing.sim_disk import SimDisk

@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.log.compaction.cleaner import Compaction
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk

@@ -36,8 +36,9 @@ from stablelog.broker.apis import (
     for_each_part,
 )
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
+from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import RefusedError
 from stablelog.log.partition import MarkerWrite, Partition
 

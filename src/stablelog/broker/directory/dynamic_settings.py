@@ -1,93 +1,28 @@
-"""The broker's dynamic settings on disk: settings that AlterConfigs and IncrementalAlterConfigs requests have changed.
+"""The file of the broker's dynamic settings, `broker.json`: loaded into the configuration, and replaced.
 
-The settings are in the noted file `broker.json` (`noted_file`). If the broker did not notice its loss, the settings of
-the command line would apply again, and retention could delete data that the dynamic settings protect.
-Format: docs/formats.md, "broker.json".
+`data_directory.settings_file` encodes and decodes it.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
 
 from stablelog.broker.config import NOTHING, BrokerConfig
-from stablelog.broker.directory.noted_file import SETTINGS, NotedFile, decode_json, encode_json
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.env.disk import Disk
+from stablelog.data_directory.noted_file import SETTINGS, NotedFile
+from stablelog.data_directory.settings_file import NO_GROUPS, GroupConfigs, decode_settings, encode_settings
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import UsageError
-
-SETTINGS_VERSION: Final = SETTINGS.version
-# Version 2 adds the settings of all brokers of the cluster, version 3 those of consumer groups. A file without such
-# settings has the least version that can hold its content, so that earlier releases can read it.
-VERSION_WITHOUT_DEFAULTS: Final = 1
-VERSION_WITHOUT_GROUPS: Final = 2
-GroupConfigs = Mapping[str, Mapping[str, str]]
-NO_GROUPS: Final[GroupConfigs] = MappingProxyType({})
-SETTINGS_FILE: Final = SETTINGS.name
-META_LINE: Final = SETTINGS.meta_line
-
-
-class Dynamic(NamedTuple):
-    """The dynamic settings of one data directory.
-
-    Attributes:
-        settings: those of this broker.
-        defaults: those of all brokers of the cluster.
-        groups: those of single consumer groups, by the name of the group.
-    """
-
-    settings: dict[str, str]
-    defaults: dict[str, str]
-    groups: GroupConfigs = NO_GROUPS
-
-
-def encode_settings(
-    settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING, groups: GroupConfigs = NO_GROUPS
-) -> bytes:
-    """Encode the dynamic settings of this broker, of all brokers, and of consumer groups, as the content of
-    `broker.json`.
-    """
-    members: dict[str, object] = {"settings": dict(settings)}
-    version = VERSION_WITHOUT_DEFAULTS
-    if defaults or groups:
-        version, members["defaults"] = VERSION_WITHOUT_GROUPS, dict(defaults)
-    if groups:
-        version = SETTINGS_VERSION
-        members["groups"] = {group: dict(configs) for group, configs in groups.items()}
-    return encode_json(version, members)
-
-
-def decode_settings(content: bytes) -> Dynamic:
-    """Decode the content of `broker.json`.
-
-    Raises:
-        NewerFormatError: a later release has written the file.
-        DamageError: the file is damaged.
-    """
-    return decode_json(SETTINGS, content, _read)
-
-
-def _read(version: int, members: Mapping[str, Any]) -> Dynamic:
-    defaults = {} if version == VERSION_WITHOUT_DEFAULTS else members["defaults"]
-    groups = members["groups"] if version > VERSION_WITHOUT_GROUPS else {}
-    own = {str(group): _as_text(configs) for group, configs in groups.items()}
-    return Dynamic(_as_text(members["settings"]), _as_text(defaults), own)
-
-
-def _as_text(values: Mapping[object, object]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in values.items()}
 
 
 class DynamicSettings:
     """The file of dynamic settings of one data directory.
 
     Args:
-        reserve: frees disk space for the file if the disk is full.
+        writer: writes the file; the disk itself by default.
     """
 
-    def __init__(self, disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> None:
+    def __init__(self, disk: Disk, directory: Path, writer: FileWriter | None = None) -> None:
         self._file = NotedFile(
-            SETTINGS, disk, directory, decode=decode_settings, empty=encode_settings({}), reserve=reserve
+            SETTINGS, disk, directory, decode=decode_settings, empty=encode_settings({}), writer=writer
         )
         self.path = self._file.path
         self.load = self._file.load

@@ -28,12 +28,12 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError, RefusedError
 
 log = logging.getLogger(__name__)
 
-RESERVE_FILE: Final = "disk-reserve"
 # The broker creates and removes this file to check whether the disk accepts new files.
 PROBE_FILE: Final = "disk-reserve.tmp"
 STEP_COUNT: Final = 16  # The number of steps in which the broker truncates the reserve file.

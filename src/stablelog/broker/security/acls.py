@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.acl_file import acl_file, encode_acls
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.limited_log import shown
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import store_in_thread
+from stablelog.data_directory.acl_file import acl_file, encode_acls
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.authorizer import Authorizer

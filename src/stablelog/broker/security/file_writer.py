@@ -3,8 +3,8 @@
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from stablelog.broker.directory.noted_file import NotedFile
 from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.data_directory.noted_file import NotedFile
 from stablelog.errors import DiskError
 
 Content = TypeVar("Content")

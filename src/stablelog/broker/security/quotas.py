@@ -13,7 +13,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.quota_file import encode_quotas, quota_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
@@ -21,6 +20,7 @@ from stablelog.broker.metrics import Sample
 from stablelog.broker.network.members import AT_ONCE, Arrival
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.broker.security.throttle import StepTimer, Throttle
+from stablelog.data_directory.quota_file import encode_quotas, quota_file
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Alteration, altered

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from stablelog.broker.directory.user_file import encode_users, user_file
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
 from stablelog.broker.security.file_writer import store_in_thread
+from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.env.disk import Disk
 from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
 

@@ -31,8 +31,8 @@ from stablelog.broker.tiering.plans import CoordinatorPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.throttle import Throttle
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.broker.topics.topics import Topics
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import StablelogError

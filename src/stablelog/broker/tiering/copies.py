@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.dynamic_settings import Dynamic, encode_settings
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
@@ -32,6 +31,7 @@ from stablelog.broker.tiering.taking_over import prove_history, prove_topics
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topics import Topics
+from stablelog.data_directory.settings_file import Dynamic, encode_settings
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore

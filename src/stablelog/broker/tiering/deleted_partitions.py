@@ -1,6 +1,6 @@
 """Deletes the objects of partitions whose topic was deleted.
 
-The list of topics (`broker.directory.catalog`) names each deleted topic that had a remote tier, until the objects of all its
+The list of topics (`data_directory.catalog`) names each deleted topic that had a remote tier, until the objects of all its
 partitions are deleted. So no deletion is forgotten, also if the broker or the store stops. The steps for such a partition
 are:
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.broker.topic_names import is_coordinator_log
+from stablelog.coordinators.log_names import is_coordinator_log
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError
 from stablelog.log.partition import Partition

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from stablelog.broker.directory.catalog import CATALOG_FILE
-from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
+from stablelog.data_directory.catalog import CATALOG_FILE
+from stablelog.data_directory.names import partition_named
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, named
 from stablelog.log.files.names import CUT, LOG, is_partition_file
@@ -45,8 +45,8 @@ class Leftovers:
             partition_counts: the number of partitions of each topic in the list of topics.
         """
         for name in self._disk.list_dir(self._directory):
-            match = PARTITION_DIRECTORY.fullmatch(name)
-            if match is None or int(match["index"]) < partition_counts.get(match["topic"], 0):
+            partition = partition_named(name)
+            if partition is None or partition[1] < partition_counts.get(partition[0], 0):
                 continue
             path = self._directory / name
             if not self._disk.is_dir(path):

@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.topic_names import commit_log_of, group_of_log
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topics import Topics
+from stablelog.coordinators.log_names import commit_log_of, group_of_log
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stablelog.broker.directory.partition_metadata import write_partition_metadata
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_names
@@ -13,10 +12,14 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UnavailableError
-from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE
+from stablelog.log.files.partition_metadata import (
+    METADATA_FILE,
+    decode_partition_metadata,
+    write_partition_metadata,
+)
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.log.recovery.formats import check_formats

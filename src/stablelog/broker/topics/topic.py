@@ -3,10 +3,10 @@
 import uuid
 from dataclasses import dataclass, field
 
-from stablelog.broker.config import group_of_topic, order_of
-from stablelog.broker.directory.catalog import ListedTopic
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.data_directory.catalog import ListedTopic
+from stablelog.data_directory.topic_settings import group_of_topic, order_of
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
 

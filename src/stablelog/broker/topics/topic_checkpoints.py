@@ -5,20 +5,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from stablelog.broker.directory.checkpoints import (
+from stablelog.broker.topics.topic import Topic
+from stablelog.data_directory.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    FileWriter,
     OffsetCheckpoint,
+    Offsets,
     read_if_whole,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from stablelog.broker.topics.topic import Topic
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import DamageError
-from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, Offsets
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
 

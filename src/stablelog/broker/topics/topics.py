@@ -13,10 +13,9 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig, check_change
-from stablelog.broker.directory.catalog import CATALOG_FILE, DeletedTopic, encode_catalog, read_catalog
-from stablelog.broker.directory.kafka_import import find_topics
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topic_names import check_not_own, is_internal
+from stablelog.broker.topics.kafka_topics import adopt_topics
 from stablelog.broker.topics.leftovers import Leftovers
 from stablelog.broker.topics.partition_directories import PartitionDirectories, Start
 from stablelog.broker.topics.partition_state import COMMON, Codes, PartitionState
@@ -24,6 +23,7 @@ from stablelog.broker.topics.side_by_side import close_each, give_up, make_each
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics.topic_reservations import Reservations
+from stablelog.data_directory.catalog import CATALOG_FILE, DeletedTopic, encode_catalog, read_catalog
 from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.log.partition import Partition
@@ -102,7 +102,7 @@ class Topics:
         self.cluster_id = cluster_id
         catalog = read_catalog(self._disk, self._directory)
         if catalog is None:
-            listed = find_topics(self._disk, self._directory)
+            listed = adopt_topics(self._disk, self._directory)
             self.is_taking_over = bool(listed)
         else:
             self.leader_epoch, listed = catalog.leader_epoch, catalog.topics

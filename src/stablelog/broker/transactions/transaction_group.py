@@ -22,10 +22,10 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import Turn
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.broker.transactions.marker_queue import MarkerQueue, marker_write
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import (

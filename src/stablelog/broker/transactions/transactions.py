@@ -19,9 +19,9 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.metrics import Sample
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.coordinators.transactions.transaction import Transaction

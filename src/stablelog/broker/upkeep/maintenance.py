@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.checkpoints import OffsetCheckpoint
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
@@ -37,6 +36,7 @@ from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topics import Topics
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.coordinators.live_state import LiveState
+from stablelog.data_directory.checkpoints import OffsetCheckpoint
 from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition

@@ -4,6 +4,7 @@ With a broker, the broker reports the partitions and the offsets that may be rea
 records. Without a broker, all information comes from the directory. This module never writes.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -14,24 +15,22 @@ from typing import TypeVar
 
 from stablelog.client.cluster import LATEST
 from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.data_directory.checkpoints import LOG_START_CHECKPOINT, read_offset_checkpoint
+from stablelog.data_directory.meta_properties import node_id_of
+from stablelog.data_directory.names import partition_directories, partition_named
 from stablelog.env.local_disk import LocalDisk
+from stablelog.env.lock import is_locked
 from stablelog.errors import UnavailableError, UsageError
+from stablelog.log.files.partition_metadata import topic_id_if_known
 from stablelog.log.files.restored import Restored, read_restored
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
-from stablelog.spark.segments.data_directory import (
-    check_is_closed,
-    is_commit_ordered,
-    is_directory_of,
-    log_starts,
-    node_id_of,
-    topic_id_of,
-)
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.segment_file import BehindError, GoneError
 from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
+from stablelog.spark.source.listed_topics import ListedTopics
 from stablelog.spark.source.ranges import Absence, Range, Readable, gaps_for
 from stablelog.spark.source.resolve import check_partitions, name
 from stablelog.tier.local_state import LocalState
@@ -40,7 +39,7 @@ from stablelog.types import TopicPartition
 log = logging.getLogger(__name__)
 PAUSE_S = 0.01
 TRIES = 5  # Maximum number of attempts to plan a read if retention removes files meanwhile.
-_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
+_DISK = LocalDisk(read_only=True)
 _Found = TypeVar("_Found")
 
 
@@ -84,6 +83,7 @@ class DirectoryLog:
         self._options = options
         self._data = Path(options.path)
         self._files = _Files()
+        self._topics = ListedTopics()
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
         # The partitions that were found not to be commit-ordered: readers get their records in the order of the files.
         self._offset_ordered: set[TopicPartition] = set()
@@ -92,7 +92,7 @@ class DirectoryLog:
         """Return the partitions in the directory that the options name, with topic ids. No broker may have the
         directory open.
         """
-        check_is_closed(self._data)
+        _check_is_closed(self._data)
         found = self._listed()
         options = self._options
         topics = {topic for topic, _ in found}
@@ -120,14 +120,14 @@ class DirectoryLog:
 
     def _listed(self) -> dict[TopicPartition, str]:
         try:
-            names = sorted(os.listdir(self._data))
-        except OSError as error:
+            directories = partition_directories(_DISK, self._data)
+        except FileNotFoundError as error:
             raise UnavailableError(f"{self._data} cannot be read: {error.strerror}") from error
         found = {}
-        for entry in names:
-            match = _PARTITION_DIRECTORY.fullmatch(entry)
-            if match and (self._data / entry).is_dir():
-                found[match["topic"], int(match["index"])] = topic_id_of(self._data / entry)
+        for directory in directories:
+            if (place := partition_named(directory.name)) is not None:
+                topic_id = topic_id_if_known(_DISK, directory)
+                found[place] = "" if topic_id is None else topic_id.hex
         if not found:
             raise UnavailableError(f"{self._data} is no data directory: it contains no partition")
         return dict(sorted(found.items()))
@@ -135,7 +135,7 @@ class DirectoryLog:
     def _of(self, place: TopicPartition) -> PartitionFiles:
         directory = self._data / f"{place[0]}-{place[1]}"
         if self._options.isolation == "read_committed" and place not in self._offset_ordered:
-            if is_commit_ordered(directory):
+            if self._topics.is_commit_ordered(directory):
                 raise UsageError(
                     f"{place[0]!r} is in commit order, which only a broker can provide: give kafka.bootstrap.servers in place of "
                     "path, or read the order of the writes with isolation=read_uncommitted"
@@ -147,12 +147,12 @@ class DirectoryLog:
         """Return the first offset of each partition, from the files. Records at the first offsets may be only in the
         object store; a read of them raises an error, because only a broker reads there.
         """
-        starts = log_starts(self._data)
+        starts = read_offset_checkpoint(_DISK, self._data / LOG_START_CHECKPOINT)
         found = {}
         for place in places:
             files = self._of(place)
             start = max(files.first_offset, files.log_start_offset(), starts.get(place, 0))
-            found[place] = LocalState(LocalDisk(read_only=True), files.directory).log_start(start)
+            found[place] = LocalState(_DISK, files.directory).log_start(start)
         return found
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -192,7 +192,7 @@ class DirectoryLog:
         """Return the offsets that restores left without records, from the files."""
         found: dict[Range, Sequence[Absence]] = {}
         for wanted in ranges:
-            restored = read_restored(LocalDisk(read_only=True), self._of(wanted.place).directory)
+            restored = read_restored(_DISK, self._of(wanted.place).directory)
             found[wanted] = () if restored is None else _gaps_for(wanted, restored)
         return found
 
@@ -240,7 +240,7 @@ def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
 def _check_is_local(files: PartitionFiles, start: int) -> None:
     """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads."""
     local_start = max(files.first_offset, files.log_start_offset())
-    if start < local_start and LocalState(LocalDisk(read_only=True), files.directory).read() is not None:
+    if start < local_start and LocalState(_DISK, files.directory).read() is not None:
         raise UnavailableError(
             f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: "
             f"give kafka.bootstrap.servers, or the URL of the store, in place of path, or begin at offset {local_start} "
@@ -259,6 +259,40 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     return steadily(files, attempt)
 
 
+def _check_is_closed(data: Path) -> None:
+    """Check that no broker has a data directory open. If one has, its files may contain records that are not durable
+    yet.
+
+    Raises:
+        UsageError: a broker has the directory open.
+        UnavailableError: the lock cannot be read.
+    """
+    if is_locked(data):
+        raise UsageError(
+            f"{data} is in use by a running broker, and only that broker knows up to where its records are durable: "
+            "give its address as kafka.bootstrap.servers in place of path, or stop it"
+        )
+
+
+def _is_directory_of(directory: Path | None, topic_id: str) -> bool:
+    """Whether a directory belongs to a partition of this topic, and can be read. An empty `topic_id` stands for any
+    topic.
+    """
+    if directory is None or not os.access(directory, os.R_OK | os.X_OK):
+        return False
+    if not topic_id:
+        return True
+    found = topic_id_if_known(_DISK, directory)
+    return found is not None and found.hex == topic_id
+
+
+def _node_id_of(data: Path) -> int | None:
+    """Return the id of the broker of a data directory; None if no file contains it, or it cannot be read."""
+    with contextlib.suppress(UnavailableError):
+        return node_id_of(_DISK, data)
+    return None
+
+
 class SharedLog(BrokerLog):
     """The log of brokers. If this process can read the data directory of a partition's broker, it reads the partition's
     segment files. Otherwise it fetches the records from the broker.
@@ -267,6 +301,7 @@ class SharedLog(BrokerLog):
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._files = _Files()
+        self._topics = ListedTopics()
         self._roots: dict[int, list[str]] = {}  # the brokers' data directories, by node id
         self._directories: dict[
             TopicPartition, tuple[int, Path | None]
@@ -323,7 +358,7 @@ class SharedLog(BrokerLog):
         """
         leader = self._leader(place)
         known = self._directories.get(place)
-        if known is None or known[0] != leader or not is_directory_of(known[1], topic_id):
+        if known is None or known[0] != leader or not _is_directory_of(known[1], topic_id):
             known = self._directories[place] = leader, self._look(place, leader, topic_id)
         directory = known[1]
         if directory is not None:
@@ -347,9 +382,13 @@ class SharedLog(BrokerLog):
             roots = self._roots[leader]
         # Use only the leader's directory. All brokers of a cluster may use the same path on their machines, so this may
         # be a follower's directory. Its files may end before an abort marker, and a reader would get aborted records.
-        directories = [Path(root) / name(place) for root in roots if node_id_of(Path(root)) in (leader, None)]
-        found = next((directory for directory in directories if is_directory_of(directory, topic_id)), None)
-        if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
+        directories = [
+            Path(root) / name(place) for root in roots if _node_id_of(Path(root)) in (leader, None)
+        ]
+        found = next((directory for directory in directories if _is_directory_of(directory, topic_id)), None)
+        if found is None or self._options.isolation != "read_committed":
+            return found
+        if not self._topics.is_commit_ordered(found):
             return found
         if self._options.scan == "files":
             raise UsageError(

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import Cluster
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.names import DELETED
+from stablelog.log.files.partition_metadata import topic_id_if_known
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece
-from stablelog.spark.segments.data_directory import topic_id_of
 from stablelog.spark.segments.segment_file import GoneError, open_log_file
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import lost
@@ -47,7 +48,8 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
             opened.append(_open(extent))  # noqa: PERF401 - those that were opened are to be closed
         if piece.extents and piece.topic_id:
             directory = Path(piece.extents[0].path).parent
-            if topic_id_of(directory) != piece.topic_id:
+            topic_id = topic_id_if_known(LocalDisk(read_only=True), directory)
+            if topic_id is None or topic_id.hex != piece.topic_id:
                 raise GoneError(str(directory))
         for place, extent in enumerate(piece.extents):
             if place >= len(opened):

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stablelog.broker.directory.noted_file import USERS, NotedFile, decode_json, encode_json
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.env.disk import Disk
+from stablelog.data_directory.noted_file import USERS, NotedFile, decode_json, encode_json
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import DamageError
 from stablelog.security.credentials import SECRET_SIZE, Credentials
 
@@ -37,8 +36,8 @@ def decode_users(content: bytes) -> Credentials:
     return decode_json(USERS, content, read)
 
 
-def user_file(disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> NotedFile[Credentials]:
+def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[Credentials]:
     """The file of users of a data directory."""
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(Credentials(secrets.token_bytes(SECRET_SIZE)))
-    return NotedFile(USERS, disk, directory, decode=decode_users, empty=empty, reserve=reserve)
+    return NotedFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)

@@ -17,11 +17,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.env.disk import Disk
+from stablelog.data_directory.meta_properties import META_FILE
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import DamageError, DiskError, RefusedError, in_words, naming, refuse_newer
 from stablelog.json_text import parse_json
-from stablelog.log.files.kafka_files import META_FILE
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ class NotedFile(Generic[Content]):
     Args:
         decode: decodes the bytes of the file; raises DamageError or NewerFormatError.
         empty: the encoded content without entries.
-        reserve: frees disk space for the file if the disk is full.
+        writer: writes the file; the disk itself by default.
     """
 
     def __init__(
@@ -145,14 +144,14 @@ class NotedFile(Generic[Content]):
         *,
         decode: Callable[[bytes], Content],
         empty: bytes,
-        reserve: DiskReserve | None = None,
+        writer: FileWriter | None = None,
     ) -> None:
         self.path = directory / kind.name
         self._kind = kind
         self._disk = disk
         self._decode = decode
         self._empty = empty
-        self._reserve = reserve or DiskReserve(disk, directory, 0)
+        self._writer: FileWriter = writer or disk
         self._meta = directory / META_FILE
         self._is_noted = partial(is_noted, kind, disk, directory)
 
@@ -187,13 +186,13 @@ class NotedFile(Generic[Content]):
             return
         with self._refusing():
             if not self._disk.exists(self.path):
-                self._reserve.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
+                self._writer.write_atomic(self.path, self._empty, is_private=self._kind.is_private)
             # Write the line in `meta.properties` after the file: if the broker crashes between the two writes, the
             # line must not name a missing file, because the broker would then refuse to start.
             meta = self._disk.read_bytes(self._meta)
             separator = b"" if meta.endswith(b"\n") else b"\n"
             line = f"{self._kind.meta_line}\n".encode()
-            self._reserve.write_atomic(self._meta, meta + separator + line)
+            self._writer.write_atomic(self._meta, meta + separator + line)
 
     def store(self, content: bytes) -> None:
         """Replace the file. Durable on return.
@@ -203,10 +202,10 @@ class NotedFile(Generic[Content]):
         """
         self.note()
         with self._refusing():
-            self._reserve.write_atomic(self.path, content, is_private=self._kind.is_private)
+            self._writer.write_atomic(self.path, content, is_private=self._kind.is_private)
 
     def replace(self, content: bytes) -> None:
-        """Replace a file that is noted, without the reserve; also in a thread. Durable on return.
+        """Replace a file that is noted, without the writer; also in a thread. Durable on return.
 
         Raises:
             DiskError: the disk refused the write. The file holds either the new content or the old one.

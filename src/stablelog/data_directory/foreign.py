@@ -9,25 +9,19 @@ import re
 from pathlib import Path
 from typing import Final
 
-from stablelog.broker.directory.catalog import CATALOG_FILE
-from stablelog.broker.directory.checkpoints import (
-    FIRST_DIRTY_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-)
-from stablelog.broker.directory.noted_file import NOTED_FILES
-from stablelog.broker.durability.disk_reserve import RESERVE_FILE
+from stablelog.data_directory.catalog import CATALOG_FILE
+from stablelog.data_directory.checkpoints import CHECKPOINTS
+from stablelog.data_directory.meta_properties import META_FILE, decode_meta
+from stablelog.data_directory.names import RESERVE_FILE
+from stablelog.data_directory.noted_file import NOTED_FILES
 from stablelog.env.disk import Disk
 from stablelog.errors import UsageError
-from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE, decode_meta
 from stablelog.log.files.names import is_log
+from stablelog.log.files.partition_metadata import METADATA_FILE
 
 OWN_NAMES: Final = (  # Names that only a broker gives.
     RESERVE_FILE,
-    FIRST_DIRTY_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    LOG_START_CHECKPOINT,
+    *CHECKPOINTS,
 )
 # What a broker's files of JSON contain: the list of topics begins with its version, the others end with a checksum.
 _JSON_FILES: Final = {

@@ -5,22 +5,19 @@ directory by files that only stablelog writes, and refuses to start on it: the s
 unknown, so the broker would serve the topics with wrong settings and in the wrong order.
 """
 
-import contextlib
 import logging
-import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
-from stablelog.broker.config import check_topic_configs
-from stablelog.broker.directory.catalog import CATALOG_FILE, ListedTopic
-from stablelog.broker.directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
-from stablelog.broker.directory.noted_file import NOTED_FILES
-from stablelog.broker.directory.partition_metadata import read_partition_metadata
+from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic
+from stablelog.data_directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
+from stablelog.data_directory.meta_properties import META_FILE, node_id_of
+from stablelog.data_directory.names import partition_named
+from stablelog.data_directory.noted_file import NOTED_FILES
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, UsageError
-from stablelog.log.files.kafka_files import META_FILE, decode_meta, node_id_in
+from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.files.names import (
     COMMIT_SUFFIXES,
@@ -30,10 +27,10 @@ from stablelog.log.files.names import (
     VIEW_START_FILE,
     is_partition_file,
 )
+from stablelog.log.files.partition_metadata import read_partition_metadata
 
 log = logging.getLogger(__name__)
 
-PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
 OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE, FIRST_SEQUENCE_FILE)
 NAMED_MAX = 3
@@ -56,7 +53,7 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
         return []
     _check_meta(disk, directory)
     known = read_topics(disk, directory)
-    node_id = _node_id(disk, directory)
+    node_id = node_id_of(disk, directory)
     here = {
         name
         for name, topic in known.items()
@@ -76,9 +73,8 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
                     METADATA_TOPIC,
                 )
         ids = (*partitions.values(), topic.topic_id, uuid.uuid4())
-        configs = adopted_configs(name, topic.configs)
-        log.info("found topic %s with %d partitions, %s", name, count, configs)
-        topics.append(ListedTopic(name, next(one for one in ids if one is not None), count, configs))
+        topic_id = next(one for one in ids if one is not None)
+        topics.append(ListedTopic(name, topic_id, count, dict(topic.configs)))
     return topics
 
 
@@ -90,8 +86,8 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
     """
     found: dict[str, dict[int, uuid.UUID | None]] = {}
     for name in disk.list_dir(directory):
-        match, path = PARTITION_DIRECTORY.fullmatch(name), directory / name
-        if match is None or match["topic"] == METADATA_TOPIC:
+        partition, path = partition_named(name), directory / name
+        if partition is None or partition[0] == METADATA_TOPIC:
             continue
         if not disk.exists(path):
             raise DamageError(f"{path} is a symbolic link to nothing. Restore its target, or remove the link")
@@ -101,7 +97,8 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
             log.warning("%s is not taken over as a partition: it contains no file of a partition", path)
             continue
         _check_is_kafkas(disk, path)
-        found.setdefault(match["topic"], {})[int(match["index"])] = read_partition_metadata(disk, path)
+        topic, index = partition
+        found.setdefault(topic, {})[index] = read_partition_metadata(disk, path)
     return found
 
 
@@ -118,13 +115,6 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
             f"{gone}{more} of topic {topic} is missing, although {topic}-{wanted[-1]} exists. Restore it, or "
             f"move {topic}-{wanted[-1]} away if it is not a partition"
         )
-
-
-def _node_id(disk: Disk, directory: Path) -> int | None:
-    """Return the node id of the broker that the directory belongs to; None if no file contains the id."""
-    with contextlib.suppress(FileNotFoundError):
-        return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
-    return None
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:
@@ -158,20 +148,3 @@ def _lost_list(directory: Path, witness: Path) -> DamageError:
         f"{directory / CATALOG_FILE} is gone, and {witness} shows that stablelog has written this directory. Without this "
         "list of topics their order and settings are unknown. Restore the file from a backup"
     )
-
-
-def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a topic that is taken over: its known settings, and unlimited retention if its retention
-    is not known.
-
-    The default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
-    """
-    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
-    for setting, text in known.items():
-        try:
-            check_topic_configs({setting: text})
-        except UsageError as error:
-            log.warning("a setting of topic %s in Apache Kafka is not taken over: %s", name, error)
-        else:
-            configs[setting] = text
-    return configs

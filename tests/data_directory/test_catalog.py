@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from stablelog.broker.directory.catalog import (
+from stablelog.data_directory.catalog import (
     CATALOG_FILE,
     Catalog,
     DeletedTopic,
@@ -17,9 +17,9 @@ from stablelog.broker.directory.catalog import (
     encode_catalog,
     read_catalog,
 )
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.errors import DamageError, NewerFormatError
-from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.broker.desk import DATA, batch, opened

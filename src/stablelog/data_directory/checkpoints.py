@@ -9,30 +9,57 @@ Format: docs/formats.md, "offset checkpoints".
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from stablelog.env.disk import Disk
-from stablelog.errors import DamageError
-from stablelog.log.files.kafka_files import Offsets, decode_offset_checkpoint, encode_offset_checkpoint
+from stablelog.env.disk import Disk, FileWriter
+from stablelog.errors import DamageError, naming, refuse_newer
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
-RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+FIRST_DIRTY_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+CHECKPOINTS: Final = (
+    LOG_START_CHECKPOINT,
+    FIRST_DIRTY_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
+CHECKPOINT_VERSION: Final = 0
+
+Offsets = dict[TopicPartition, int]
 
 
-class FileWriter(Protocol):
-    """Something that replaces files: a `Disk`, or a `DiskReserve`, which frees space for them on a full disk."""
+def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
+    """Return the offset of each partition in the checkpoint at `path`. An empty file has none: Kafka creates the file
+    before it writes it.
 
-    def write_atomic(self, path: Path, content: bytes) -> None:
-        """Replace the file as a whole. Durable on return."""
-        ...
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the content is not in Kafka's format, or is incomplete.
+    """
+    if not content:
+        return {}
+    lines = content.decode(errors="replace").split("\n")
+    try:
+        with naming(path):
+            refuse_newer("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
+        if lines[0] != "0" or lines[-1] or len(lines) != 3 + int(lines[1]):
+            raise ValueError(f"it has {len(lines)} lines and version {lines[0]!r}")
+        rows = [line.rsplit(" ", 2) for line in lines[2:-1]]
+        return {(topic, int(index)): int(offset) for topic, index, offset in rows}
+    except (ValueError, IndexError) as error:
+        raise DamageError(
+            f"{path} is not a checkpoint of offsets ({error}). Restore it; or remove it, and the broker starts without these offsets"
+        ) from error
 
-    def write_unsynced(self, path: Path, content: bytes) -> None:
-        """Replace the file as a whole without a sync."""
-        ...
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """Encode the content of an offset checkpoint."""
+    rows = [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
+    return "\n".join([str(CHECKPOINT_VERSION), str(len(rows)), *rows, ""]).encode()
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:

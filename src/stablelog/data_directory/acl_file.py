@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from stablelog.broker.directory.noted_file import ACLS, NotedFile, decode_json, with_crc
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.env.disk import Disk
+from stablelog.data_directory.noted_file import ACLS, NotedFile, decode_json, with_crc
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.security.acls import check_binding
 from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 
@@ -70,6 +69,6 @@ def _read_row(row: list[str]) -> AclBinding:
     return binding
 
 
-def acl_file(disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> NotedFile[list[AclBinding]]:
+def acl_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[list[AclBinding]]:
     """The file of ACLs of a data directory."""
-    return NotedFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), reserve=reserve)
+    return NotedFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)

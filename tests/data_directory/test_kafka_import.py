@@ -7,10 +7,10 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.directory.catalog import read_catalog
-from stablelog.broker.directory.kafka_import import find_topics
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topics import Topics
+from stablelog.data_directory.catalog import read_catalog
+from stablelog.data_directory.kafka_import import find_topics
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE

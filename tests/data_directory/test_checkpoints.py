@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.broker.directory.checkpoints import (
+from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
+from stablelog.data_directory.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
+    encode_offset_checkpoint,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.errors import DamageError
-from stablelog.log.files.kafka_files import encode_offset_checkpoint
 from stablelog.testing.sim_disk import SimDisk
 
 HERE = Path("/data")

@@ -12,42 +12,31 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.batch.records import record_heads
-from stablelog.broker.directory.acl_file import decode_acls
-from stablelog.broker.directory.catalog import CATALOG_FILE
-from stablelog.broker.directory.catalog import VERSION as CATALOG_VERSION
-from stablelog.broker.directory.checkpoints import (
-    FIRST_DIRTY_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    read_offset_checkpoint,
-)
-from stablelog.broker.directory.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
-from stablelog.broker.directory.dynamic_settings import SETTINGS_FILE, decode_settings
-from stablelog.broker.directory.kafka_import import PARTITION_DIRECTORY
-from stablelog.broker.directory.noted_file import ACLS, QUOTAS, USERS, decode_json
-from stablelog.broker.directory.partition_metadata import read_partition_metadata
-from stablelog.broker.directory.quota_file import decode_quotas
-from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
+from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
+from stablelog.data_directory.acl_file import decode_acls
+from stablelog.data_directory.catalog import CATALOG_FILE
+from stablelog.data_directory.catalog import VERSION as CATALOG_VERSION
+from stablelog.data_directory.checkpoints import CHECKPOINTS, read_offset_checkpoint
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, check_clean_shutdown
+from stablelog.data_directory.meta_properties import META_FILE, read_meta
+from stablelog.data_directory.names import partition_named
+from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS, decode_json
+from stablelog.data_directory.quota_file import decode_quotas
+from stablelog.data_directory.settings_file import SETTINGS_FILE, decode_settings
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError, NewerFormatError, naming, refuse_newer
 from stablelog.json_text import parse_json
-from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import is_log
+from stablelog.log.files.partition_metadata import read_partition_metadata
 from stablelog.log.recovery import formats as partition_formats
 from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.views import formats as view_formats
 
-CHECKPOINTS: Final = (
-    LOG_START_CHECKPOINT,
-    FIRST_DIRTY_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-)
 VERSION_SIZE: Final = 2
 # For each kind of record key: the name of the value, and the highest version of the value that this release reads.
 COMMIT_LOG_VALUES: Final = {
@@ -100,10 +89,10 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
                 except NewerFormatError as newer:
                     yield path, newer
     for name in disk.list_dir(directory):
-        match = PARTITION_DIRECTORY.fullmatch(name)
-        if match is None or not is_coordinator_log(match["topic"]) or not disk.is_dir(directory / name):
+        partition = partition_named(name)
+        if partition is None or not is_coordinator_log(partition[0]) or not disk.is_dir(directory / name):
             continue
-        is_of_groups = match["topic"] == CONSUMER_OFFSETS_TOPIC
+        is_of_groups = partition[0] == CONSUMER_OFFSETS_TOPIC
         values = OFFSETS_LOG_VALUES if is_of_groups else COMMIT_LOG_VALUES
         yield from _newer_in_log(disk, directory / name, values)
 

@@ -1,33 +1,23 @@
-"""The two small files of Apache Kafka in a data directory: `meta.properties` and `.kafka_cleanshutdown`.
+"""The file `meta.properties`, in which Apache Kafka and stablelog record the cluster and the node of a data directory.
 
-The broker, when it starts, and `stablelog verify` read these files with the functions of this module.
+The broker, when it starts, `stablelog verify` and Spark read the file with the functions of this module.
 
-Format: docs/formats.md, "A data directory".
+Format: docs/formats.md, "meta.properties".
 """
 
-import logging
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stablelog.broker.directory.catalog import CATALOG_FILE, Catalog
+from stablelog.data_directory.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, naming, refuse_newer
-from stablelog.json_text import parse_json
-from stablelog.log.files.kafka_files import (
-    META_FILE,
-    META_VERSION,
-    OLD_META_VERSION,
-    decode_meta,
-    natural,
-    node_id_in,
-)
 
-log = logging.getLogger(__name__)
-
-CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
-CLEAN_SHUTDOWN_VERSION: Final = 0
-CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION
+META_FILE: Final = "meta.properties"
+META_VERSION: Final = 1
+OLD_META_VERSION: Final = 0  # written by Kafka with ZooKeeper, with broker.id in place of node.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,43 +78,34 @@ def _fault(pairs: dict[str, str], version: int | None) -> str | None:
     return None
 
 
-def check_clean_shutdown(disk: Disk, path: Path) -> None:
-    """Check the file that marks a clean stop.
-
-    An empty file is valid, because old releases of Kafka write an empty file.
-
-    Raises:
-        NewerFormatError: a later release has written the file.
-        DamageError: the file is damaged.
-        FileNotFoundError: the file does not exist.
-    """
-    content = disk.read_bytes(path)
-    if not content:
-        return
-    try:
-        read = parse_json(content)
-        version = int(read["version"])
-        int(read["brokerEpoch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamageError(f"{path} is damaged: it does not hold a version and a broker epoch") from error
-    with naming(path):
-        refuse_newer("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
-    if version != CLEAN_SHUTDOWN_VERSION:
-        raise DamageError(f"{path} is damaged: it says version {version}")
+def node_id_of(disk: Disk, directory: Path) -> int | None:
+    """Return the id of the broker that a data directory belongs to; None if no file contains it."""
+    with contextlib.suppress(FileNotFoundError):
+        return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
+    return None
 
 
-def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker that used the directory has stopped cleanly, so that the file `path` marks a clean stop.
+def decode_meta(content: bytes) -> dict[str, str]:
+    """Return the properties in a `meta.properties` file. Lines that are no properties are ignored."""
+    lines = content.decode(errors="replace").splitlines()
+    return {
+        name.strip(): value.strip()
+        for name, found, value in (line.partition("=") for line in lines if not line.startswith("#"))
+        if found
+    }
 
-    The result is True even if the file is damaged.
 
-    Raises:
-        NewerFormatError: a later release has written the file.
-    """
-    try:
-        check_clean_shutdown(disk, path)
-    except FileNotFoundError:
-        return False
-    except DamageError as damaged:
-        log.warning("%s. The broker treats the last stop as clean", damaged)
-    return True
+def encode_meta(cluster_id: str, node_id: int, more: Sequence[str]) -> bytes:
+    """Encode the content of a `meta.properties` file, with the lines `more` at its end."""
+    lines = [f"version={META_VERSION}", f"cluster.id={cluster_id}", f"node.id={node_id}", *more]
+    return "\n".join([*lines, ""]).encode()
+
+
+def node_id_in(properties: Mapping[str, str]) -> int | None:
+    """Return the node id in the properties of `meta.properties`; None if there is none, or if it is no number."""
+    return natural(properties.get("node.id", properties.get("broker.id", "")))
+
+
+def natural(text: str) -> int | None:
+    """Parse a number of 1 to 10 ASCII digits; return None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None

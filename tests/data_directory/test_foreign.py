@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.directory.catalog import encode_catalog
-from stablelog.broker.directory.foreign import OWN_NAMES, UNFINISHED, refuse_foreign
-from stablelog.broker.directory.noted_file import NOTED_FILES, encode_json
+from stablelog.data_directory.catalog import encode_catalog
+from stablelog.data_directory.foreign import OWN_NAMES, UNFINISHED, refuse_foreign
+from stablelog.data_directory.meta_properties import META_FILE, encode_meta
+from stablelog.data_directory.noted_file import NOTED_FILES, encode_json
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UsageError
-from stablelog.log.files.kafka_files import META_FILE, encode_meta
 from stablelog.testing.sim_disk import SimDisk
 
 DIRECTORY = Path("/data")

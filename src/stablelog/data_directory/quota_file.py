@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stablelog.broker.directory.noted_file import QUOTAS, NotedFile, decode_json, encode_json
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.env.disk import Disk
+from stablelog.data_directory.noted_file import QUOTAS, NotedFile, decode_json, encode_json
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Entity, Values, check_value, entity_of
 from stablelog.wire.quotas import QuotaKey
@@ -50,6 +49,6 @@ def _read_row(row: tuple[dict[str, str | None], dict[str, float]]) -> tuple[Enti
     return entity, {check_value(entity, key, value): float(value) for key, value in values.items()}
 
 
-def quota_file(disk: Disk, directory: Path, reserve: DiskReserve | None = None) -> NotedFile[Quotas]:
+def quota_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[Quotas]:
     """The file of quotas of a data directory."""
-    return NotedFile(QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), reserve=reserve)
+    return NotedFile(QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), writer=writer)

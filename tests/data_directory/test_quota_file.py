@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.directory.quota_file import decode_quotas, encode_quotas, quota_file
+from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, quota_file
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.security.quotas.entities import Entity, Part
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash

@@ -9,33 +9,27 @@ from pathlib import Path
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.broker_time import BrokerTime
-from stablelog.broker.directory.catalog import Catalog, read_catalog
-from stablelog.broker.directory.directory_signs import (
-    CLEAN_SHUTDOWN,
-    CLEAN_SHUTDOWN_FILE,
-    read_meta,
-    was_stopped_cleanly,
-)
-from stablelog.broker.directory.foreign import refuse_foreign
-from stablelog.broker.directory.formats import check_formats
-from stablelog.broker.directory.noted_file import NOTED_FILES
-from stablelog.broker.directory.restoring import check_is_restored
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.data_directory.catalog import Catalog, read_catalog
+from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_FILE, was_stopped_cleanly
+from stablelog.data_directory.foreign import refuse_foreign
+from stablelog.data_directory.formats import check_formats
+from stablelog.data_directory.incomplete_restore import check_is_restored
+from stablelog.data_directory.meta_properties import META_FILE, encode_meta, read_meta
+from stablelog.data_directory.noted_file import NOTED_FILES
 from stablelog.env.clock import Clock
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, FileWriter
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import DirectoryLock
 from stablelog.errors import DiskError, UsageError
-from stablelog.log.files.kafka_files import META_FILE, encode_meta
 
 log = logging.getLogger(__name__)
 
 
-class DataDirectory:
+class LockedDirectory:
     """A data directory that this broker has locked. It is created if it does not exist.
 
     Args:
-        reserve: frees disk space for the directory's small files if the disk is full.
+        writer: writes the directory's small files.
         clock: the broker's clock. Its broker time goes on from that of the last broker that used the directory.
         is_restoring: whether the caller is the restore that makes the directory, and has locked it.
 
@@ -60,14 +54,14 @@ class DataDirectory:
         disk: Disk,
         path: Path,
         config: BrokerConfig,
-        reserve: DiskReserve,
+        writer: FileWriter,
         clock: Clock,
         *,
         is_restoring: bool = False,
     ) -> None:
         self.path = path
         self._disk = disk
-        self._reserve = reserve
+        self._writer = writer
         if not is_restoring:
             check_is_restored(disk, path)
         refuse_foreign(disk, path)
@@ -110,7 +104,7 @@ class DataDirectory:
         if not self._is_meta_whole:
             noted = [kind.meta_line for kind in NOTED_FILES if self._disk.exists(self.path / kind.name)]
             content = encode_meta(self.cluster_id, self.node_id, noted)
-            self._reserve.write_atomic(self.path / META_FILE, content)
+            self._writer.write_atomic(self.path / META_FILE, content)
         self._disk.remove(self.path / CLEAN_SHUTDOWN_FILE)
         self._disk.sync_dir(self.path)
 
@@ -121,7 +115,7 @@ class DataDirectory:
         """
         self.time.record()
         try:
-            self._reserve.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
+            self._writer.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
         except DiskError as error:
             log.error(
                 "the clean stop cannot be recorded, so the next start recovers all logs as after a crash: %s",

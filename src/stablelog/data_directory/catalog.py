@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
+from stablelog.data_directory.topic_settings import order_of
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, in_words, naming, refuse_newer
 from stablelog.json_text import parse_json
@@ -46,6 +47,11 @@ class ListedTopic:
     def checked_entry(self) -> str:
         """The entry of the topic in the text that the CRC covers."""
         return _compact({self.name: self._fields()})[1:-1]
+
+    @property
+    def is_commit_ordered(self) -> bool:
+        """Whether read-committed readers get the topic's records in commit order."""
+        return order_of(self.configs) == "commit"
 
     def _fields(self) -> dict[str, Any]:
         return {"id": str(self.topic_id), "partitions": self.partition_count, "configs": self.configs}

@@ -1,0 +1,41 @@
+"""The topics of a directory of Apache Kafka, with the settings that they get when the broker takes the directory over."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from stablelog.broker.config import check_topic_configs
+from stablelog.data_directory.catalog import ListedTopic
+from stablelog.data_directory.kafka_import import find_topics
+from stablelog.env.disk import Disk
+from stablelog.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+
+def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
+    """Find the topics of a data directory without a list of topics. Nothing is written. Raises as `find_topics` does."""
+    topics = []
+    for topic in find_topics(disk, directory):
+        configs = adopted_configs(topic.name, topic.configs)
+        log.info("found topic %s with %d partitions, %s", topic.name, topic.partition_count, configs)
+        topics.append(replace(topic, configs=configs))
+    return topics
+
+
+def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a topic that is taken over: its known settings, and unlimited retention if its retention
+    is not known.
+
+    The default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
+    """
+    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
+    for setting, text in known.items():
+        try:
+            check_topic_configs({setting: text})
+        except UsageError as error:
+            log.warning("a setting of topic %s in Apache Kafka is not taken over: %s", name, error)
+        else:
+            configs[setting] = text
+    return configs

@@ -1,0 +1,60 @@
+"""The file `.kafka_cleanshutdown`, which marks a clean stop of the broker.
+
+Format: docs/formats.md, "A data directory".
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.json_text import parse_json
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_VERSION: Final = 0
+CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION
+
+
+def check_clean_shutdown(disk: Disk, path: Path) -> None:
+    """Check the file that marks a clean stop.
+
+    An empty file is valid, because old releases of Kafka write an empty file.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is damaged.
+        FileNotFoundError: the file does not exist.
+    """
+    content = disk.read_bytes(path)
+    if not content:
+        return
+    try:
+        read = parse_json(content)
+        version = int(read["version"])
+        int(read["brokerEpoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamageError(f"{path} is damaged: it does not hold a version and a broker epoch") from error
+    with naming(path):
+        refuse_newer("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
+    if version != CLEAN_SHUTDOWN_VERSION:
+        raise DamageError(f"{path} is damaged: it says version {version}")
+
+
+def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
+    """Whether the last broker that used the directory has stopped cleanly, so that the file `path` marks a clean stop.
+
+    The result is True even if the file is damaged.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+    """
+    try:
+        check_clean_shutdown(disk, path)
+    except FileNotFoundError:
+        return False
+    except DamageError as damaged:
+        log.warning("%s. The broker treats the last stop as clean", damaged)
+    return True

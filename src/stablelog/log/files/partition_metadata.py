@@ -1,0 +1,66 @@
+"""The file `partition.metadata`, which records the topic that a partition's directory belongs to.
+
+Format: docs/formats.md, "partition.metadata".
+"""
+
+import base64
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Final
+
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError, NewerFormatError, UnavailableError, in_words, naming, refuse_newer
+
+METADATA_FILE: Final = "partition.metadata"
+METADATA_VERSION: Final = 0
+
+
+def decode_partition_metadata(content: bytes, path: Path) -> uuid.UUID:
+    """Return the topic id in the `partition.metadata` file at `path`.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the content is not in Kafka's format.
+    """
+    try:
+        lines = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
+        with naming(path):
+            refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
+        return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
+    except (ValueError, KeyError) as error:
+        raise DamageError(
+            f"{path} contains no valid topic id: {in_words(error)}. Restore the file"
+        ) from error
+
+
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """Encode the content of a `partition.metadata` file."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    return f"version: {METADATA_VERSION}\ntopic_id: {text}".encode()
+
+
+def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
+    """Read the topic id of a partition's directory; None if the file is missing or contains no id.
+
+    Raises:
+        NewerFormatError: a later release has written the file.
+        DamageError: the file is not in Kafka's format.
+    """
+    path = directory / METADATA_FILE
+    try:
+        return decode_partition_metadata(disk.read_bytes(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def topic_id_if_known(disk: Disk, directory: Path) -> uuid.UUID | None:
+    """Return the topic id of a partition's directory; None if the file is missing, or cannot be read or decoded."""
+    with contextlib.suppress(UnavailableError, DamageError, NewerFormatError):
+        return read_partition_metadata(disk, directory)
+    return None
+
+
+def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
+    """Write the topic id of a partition's directory to the file. The file is durable on return."""
+    disk.write_atomic(directory / METADATA_FILE, encode_partition_metadata(topic_id))

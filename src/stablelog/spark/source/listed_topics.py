@@ -1,0 +1,59 @@
+"""The order of topics in data directories, from the broker's list of topics (`cluster.json`)."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic, read_catalog
+from stablelog.data_directory.names import partition_named
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import UnavailableError
+from stablelog.log.files.names import COMMIT_SUFFIXES
+
+_Version = tuple[int, int, int]  # inode, time of the last change in ns, size
+
+
+class ListedTopics:
+    """Cache of the lists of topics of data directories. A list that has changed is read again."""
+
+    def __init__(self) -> None:
+        self._disk = LocalDisk(read_only=True)
+        self._known: dict[Path, tuple[_Version, dict[str, ListedTopic]]] = {}
+
+    def is_commit_ordered(self, directory: Path) -> bool:
+        """Whether read-committed readers of a partition get its records in commit order, and not in the order of its
+        files.
+
+        The list of topics records it. A directory of Apache Kafka and a copy of single partitions have no list; in such
+        a directory, the files of a commit index show it.
+
+        Args:
+            directory: the directory of the partition.
+
+        Raises:
+            NewerFormatError: a later release has written the list of topics.
+            DamageError: the list of topics is damaged.
+            UnavailableError: the directory cannot be read.
+        """
+        partition = partition_named(directory.name)
+        topic = None if partition is None else self._topics_in(directory.parent).get(partition[0])
+        if topic is not None:
+            return topic.is_commit_ordered
+        return any(name.endswith(COMMIT_SUFFIXES) for name in self._disk.list_dir(directory))
+
+    def _topics_in(self, data: Path) -> dict[str, ListedTopic]:
+        """Return the topics in the list of a data directory by name; none if this process can read no list there."""
+        try:
+            found = os.stat(data / CATALOG_FILE)
+        except OSError:
+            return {}
+        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        known = self._known.get(data)
+        if known is not None and known[0] == version:
+            return known[1]
+        topics: dict[str, ListedTopic] = {}
+        with contextlib.suppress(UnavailableError):
+            catalog = read_catalog(self._disk, data)
+            topics = {} if catalog is None else {topic.name: topic for topic in catalog.topics}
+        self._known[data] = version, topics
+        return topics
