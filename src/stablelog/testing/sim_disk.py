@@ -149,7 +149,8 @@ class SimDisk:
         # The renames since the directories were last synced.
         self._renamed: list[tuple[Directory, str, Node]] = []
         self._open: WeakSet[SimFile] = WeakSet()
-        self._open_lock = threading.RLock()  # a flush in a thread counts the files while the event loop opens others
+        # A flush in a thread counts the files while the event loop opens others.
+        self._open_lock = threading.RLock()
         self.steps = 0
         self.crash_at: int | None = None
         self.fail_at: int | None = None
