@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers test night stores mutants check audit bench clean
+.PHONY: setup demo demo-cuts demo-tiers test test-all night stores mutants check audit bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -29,9 +29,14 @@ demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spar
 demo-tiers: setup  ## the flights in two tiers: read across both, by Spark without a broker, and restored after the disk is lost
 	$(BIN)/python -m demo tiers
 
-# Four workers for two cores: many tests wait for a child process or a client's back-off.
-test: setup  ## every test that needs nothing but this
-	$(BIN)/python -m pytest -q -n 4 --dist loadgroup --hypothesis-seed=0
+# Two workers for each core: many tests wait for a child process or a client's back-off.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup --hypothesis-seed=0
+
+test: setup  ## each promise once, in five minutes on two cores
+	$(PYTEST) -m "not extended" --minutes-limit 20
+
+test-all: setup  ## all other tests that need nothing but this, in twenty minutes on two cores
+	$(PYTEST) -m extended --minutes-limit 80
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests.durations import Durations
 from tests.free_space import why_too_little
 from tests.quick_java import QUICK_JAVA
-from tests.scale import examples
+from tests.scale import beyond_samples, examples
 
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
@@ -43,9 +43,13 @@ def pytest_xdist_auto_num_workers():
     return 2 * len(os.sched_getaffinity(0))
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook reads the groups
+@pytest.hookimpl(tryfirst=True)  # pytest's own hook reads the marks, and pytest-xdist's the groups
 def pytest_collection_modifyitems(items):
+    for item in beyond_samples(items):
+        item.add_marker(pytest.mark.extended)
     for item in items:
+        if item.get_closest_marker("java"):
+            item.add_marker(pytest.mark.extended)
         if item.get_closest_marker("night") and "STABLELOG_NIGHT" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="runs by night: set STABLELOG_NIGHT=1"))
         if "spark" in getattr(item, "fixturenames", ()):

@@ -1,4 +1,4 @@
-"""How much the random tests do, and from which seed: little in `make test`, much in `make night`.
+"""How much is run: which cases `make test` leaves to `make test-all`, and how much the random tests do, from which seed.
 
 STABLELOG_SEED      where seeds begin (0)
 STABLELOG_EXAMPLES  factor for the number of examples of Hypothesis (1); its own seed is pytest's --hypothesis-seed
@@ -8,6 +8,7 @@ Other variables say how often something is done: see docs/testing.md.
 
 import os
 import random
+from collections import defaultdict
 
 SEED = int(os.environ.get("STABLELOG_SEED", "0"))
 FACTOR = int(os.environ.get("STABLELOG_EXAMPLES", "1"))
@@ -26,3 +27,17 @@ def seeds(count):
 def randomness(*words):
     """A source of randomness of its own for each combination of words."""
     return random.Random(f"{SEED} {words}")
+
+
+def beyond_samples(items):
+    """Return the items that the mark `sampled` leaves to `make test-all`: of each test all but the sample, which is spread
+    evenly over its cases.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for several in cases.values():
+        (size,) = several[0].get_closest_marker("sampled").args
+        kept = {number * len(several) // size for number in range(size)}
+        yield from (item for number, item in enumerate(several) if number not in kept)

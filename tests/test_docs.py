@@ -392,6 +392,7 @@ def test_each_number_of_a_document_has_a_row(document):
     assert missing == [], f"add a row to tests/{VALUES.name}; stated_values.py describes the rows"
 
 
+@pytest.mark.extended
 def test_each_row_is_of_a_number_that_a_document_states():
     assert {row.kind for row in VALUE_ROWS} <= KINDS_OF_ROWS
     unused = {row for row in VALUE_ROWS if row.documents != "*"}

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.durations import Durations, folder_of
+from tests.scale import beyond_samples
 
 
 def report(nodeid, when, duration, **worker):
@@ -65,3 +66,21 @@ def test_a_group_of_tests_runs_on_one_worker(request):
                 assert item.nodeid.endswith(f"@{group}"), (
                     "pytest-xdist has read the groups before conftest.py"
                 )
+
+
+class Case:
+    """An item of pytest. `size` is that of its mark `sampled`; None for no mark."""
+
+    def __init__(self, nodeid, size):
+        self.nodeid, self._size = nodeid, size
+
+    def get_closest_marker(self, name):
+        assert name == "sampled"
+        return self._size and SimpleNamespace(args=(self._size,))
+
+
+def test_a_sample_of_the_cases_is_spread_evenly_and_the_others_are_left_to_the_longer_run():
+    items = [Case(f"tests/test_a.py::test_one[{number}]", 2) for number in range(5)]
+    items += [Case("tests/test_a.py::test_two", None), Case("tests/test_a.py::test_three[x]", 3)]
+    left = [one.nodeid for one in beyond_samples(items)]
+    assert left == [f"tests/test_a.py::test_one[{number}]" for number in (1, 3, 4)]

@@ -61,6 +61,7 @@ def serving(data, then="time.sleep(600)"):
                     os.kill(broker_id, signal.SIGKILL)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT], ids=lambda number: number.name
@@ -78,6 +79,7 @@ def test_a_broker_stops_in_order_when_its_parent_is_killed(tmp_path, number):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can wait for the end of another process")
 def test_a_broker_stops_when_its_parent_is_killed_and_a_forked_process_lives_on(tmp_path):
     fork = "child = os.fork() or time.sleep(600); print(child, flush=True); time.sleep(600)"
@@ -102,6 +104,7 @@ def test_a_broker_runs_on_when_the_thread_that_started_it_ends(tmp_path):
         assert topic_names(broker) == set()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_broker_stops_when_its_parent_leaves_without_a_word(tmp_path):
     with serving(tmp_path / "data", "import os; os._exit(3)") as (process, broker_id):
@@ -127,6 +130,7 @@ while True:
         assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.extended
 def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
@@ -183,6 +187,7 @@ def test_a_data_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
+@pytest.mark.extended
 def test_a_broker_is_started_and_stopped_without_a_block_and_keeps_its_data_and_port():
     broker = stablelog.serve()
     try:
@@ -208,6 +213,7 @@ def test_a_broker_is_started_and_stopped_without_a_block_and_keeps_its_data_and_
     assert not broker.data.parent.exists()
 
 
+@pytest.mark.extended
 def test_a_broker_that_ended_by_itself_can_be_started_again(tmp_path):
     with stablelog.serve(tmp_path / "data") as broker:
         os.kill(broker.pid, signal.SIGKILL)
@@ -216,6 +222,7 @@ def test_a_broker_that_ended_by_itself_can_be_started_again(tmp_path):
         assert topic_names(broker) == set()
 
 
+@pytest.mark.extended
 def test_a_broker_that_is_forgotten_ends_and_its_temporary_directory_with_it():
     broker = stablelog.serve()
     broker.start()
@@ -246,6 +253,7 @@ print(inner.data.parent.exists())
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("broker", ["stablelog.serve()", "FaultyBroker()"])
 @pytest.mark.parametrize(
     "then", ["sys.exit(0)", "broker.close(); os._exit(0)", "del broker; import gc; gc.collect(); sys.exit(0)"]
@@ -258,6 +266,7 @@ def test_a_forked_process_that_ends_leaves_the_broker_alone(broker, then):
     assert (done.returncode, done.stdout) == (0, "it answers\nFalse\n"), done.stderr
 
 
+@pytest.mark.extended
 def test_a_forked_process_cannot_stop_the_broker_by_name():
     then = """
         for call in (broker.start, broker.stop, broker.kill):
@@ -275,6 +284,7 @@ def test_a_forked_process_cannot_stop_the_broker_by_name():
     assert (done.returncode, done.stdout) == (0, "it answers\nFalse\n"), done.stderr
 
 
+@pytest.mark.extended
 def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
     async def work():
         async with stablelog.serve(tmp_path / "data", settings={"num.partitions": 3}) as broker:
@@ -313,6 +323,7 @@ def test_a_cancelled_start_leaves_no_process(tmp_path, monkeypatch):
     assert not is_running(broker_id)
 
 
+@pytest.mark.extended
 def test_the_log_of_a_broker_does_not_grow_without_limit(tmp_path):
     program = """
 import logging, sys
@@ -330,6 +341,7 @@ serve.run_process(["1", sys.argv[1], "127.0.0.1", "0"])
     assert files[0].read_text().endswith("message 1999\n")
 
 
+@pytest.mark.extended
 def test_nothing_is_written_outside_the_data_directory(tmp_path):
     places = {name: tmp_path / name for name in ("home", "temporary", "current")}
     for place in places.values():

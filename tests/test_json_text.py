@@ -34,6 +34,7 @@ def test_everything_else_is_a_value_error(text):
         parse_json(text)
 
 
+@pytest.mark.extended
 def test_no_other_module_parses_json():
     for path in SOURCES.rglob("*.py"):
         if path.name == "json_text.py":

@@ -70,6 +70,7 @@ def test_a_docstring_describes_each_argument(name):
     assert arguments <= set(described) | {"line_count"}, "each argument has its line under Args"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(WITH_EXAMPLES))
 def test_the_example_of_a_docstring_runs(name, own_broker, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import until
+
+pytestmark = pytest.mark.extended
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 TIMEOUT_S = 120

@@ -103,6 +103,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.extended
 def test_each_code_and_constant_that_a_document_names_is_one_of_the_code():
     sources = [
         *(ROOT / "src").rglob("*.py"),

@@ -92,6 +92,7 @@ def is_empty(place):
     return not any(place.iterdir())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("then", ["goes on", "stops"])
 def test_a_program_that_is_killed_at_any_line_leaves_nothing(tmp_path, then):
     """A broker that was stopped has no process that could remove anything. The next broker does it."""
@@ -116,6 +117,7 @@ def wait_until_empty(place, then, what):
     until(lambda: (then == "stops" and remove_abandoned(place)) or is_empty(place), what)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("then", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGTERM)", "os.abort()"])
 def test_a_program_that_ends_without_a_word_leaves_nothing(place, then):
     with serving(then) as (process, broker_id, _):
@@ -124,6 +126,7 @@ def test_a_program_that_ends_without_a_word_leaves_nothing(place, then):
         until(lambda: not is_running(broker_id), "the broker ends")
 
 
+@pytest.mark.extended
 def test_a_process_that_was_forked_keeps_no_directory(place):
     fork = "child = os.fork() or time.sleep(600); print(child, flush=True); time.sleep(600)"
     with serving(fork) as (process, _, directory):
@@ -137,6 +140,7 @@ def test_a_process_that_was_forked_keeps_no_directory(place):
             os.kill(forked_id, signal.SIGKILL)
 
 
+@pytest.mark.extended
 def test_the_program_removes_what_a_killed_broker_left(place):
     with stablelog.serve() as broker:
         os.kill(broker.pid, signal.SIGKILL)
@@ -146,6 +150,7 @@ def test_the_program_removes_what_a_killed_broker_left(place):
     assert is_empty(place)
 
 
+@pytest.mark.extended
 def test_the_next_broker_removes_what_is_left_if_program_and_broker_are_killed(place):
     with serving() as (process, broker_id, directory):
         os.kill(broker_id, signal.SIGSTOP)  # it does not see the end of the program
@@ -159,6 +164,7 @@ def test_the_next_broker_removes_what_is_left_if_program_and_broker_are_killed(p
     assert is_empty(place)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="makes a container with unshare")
 def test_the_next_broker_removes_what_is_left_by_a_container_whose_first_process_is_killed(place):
     """The kernel kills all processes of a container with its first one."""
@@ -180,6 +186,7 @@ def test_a_broker_that_is_frozen_ends_and_its_directory_with_it(place):
     assert not is_running(broker_id)
 
 
+@pytest.mark.extended
 def test_a_directory_in_use_is_not_removed(place):
     with stablelog.serve() as running, stablelog.serve() as stopped, stablelog.serve() as frozen:
         stopped.stop()
@@ -272,6 +279,7 @@ def test_a_directory_of_another_user_is_not_removed(place, monkeypatch):
     assert not directory.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="reads the arguments in /proc")
 def test_no_other_user_can_read_the_path_before_the_directory_exists(place):
     with stablelog.serve() as broker:

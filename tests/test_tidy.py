@@ -16,6 +16,7 @@ def tree(path):
     return ast.parse(path.read_text())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_a_module_is_tidy(path):
     text = path.read_text()
@@ -144,6 +145,7 @@ def touched(path, names):
     return found
 
 
+@pytest.mark.extended
 def test_few_tests_touch_private_names():
     """A test that uses a private name fails when the code is written another way and does the same."""
     names = private_names([*SOURCES, *(ROOT / "bench").rglob("*.py")])
@@ -174,6 +176,7 @@ def imported(path, modules):
                 yield inner if inner in modules else node.module
 
 
+@pytest.mark.extended
 def test_no_imports_form_a_circle():
     """Also not those for type checkers: a module can be read after the modules that it imports."""
     modules = {module_of(path): path for path in SOURCES}

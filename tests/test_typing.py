@@ -4,7 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.commands import ROOT
+
+pytestmark = pytest.mark.extended
 
 CASES = ROOT / "tests" / "typing_cases.py"
 

@@ -76,6 +76,7 @@ def marks(row):
         yield pytest.mark.xdist_group(row.group)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("room", "row"),
     [

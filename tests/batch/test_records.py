@@ -67,6 +67,7 @@ def test_heads_of_what_is_no_batch_are_refused():
         record_heads(batch, 0, 2)
 
 
+@pytest.mark.extended
 @given(records, st.sampled_from([Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]))
 def test_aiokafka_reads_what_we_write(written, codec):
     from aiokafka.record import MemoryRecords

@@ -47,6 +47,7 @@ def test_the_interval_of_two_pairs_is_what_a_hand_finds():
     assert found.high == pytest.approx(math.exp(half), rel=1e-4)
 
 
+@pytest.mark.extended
 def test_the_interval_holds_the_true_ratio_in_95_of_100_runs():
     chance = random.Random(1)
     held = 0
@@ -225,7 +226,7 @@ def by_day_or_by_night():
         yield pytest.param(work, id=name, marks=marks)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("work", [*by_day_or_by_night()])
 def test_every_row_runs_in_miniature(work, side):
     """With one variant: a second one would only repeat it."""

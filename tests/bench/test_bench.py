@@ -15,6 +15,7 @@ def test_records_produced_are_fetched_with_and_without_decoding(stablelog_broker
         assert loads.fetch_undecoded(stablelog_broker.bootstrap, topic) > 0
 
 
+@pytest.mark.extended
 def test_transactions_are_timed_one_by_one(stablelog_broker):
     done = loads.transactions(stablelog_broker.bootstrap, 2, 0.1, producers=2)
     assert done.per_s == pytest.approx(len(done.commit_ms) / 0.1)
@@ -26,6 +27,7 @@ def test_a_record_is_followed_from_end_to_end(stablelog_broker):
     assert 0 < loads.end_to_end(stablelog_broker.bootstrap, 20) < loads.PATIENCE_S * 1000
 
 
+@pytest.mark.extended
 def test_aborts_are_looked_up_in_every_segment():
     with aborts.filled([1, 4], 100) as logs:
         for count, directory in logs.items():
@@ -35,6 +37,7 @@ def test_aborts_are_looked_up_in_every_segment():
             assert found.opening_us > 0
 
 
+@pytest.mark.extended
 def test_the_machine_has_limits():
     best = limits.measure()
     assert best.memory_copy_mb_s > best.loopback_mb_s > 0

@@ -1,7 +1,11 @@
 """The benchmark of the native client's writes runs here at a small size. The speed is measured only by the benchmark."""
 
+import pytest
+
 from bench import client_writes
 from bench.contestants import OURS
+
+pytestmark = pytest.mark.extended
 
 
 def test_each_way_is_measured_beside_aiokafka(monkeypatch):

@@ -20,6 +20,7 @@ def section():
     return report.Section("Commit order", beside=ORDINARY)
 
 
+@pytest.mark.extended
 def test_the_same_transactions_are_read_and_weighed_in_both_orders(tmp_path, best, section):
     data = tmp_path / "data"
     with served(data, [SHAPE]) as broker:
@@ -37,6 +38,7 @@ def test_the_same_transactions_are_read_and_weighed_in_both_orders(tmp_path, bes
     assert all(row.ratio is not None for row in section.rows if "fetch" in row.what)
 
 
+@pytest.mark.extended
 def test_cuts_are_asked_for_and_r_comes_to_the_last_commit(best, section, monkeypatch):
     monkeypatch.setattr(commit_cuts, "PARTITION_COUNTS", (1, 3))
     with stablelog.serve() as broker:
@@ -46,6 +48,7 @@ def test_cuts_are_asked_for_and_r_comes_to_the_last_commit(best, section, monkey
     assert min(lag.commits) == 0
 
 
+@pytest.mark.extended
 def test_an_open_transaction_withholds_others_in_an_ordinary_topic_and_nothing_in_commit_order(best, section):
     with stablelog.serve() as broker:
         commit_open.measure_open(broker, 5, best, section)

@@ -5,7 +5,7 @@ import pytest
 from bench import least_broker, loads
 from bench.contestants import why_no_kafka
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.extended]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,8 @@ from bench import loop_holds
 from bench.contestants import OURS
 from bench.report import Section
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize(
     ("load", "row_count"),

@@ -7,6 +7,8 @@ import pytest
 from bench import many_partitions
 from bench.contestants import OURS
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the descriptors of a process")
 def test_it_tells_how_long_starts_and_stops_take(tmp_path):

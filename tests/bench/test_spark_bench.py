@@ -39,6 +39,7 @@ def test_reads_are_held_against_parquet_and_against_none_aborted(prepared, monke
     assert all(row.limit for row in by_parquet.rows)
 
 
+@pytest.mark.extended
 def test_what_was_aborted_counts_as_read_and_not_as_delivered(prepared, monkeypatch):
     monkeypatch.setattr(spark_session, "WARM_UP_COUNT", 0)
     rows = spark_read.Rows("t", 100, 18_000)

@@ -23,6 +23,7 @@ def figures(section):
     return found
 
 
+@pytest.mark.extended
 def test_reads_from_a_slow_store_are_measured_with_and_without_the_time_of_the_store():
     section = Section("reads", beside="")
     tiers.remote_reads(section, SIZES, 1, BEST)
@@ -32,6 +33,7 @@ def test_reads_from_a_slow_store_are_measured_with_and_without_the_time_of_the_s
     assert all(0 < row.limit <= BEST.loopback_mb_s for row in section.rows)
 
 
+@pytest.mark.extended
 def test_a_cold_fetch_takes_longer_than_the_latency_of_the_store():
     section = Section("reads", beside="")
     tiers.first_records(section, 1, 3)
@@ -40,6 +42,7 @@ def test_a_cold_fetch_takes_longer_than_the_latency_of_the_store():
     assert section.rows[0].limit > tiers.DELAY_MS
 
 
+@pytest.mark.extended
 def test_copies_and_reads_have_the_local_disk_beside_them():
     found = tiers.tables()
     with tier_stores.directory_store() as store, tier_stores.serve(store.url) as broker:
@@ -60,6 +63,7 @@ def test_the_time_of_the_store_does_not_count():
     assert tiers.Read(100, 2.0, 0.0, 0.5).mb_s == 50
 
 
+@pytest.mark.extended
 def test_producers_are_measured_while_segments_are_copied(monkeypatch):
     monkeypatch.setattr(tier_load, "COPY_RATE", 10_000_000)
     monkeypatch.setattr(tier_load, "COPY_SEGMENT_SIZE", tier_stores.MIB)
@@ -70,6 +74,7 @@ def test_producers_are_measured_while_segments_are_copied(monkeypatch):
     assert rate.median(OURS) > 1
 
 
+@pytest.mark.extended
 def test_local_clients_are_measured_while_the_store_is_away(monkeypatch):
     monkeypatch.setattr(tier_outage, "WARM_S", 0.1)
     section = Section("outage", beside=tier_outage.ANSWERS)
@@ -80,6 +85,7 @@ def test_local_clients_are_measured_while_the_store_is_away(monkeypatch):
     assert all(row.median(OURS) < 60_000 for row in section.rows)
 
 
+@pytest.mark.extended
 def test_memory_and_the_cache_on_the_disk_are_seen_while_partitions_are_read():
     section = Section("memory", beside="")
     tier_load.many_partitions(section, 1, 3)
@@ -90,6 +96,7 @@ def test_memory_and_the_cache_on_the_disk_are_seen_while_partitions_are_read():
     assert section.rows[1].wanted.value == 256 + 3 * 4
 
 
+@pytest.mark.extended
 def test_a_backfill_requests_an_index_only_of_segments_with_aborts():
     section = Section("requests")
     tiers.count_requests(section, 5, None)
@@ -105,7 +112,6 @@ def test_a_backfill_requests_an_index_only_of_segments_with_aborts():
 
 
 @pytest.mark.java
-@pytest.mark.slow
 @pytest.mark.night
 def test_apache_kafka_takes_part():
     with contextlib.ExitStack() as stack:

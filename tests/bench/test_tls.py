@@ -7,9 +7,10 @@ import pytest
 from bench import tls
 from bench.contestants import OURS
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux shows the processor time of a process"
-)
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the processor time of a process"),
+    pytest.mark.extended,
+]
 
 
 def test_rates_with_and_without_tls_are_measured():

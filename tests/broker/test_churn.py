@@ -30,6 +30,8 @@ from tests.broker.test_cycles import KINDS, fill, tidy
 from tests.broker.test_unexpected_errors import API_VERSIONS_KEY, any_request, ask, serving
 from tests.commands import ROOT
 
+pytestmark = pytest.mark.extended
+
 FACTOR = int(os.environ.get("STABLELOG_CHURN", "1"))
 IS_LONG = FACTOR > 1
 TIMES = 10

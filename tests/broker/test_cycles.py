@@ -29,6 +29,7 @@ async def until(is_so):
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", ["offset", "commit"])
 def test_a_deleted_partition_is_freed(order):
     async def conversation():
@@ -115,6 +116,7 @@ async def tidy(desk):
     await broker.maintenance.remove_deleted()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", ["made", "opened"])
 def test_nothing_of_a_partition_waits_for_the_collector(kind, when, tmp_path):
@@ -156,6 +158,7 @@ def test_nothing_of_a_partition_waits_for_the_collector(kind, when, tmp_path):
         asyncio.run(asyncio.wait_for(opened_again(), 60))
 
 
+@pytest.mark.extended
 def test_a_connection_is_freed_when_it_is_closed():
     async def conversation():
         async with serving() as (server, port):

@@ -10,6 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 COUNT = 60
 # The log file; in commit order, also the two files of the growing commit index. What was read is few bytes, without a map.
 IDLE_MAX = {"offset": 1, "commit": 3}

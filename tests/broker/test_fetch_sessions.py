@@ -88,6 +88,7 @@ class Model:
         return partitions
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(50))
 @given(st.data())
 def test_sessions_agree_with_the_model(data):

@@ -247,6 +247,7 @@ def test_old_versions_of_produce_are_told_what_they_know():
     assert run(disk, conversation) == []
 
 
+@pytest.mark.extended
 def test_readers_are_served_and_transactions_end_by_their_producers_and_by_time():
     disk, clock = NoRoom(), SimClock()
 
@@ -281,6 +282,7 @@ def test_readers_are_served_and_transactions_end_by_their_producers_and_by_time(
     assert run(disk, after, clock=clock, size=4 * SIZE) == []
 
 
+@pytest.mark.extended
 def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
     disk = NoRoom()
 
@@ -1144,6 +1146,7 @@ def test_the_log_says_once_in_a_while_that_nothing_can_be_written_for_another_re
 LIVES = int(os.environ.get("STABLELOG_FULL_DISK_LIVES", "10"))  # of each kind
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", full_disk_life.KINDS)
 def test_a_disk_without_room_at_any_call_loses_tears_and_stops_nothing(kind):
     """`python -m tests.broker.full_disk_life` tries every call."""

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from stablelog.broker.durability import journal as journal_module
 from stablelog.coordinators.transactions.decisions import Decision
 from stablelog.coordinators.transactions.states import State
@@ -33,6 +35,7 @@ def with_idle_ids(broker, count):
         group.apply(Decision(None, records[begin : begin + 1000]))
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, holds):
     monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1 << 20)
     settings = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000}
@@ -63,6 +66,7 @@ def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, ho
     asyncio.run(asyncio.wait_for(conversation(), 300))
 
 
+@pytest.mark.extended
 def test_ids_expire_between_requests(holds):
     settings = {
         "transactional_id_expiration_ms": 1000,
@@ -111,6 +115,7 @@ def test_the_expiry_of_ids_ends_where_keys_are_held_by_their_children():
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+@pytest.mark.extended
 def test_transactions_time_out_between_requests(holds):
     settings = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000}
 

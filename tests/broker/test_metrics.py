@@ -52,6 +52,7 @@ async def served(**settings):
             await asyncio.to_thread(desk.broker.metrics.close)
 
 
+@pytest.mark.extended
 def test_scrapes_hold_while_producers_come_and_go():
     """The producers of a partition change all the time, and so do partitions and fetch sessions."""
 
@@ -415,6 +416,7 @@ def test_an_open_transaction_is_seen_until_its_commit_is(told, admin, broker):
     assert told("stablelog_last_stable_offset_lag", **labels) == 0
 
 
+@pytest.mark.extended
 def test_the_tiers_of_a_partition_are_told(tmp_path):
     labels = {"topic": "t", "partition": "0"}
 

@@ -45,6 +45,7 @@ def is_closed(connection):
     return True
 
 
+@pytest.mark.extended
 def test_few_connections_are_served_at_a_time(port):
     with contextlib.ExitStack() as stack:
         held = []
@@ -60,6 +61,7 @@ def test_few_connections_are_served_at_a_time(port):
         assert scrape(port) == b"metrics\n"
 
 
+@pytest.mark.extended
 def test_a_connection_that_is_open_for_long_makes_room(port, monkeypatch):
     with contextlib.ExitStack() as stack:
         held = [

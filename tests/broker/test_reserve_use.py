@@ -190,6 +190,7 @@ def test_a_leader_brings_no_assignment_when_half_of_the_reserve_is_gone():
 # -- the last quarter ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_decisions_leave_a_quarter_for_what_frees_room():
     disk = NoRoom()
 

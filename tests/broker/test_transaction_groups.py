@@ -244,12 +244,14 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(20), deadline=None)
 @given(st.lists(steps, max_size=12))
 def test_every_group_keeps_its_own_numbers_through_any_history(history):
     run(lambda: World().live(history))
 
 
+@pytest.mark.extended
 def test_the_groups_of_a_long_history_stay_apart():
     """As above, and surely with all that can happen."""
     chance = random.Random(7)

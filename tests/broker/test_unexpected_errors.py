@@ -557,6 +557,7 @@ run()
 """
 
 
+@pytest.mark.extended
 def test_the_process_ends_with_the_reason(tmp_path):
     ended = subprocess.run(
         [

@@ -10,6 +10,7 @@ from tests.scale import SEED
 STEPS = 4
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("face", ["asyncio", pytest.param("threads", marks=pytest.mark.night)])
 def test_nothing_is_lost_or_doubled_in_a_round(face, tmp_path):
     counts, findings = run_round(face, SEED, tmp_path, STEPS)

@@ -30,7 +30,6 @@ def send(port, data):
             pass
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("STABLELOG_HOSTILE" not in os.environ, reason="half a minute: set STABLELOG_HOSTILE=1")
 def test_garbage_half_frames_and_lies_disturb_nobody():
     chance = randomness()

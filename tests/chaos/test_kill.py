@@ -148,7 +148,6 @@ class Reader(threading.Thread):
         consumer.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400 + 12 * KILLS)
 def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
     """Scenario 46, on one machine: kills under load, a third of the transactions aborted."""

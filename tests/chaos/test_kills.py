@@ -21,7 +21,6 @@ A, B, ORDERED, KEYED = ("a", 0), ("b", 0), ("o", 0), ("k", 0)
 
 
 @pytest.mark.night
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_slice_of_the_long_run_finds_nothing():
     report = kills.run(10, SEED, tell=print)
@@ -32,6 +31,7 @@ def test_a_slice_of_the_long_run_finds_nothing():
         assert report.counts[name] > 0, name
 
 
+@pytest.mark.extended
 def test_a_broker_that_ends_by_itself_is_told_from_one_that_is_killed(tmp_path):
     victim = Victim(tmp_path / "data", {})
     try:
@@ -54,6 +54,7 @@ def test_a_broker_that_ends_by_itself_is_told_from_one_that_is_killed(tmp_path):
         victim.close()
 
 
+@pytest.mark.extended
 def test_a_broker_that_does_not_start_is_told(tmp_path):
     victim = Victim(tmp_path / "data", {"no.such.setting": "1"})
     try:

@@ -36,6 +36,7 @@ def rows(at, *words):
     }
 
 
+@pytest.mark.extended
 def test_the_acls_of_a_producer_and_a_consumer(at):
     rows(
         at, "add", "--allow", *ALICE, "--producer", "--idempotent", "--topic", "t", "--transactional-id", "x"
@@ -62,6 +63,7 @@ def test_the_acls_of_a_producer_and_a_consumer(at):
     }
 
 
+@pytest.mark.extended
 def test_match_lists_what_applies_and_removal_needs_execute(at):
     for name, pattern in (("t", "literal"), ("*", "literal"), ("topic", "prefixed"), ("other", "literal")):
         rows(
@@ -116,6 +118,7 @@ def test_a_broker_without_an_authorizer_says_so(stablelog_broker):
     assert "the broker has no authorizer" in done.stderr
 
 
+@pytest.mark.extended
 def test_the_admin_client_of_confluent_kafka_creates_describes_and_deletes(at):
     admin = AdminClient({"bootstrap.servers": at})
     rule = AclBinding(
@@ -133,6 +136,7 @@ def test_the_admin_client_of_confluent_kafka_creates_describes_and_deletes(at):
     assert admin.describe_acls(EVERY_ACL).result(30) == []
 
 
+@pytest.mark.extended
 def test_the_acls_of_a_producer_are_enough_for_a_transaction(tmp_path):
     settings = {"authorizer_class_name": AUTHORIZER, "auto_create_topics_enable": False}
     me = ("--principal", "User:ANONYMOUS")

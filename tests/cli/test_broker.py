@@ -88,6 +88,7 @@ def test_the_modules_that_few_commands_need_are_imported_on_demand():
     assert not modules & {"asyncio", "confluent_kafka", "importlib.metadata", "stablelog.client", "tomllib"}
 
 
+@pytest.mark.extended
 def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):
     with stablelog.serve(tmp_path / "data") as served:
         served.kill()
@@ -123,6 +124,7 @@ def test_addresses_are_given_with_commas_and_by_repetition():
     assert broker.addresses == ["a:1", "b:2", "c:3"]
 
 
+@pytest.mark.extended
 def test_each_option_comes_from_the_first_place_that_has_it(profiles, monkeypatch, stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("named")
     assert run("topics", "create", name, bootstrap=f"{GONE},{at}").returncode == 0

@@ -61,6 +61,7 @@ def cut_at_the_last_commit(at, topic):
     return answer("cut", topic, bootstrap=at)[0]
 
 
+@pytest.mark.extended
 def test_a_topics_life(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("cli")
     assert (
@@ -83,6 +84,7 @@ def test_a_topics_life(stablelog_broker):
     assert "there is no topic" in gone.stderr
 
 
+@pytest.mark.extended
 def test_lines_go_in_and_come_out_with_the_groups_lag(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("lines"), unique("group")
     answer("topics", "create", name, bootstrap=at)
@@ -103,6 +105,7 @@ def test_lines_go_in_and_come_out_with_the_groups_lag(stablelog_broker):
     assert answer("groups", "delete", group, bootstrap=at)
 
 
+@pytest.mark.extended
 def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
     at, name, transactional_id = stablelog_broker.bootstrap, unique("held"), unique("holder")
     producer = opened(at, transactional_id, name)
@@ -120,6 +123,7 @@ def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
     del producer
 
 
+@pytest.mark.extended
 def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker):
     at, name, key = stablelog_broker.bootstrap, unique("held"), unique("query/ä")
     children = [child_id(key, 3, "r1", part, 0) for part in range(2)]
@@ -143,6 +147,7 @@ def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker)
     del producers
 
 
+@pytest.mark.extended
 def test_a_cut_says_where_whole_transactions_end(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("cut")
     answer("topics", "create", name, "--config", "stablelog.order=commit", bootstrap=at)
@@ -161,6 +166,7 @@ def test_a_cut_says_where_whole_transactions_end(stablelog_broker):
     assert "stablelog.order=commit" in refused.stderr
 
 
+@pytest.mark.extended
 def test_a_transaction_group_is_seen_everywhere(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("paid"), unique("payments")
     configs = ("--config", f"stablelog.group={group}", "--config", "stablelog.order=commit")
@@ -214,6 +220,7 @@ def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablel
     assert [row["kind"].split(" ")[0] for row in rows] == ["transactional", "COMMIT"]
 
 
+@pytest.mark.extended
 def test_the_coordinators_logs_can_be_read(stablelog_broker):
     at, name, group, writer = stablelog_broker.bootstrap, unique("own"), unique("group"), unique("writer")
     answer("topics", "create", name, bootstrap=at)
@@ -325,6 +332,7 @@ def begun(*words, bootstrap, **pipes):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **pipes)
 
 
+@pytest.mark.extended
 def test_reading_begins_at_the_offset_that_was_asked_for_or_says_where_the_topic_ends(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("from")
     answer("topics", "create", name, "--partitions", "2", bootstrap=at)
@@ -338,6 +346,7 @@ def test_reading_begins_at_the_offset_that_was_asked_for_or_says_where_the_topic
     assert "ends at offset 3" in refused.stderr
 
 
+@pytest.mark.extended
 def test_who_follows_a_topic_through_a_pipe_sees_each_record_when_it_is_there(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("follow")
     answer("topics", "create", name, bootstrap=at)
@@ -351,6 +360,7 @@ def test_who_follows_a_topic_through_a_pipe_sees_each_record_when_it_is_there(st
             reader.send_signal(signal.SIGINT)
 
 
+@pytest.mark.extended
 def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
     answer("topics", "create", name, bootstrap=at)
@@ -378,6 +388,7 @@ def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
     assert second.stderr.count("\n") == 1
 
 
+@pytest.mark.extended
 def test_a_group_with_members_of_the_classic_protocol_is_refused_by_name(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
     answer("topics", "create", name, bootstrap=at)
@@ -391,6 +402,7 @@ def test_a_group_with_members_of_the_classic_protocol_is_refused_by_name(stablel
     assert run("consume", name, "--group", group, bootstrap=at).returncode == 0
 
 
+@pytest.mark.extended
 def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):
     at, name, transactional_id = stablelog_broker.bootstrap, unique("stopped"), unique("me")
 
@@ -410,6 +422,7 @@ def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):
     until(lambda: state() == "CompleteAbort", state)
 
 
+@pytest.mark.extended
 def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path):
     with stablelog.serve(tmp_path / "data") as broker:
         answer("topics", "create", "t", bootstrap=broker.bootstrap)
@@ -422,6 +435,7 @@ def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path)
         assert len(answer("consume", "t", bootstrap=broker.bootstrap)) == 2
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid")
 def test_a_broker_that_has_ended_is_not_killed_again_for_its_number_may_be_anothers(tmp_path, monkeypatch):
     with stablelog.serve(tmp_path / "data") as broker:
@@ -434,6 +448,7 @@ def test_a_broker_that_has_ended_is_not_killed_again_for_its_number_may_be_anoth
         os.kill(broker.pid, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no two have one port, listening or not")
 def test_nobody_is_given_the_port_of_a_broker_that_is_away(tmp_path):
     with stablelog.serve(tmp_path / "data") as broker:
@@ -452,6 +467,7 @@ def test_nobody_is_given_the_port_of_a_broker_that_is_away(tmp_path):
         stranger.bind((broker.host, port))  # once nobody means to start there again
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux tells another process's limits")
 def test_a_broker_takes_all_the_descriptors_that_it_may_have(tmp_path):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -465,6 +481,7 @@ def test_a_broker_takes_all_the_descriptors_that_it_may_have(tmp_path):
             broker.terminate()
 
 
+@pytest.mark.extended
 def test_metrics_are_served_where_the_log_says(tmp_path):
     documented = re.findall(r"^\| `(stablelog_\w+)` \| (\w+) ", OPERATING.read_text(), re.MULTILINE)
     assert len(documented) > 10

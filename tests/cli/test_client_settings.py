@@ -81,6 +81,7 @@ def test_the_settings_of_produce():
     assert WriteSettings.of({}, None, None) == (Codec.NONE, 256 << 10, 0.005, 60, 60)
 
 
+@pytest.mark.extended
 def test_produce_writes_batches_of_the_size_and_the_codec_that_are_given():
     with stablelog.serve() as broker:
         assert run("topics", "create", "t", "--partitions", "1", bootstrap=broker.bootstrap).returncode == 0
@@ -93,6 +94,7 @@ def test_produce_writes_batches_of_the_size_and_the_codec_that_are_given():
     assert len(headers) > 3
 
 
+@pytest.mark.extended
 def test_consume_reads_by_the_isolation_and_from_the_place_that_are_given(stablelog_broker, capsys):
     topic, at = unique("t"), stablelog_broker.bootstrap
     assert run("topics", "create", topic, "--partitions", "1", bootstrap=at).returncode == 0
@@ -111,6 +113,7 @@ def test_consume_reads_by_the_isolation_and_from_the_place_that_are_given(stable
     assert capsys.readouterr().out == "kept\n"
 
 
+@pytest.mark.extended
 def test_the_member_of_a_group_is_static(stablelog_broker, monkeypatch):
     topic, made = unique("t"), []
     assert run("topics", "create", topic, bootstrap=stablelog_broker.bootstrap).returncode == 0

@@ -55,6 +55,7 @@ def test_the_option_prints_the_script_of_the_shell_in_which_it_runs():
     assert SCRIPTS["bash"] in done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("line", "found"),
     [

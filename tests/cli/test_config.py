@@ -8,6 +8,8 @@ from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
 from tests.commands import run
 
+pytestmark = pytest.mark.extended
+
 
 def show(at, *words):
     (found,) = answer("config", "show", *words, bootstrap=at)

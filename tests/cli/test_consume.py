@@ -200,6 +200,7 @@ def committed(at, topic, group):
     return [at.offset for at in found]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "values"),
     [
@@ -223,6 +224,7 @@ def test_a_partition_that_does_not_exist_is_refused(stablelog_broker, topic):
     assert (done.returncode, done.stderr) == (2, f"stablelog: {topic} has no partition 2, only 0 to 1\n")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("group", [None, "group"])
 def test_a_signal_ends_a_reader_after_a_commit_and_without_a_word(stablelog_broker, topic, number, group):
@@ -238,6 +240,7 @@ def test_a_signal_ends_a_reader_after_a_commit_and_without_a_word(stablelog_brok
         assert answer("groups", "describe", group, bootstrap=at)[0]["state"] == "empty"
 
 
+@pytest.mark.extended
 def test_a_member_whose_output_is_closed_commits_no_record_that_was_not_written(stablelog_broker, topic):
     at, group = stablelog_broker.bootstrap, unique("group")
     reading, writing = os.pipe()

@@ -58,6 +58,7 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
     assert "wrote 50 records to t" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypatch):
     Told(monkeypatch)
     monkeypatch.setattr(write_settings, "DELIVERY_TIMEOUT_S", 1.5)
@@ -113,6 +114,7 @@ def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
     assert capsys.readouterr().out.endswith("48\n49\n")
 
 
+@pytest.mark.extended
 def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(broker, lines, monkeypatch):
     Told(monkeypatch)
     monkeypatch.setattr("stablelog.cli.broker.DEADLINE_S", 1.0)

@@ -94,6 +94,7 @@ def guarded(module_path):
         yield options
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 @pytest.mark.parametrize("user", [USER, DESCRIBER])
 def test_a_user_without_rights_is_told_which_one_is_missing(guarded, row, user):
@@ -118,6 +119,7 @@ def stopped():
         yield broker.bootstrap
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "network",
     [closed, stopped, *(pytest.param(one, marks=pytest.mark.night) for one in (black_hole, silent))],
@@ -146,6 +148,7 @@ def silent_after_the_first_questions(broker):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "row",
     [
@@ -261,6 +264,7 @@ def poisoned():
 READING = [row for row in ROWS if row.command == "consume"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("topic", UNREADABLE)
 @pytest.mark.parametrize("row", READING, ids=lambda row: row.words)
 def test_consume_names_the_batch_that_no_one_can_decode(poisoned, row, topic):
@@ -269,6 +273,7 @@ def test_consume_names_the_batch_that_no_one_can_decode(poisoned, row, topic):
     check(done, UNREADABLE[topic] if "-1" not in words else "")
 
 
+@pytest.mark.extended
 def test_consume_goes_on_at_the_batch_after_it(poisoned):
     """The message has the offset."""
     for topic in UNREADABLE:
@@ -286,6 +291,7 @@ def test_consume_prints_records_that_are_no_text(poisoned, row):
     check(done, "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind", ["length", *(pytest.param(kind, marks=pytest.mark.night) for kind in KINDS[1:])]
 )

@@ -38,6 +38,7 @@ def offsets(at, group):
     return {(row["topic"], row["partition"]): row["offset"] for row in found["partitions"]}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "new"),
     [
@@ -63,6 +64,7 @@ def test_offsets_are_shown_and_with_execute_committed(stablelog_broker, names, w
     assert offsets(at, group) == after
 
 
+@pytest.mark.extended
 def test_topics_and_partitions_are_chosen(stablelog_broker, names):
     at, (group, a, b) = stablelog_broker.bootstrap, names
     assert reset(at, group, "--to", "1", "--topic", a) == {(a, 0): 1, (a, 1): 1}
@@ -71,12 +73,14 @@ def test_topics_and_partitions_are_chosen(stablelog_broker, names):
     assert reset(at, group, "--shift", "1", "--topic", b) == {(b, 0): 6}
 
 
+@pytest.mark.extended
 def test_a_group_that_does_not_exist_gets_offsets_of_the_topics_that_are_named(stablelog_broker, names):
     at, (_, a, b), group = stablelog_broker.bootstrap, names, unique("new")
     assert set(reset(at, group, "--to", "1", "--topic", a, "--topic", b, "--execute").values()) == {1}
     assert set(offsets(at, group).values()) == {1}
 
 
+@pytest.mark.extended
 def test_a_dry_run_says_so_and_an_offset_that_is_not_there_is_named(stablelog_broker, names):
     at, (group, a, b) = stablelog_broker.bootstrap, names
     done = run("groups", "reset", group, "--to", "99", bootstrap=at)
@@ -87,6 +91,7 @@ def test_a_dry_run_says_so_and_an_offset_that_is_not_there_is_named(stablelog_br
     assert "dry run" not in run("groups", "reset", group, "--to", "5", "--execute", bootstrap=at).stdout
 
 
+@pytest.mark.extended
 def test_a_group_with_members_is_refused(stablelog_broker, names):
     at, (group, topic, _) = stablelog_broker.bootstrap, names
     member = Consumer(
@@ -104,6 +109,7 @@ def test_a_group_with_members_is_refused(stablelog_broker, names):
     assert offsets(at, group)[topic, 0] == 5
 
 
+@pytest.mark.extended
 def test_a_group_with_offsets_of_an_open_transaction_is_not_deleted_and_the_message_says_why(
     stablelog_broker, names
 ):
@@ -163,6 +169,7 @@ def test_a_group_without_offsets_is_refused(stablelog_broker, names, words):
     assert "has no committed offsets there" in done.stderr
 
 
+@pytest.mark.extended
 def test_both_kinds_of_group_are_told_apart(stablelog_broker):
     at, topic = stablelog_broker.bootstrap, unique("kinds")
     groups = {kind: unique(kind) for kind in ("classic", "consumer")}

@@ -192,6 +192,7 @@ def _commands(command, path=()):
 COMMANDS = dict(_commands(get_command(app)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_command_has_json_with_the_documented_fields(documents, words):
     assert "--json" in {name for parameter in COMMANDS[words].params for name in parameter.opts}

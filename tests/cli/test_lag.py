@@ -44,6 +44,7 @@ def write(producer, topic, *values, end=True, partition=0):
         (producer.commit_transaction if end else producer.abort_transaction)(30)
 
 
+@pytest.mark.extended
 def test_markers_and_aborted_records_behind_the_last_record_do_not_count(stablelog_broker, topic, producer):
     at, group = stablelog_broker.bootstrap, unique("group")
     write(producer, topic, b"a")
@@ -56,6 +57,7 @@ def test_markers_and_aborted_records_behind_the_last_record_do_not_count(stablel
         assert row["visible_end"] == max(3, position)
 
 
+@pytest.mark.extended
 def test_what_an_open_transaction_holds_back_is_shown_with_its_owner(stablelog_broker, topic, producer):
     at, group = stablelog_broker.bootstrap, unique("group")
     write(producer, topic, b"a")

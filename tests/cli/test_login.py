@@ -31,6 +31,7 @@ def written(path, settings):
     return str(path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "protocol", [*NAMES[:2], *(pytest.param(name, marks=pytest.mark.night) for name in NAMES[2:])]
 )
@@ -56,6 +57,7 @@ def test_each_command_connects_with_the_settings_of_a_file(server, tmp_path, pro
             assert done.stdout.split() == ["a", "b"]
 
 
+@pytest.mark.extended
 def test_the_environment_and_a_profile_have_settings(server, tmp_path, monkeypatch):
     folder = tmp_path / "stablelog"
     folder.mkdir()
@@ -78,6 +80,7 @@ def test_the_environment_and_a_profile_have_settings(server, tmp_path, monkeypat
     assert "orders" in run("topics", "list", "--profile", "part").stdout
 
 
+@pytest.mark.extended
 def test_a_wrong_login_is_told_in_one_line_and_without_a_secret(server, tmp_path):
     wrong = server.login | {"sasl.jaas.config": jaas(password=SECRET)}
     untrusted = server.login | {"ssl.truststore.location": str(server.certificates.stranger)}
@@ -162,6 +165,7 @@ def test_the_mark_of_windows_at_the_beginning_of_a_file_is_no_part_of_a_name(tmp
     assert login.read_security(tmp_path / "c", {}) == security_of({"security.protocol": "SSL"})
 
 
+@pytest.mark.extended
 def test_words_replace_the_settings_of_the_file(server, tmp_path):
     settings = {**server.settings("SASL_SSL"), "ssl.truststore.location": "/nowhere"}
     words = ("topics", "list", "--command-config", written(tmp_path / "c", settings))

@@ -58,6 +58,7 @@ def ended(stdout, *words):
     return done.returncode, done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "words", [["--help"], ["topics", "create", "--help"], ["verify"], ["inspect", "--records"]]
 )
@@ -66,6 +67,7 @@ def test_a_full_output_is_one_line_and_exit_code_2(data, words):
         assert ended(full, *words, *([] if "--help" in words else [str(data)])) == (2, FULL)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", [["topics", "list"], ["consume", "t"]])
 def test_a_full_output_ends_a_command_that_talks_to_a_broker(stablelog_broker, words):
     run("topics", "create", "t", bootstrap=stablelog_broker.bootstrap)  # unless it is there
@@ -74,6 +76,7 @@ def test_a_full_output_ends_a_command_that_talks_to_a_broker(stablelog_broker, w
         assert ended(full, *words, "--bootstrap", stablelog_broker.bootstrap) == (2, FULL)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", [["--help"], ["verify"], ["inspect", "--records"]])
 def test_a_command_whose_reader_has_gone_ends_as_by_sigpipe_and_without_a_word(data, words):
     reading, writing = os.pipe()
@@ -83,6 +86,7 @@ def test_a_command_whose_reader_has_gone_ends_as_by_sigpipe_and_without_a_word(d
     assert found == (141, "")
 
 
+@pytest.mark.extended
 def test_a_command_without_standard_output_works(data):
     with (data.parent / "stderr").open("w+") as stderr:
         closed = ["sh", "-c", '"$@" >&-', "sh", *COMMAND, "verify", str(data)]

@@ -38,6 +38,7 @@ def test_a_topic_that_is_missing_is_named_with_the_command_that_makes_it(stablel
     assert name not in str(answer("topics", "list", bootstrap=stablelog_broker.bootstrap))
 
 
+@pytest.mark.extended
 def test_what_consume_writes_as_json_is_what_produce_reads(stablelog_broker, topic):
     at, copy = stablelog_broker.bootstrap, unique("copy")
     answer("topics", "create", copy, "--partitions", "2", bootstrap=at)
@@ -61,6 +62,7 @@ def test_what_consume_writes_as_json_is_what_produce_reads(stablelog_broker, top
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_a_timestamp_of_any_sign_comes_out_as_it_went_in(stablelog_broker, topic, form):
     at, given = stablelog_broker.bootstrap, [0, -1, -2, -2_208_988_800_000, 1_790_000_000_000, 1 - (1 << 63)]
@@ -85,6 +87,7 @@ def test_options_complete_records_that_lack_a_part(stablelog_broker, topic):
     ]
 
 
+@pytest.mark.extended
 def test_rows_of_parquet_are_written(stablelog_broker, topic, tmp_path):
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"key": ["a", "b"], "value": ["1", None], "partition": [0, 0]}), path)
@@ -104,6 +107,7 @@ def test_batches_are_compressed(stablelog_broker, topic, codec, number):
     assert number in codecs
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "written", "said"),
     [
@@ -189,6 +193,7 @@ def test_options_that_are_not_valid_are_refused_before_a_broker_is_asked(words, 
     assert why in done.stderr
 
 
+@pytest.mark.extended
 def test_a_line_is_written_while_the_input_stays_open(stablelog_broker, topic):
     command = [sys.executable, "-c", COMMAND, "produce", topic, "--bootstrap", stablelog_broker.bootstrap]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
@@ -200,6 +205,7 @@ def test_a_line_is_written_while_the_input_stays_open(stablelog_broker, topic):
         assert (writer.wait(60), writer.stdout.read()) == (0, b"wrote 2 records to %s\n" % topic.encode())
 
 
+@pytest.mark.extended
 def test_progress_is_shown_at_a_terminal_only(stablelog_broker, topic):
     command = [sys.executable, "-c", COMMAND, "produce", topic, "--bootstrap", stablelog_broker.bootstrap]
     reading, terminal = pty.openpty()

@@ -18,6 +18,7 @@ def listed(at, *options):
     return [tuple(row[name] for name in ("user", "client_id", "ip", "quota", "value")) for row in rows]
 
 
+@pytest.mark.extended
 def test_quotas_are_set_listed_and_removed(at):
     done = answer(
         "quotas", "set", "--user", "alice", "--default-client-id", "producer_byte_rate=1e6", bootstrap=at

@@ -12,6 +12,8 @@ from stablelog.log.partition import LogConfig, Partition
 from tests.broker.desk import batch
 from tests.chaos.test_full_disk import namespace
 
+pytestmark = pytest.mark.extended
+
 RUN = "from stablelog.cli.main import run; run()"
 
 

@@ -67,6 +67,7 @@ def positions(path):
     return found
 
 
+@pytest.mark.extended
 def test_a_whole_directory_needs_no_repair(data):
     result = run("repair", data)
     assert result.exit_code == 0
@@ -99,6 +100,7 @@ def run_on_terminal(data, typed):
     return asking.returncode, output
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("typed", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x04", 1), (b"y\n", 0)])
 def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, code):
     """Also with the end of the input (Ctrl-D): the damage stays."""
@@ -112,6 +114,7 @@ def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, cod
     assert (path.read_bytes() == before) is (code == 1)
 
 
+@pytest.mark.extended
 def test_repair_cuts_with_consent_and_the_broker_serves_what_is_left(data):
     from confluent_kafka import Consumer, TopicPartition
 
@@ -134,6 +137,7 @@ def test_repair_cuts_with_consent_and_the_broker_serves_what_is_left(data):
     assert found == [b"0", b"1"]
 
 
+@pytest.mark.extended
 def test_repair_leaves_a_directory_alone_that_a_broker_has_open(data):
     lock = DirectoryLock(data)
     try:
@@ -225,6 +229,7 @@ def test_one_partition_is_told_in_the_singular(data):
     assert "1 partition, 0 findings" in run("verify", data / "t-0").output
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("served", ["data", "commits"])
 def test_repair_takes_the_leader_epoch_from_the_logs_where_the_list_of_topics_is_an_older_copy(
     served, request, tmp_path
@@ -307,6 +312,7 @@ def commit_sequences(data):
     return [marker.commit_sequence for marker in markers if marker.commit_sequence > 0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("at_once", [True, False], ids=["directory", "commit log alone"])
 def test_after_a_commit_log_was_cut_no_commit_sequence_is_given_out_twice(commits, at_once):
     path = commits / "__transaction_state-0" / LOG
@@ -323,6 +329,7 @@ def test_after_a_commit_log_was_cut_no_commit_sequence_is_given_out_twice(commit
     assert "contains commits up to" not in run("repair", commits, "--yes").output
 
 
+@pytest.mark.extended
 def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_repaired(
     commits, monkeypatch
 ):
@@ -395,6 +402,7 @@ def test_one_directory_that_cannot_be_examined_does_not_keep_the_others_from_rep
     assert path.stat().st_size == positions(path)[1] * 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("partition", "name"),
     [("t-0", "log-start-offset"), ("o-0", "log-start-offset"), ("o-0", "view-start-offset")],
@@ -471,6 +479,7 @@ def sealed(rolled, tmp_path):
     return data
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [".", "t-0"])
 def test_what_a_start_serves_is_shown_and_not_cut(sealed, name):
     from tests.waiting import until
@@ -504,6 +513,7 @@ def test_what_a_start_serves_is_cut_if_that_is_asked_for_one_partition(sealed):
         until(lambda: watermarks(broker) == (0, 1), "t-0 is served")
 
 
+@pytest.mark.extended
 def test_only_what_a_start_refuses_is_cut(sealed):
     from tests.waiting import until
 
@@ -517,6 +527,7 @@ def test_only_what_a_start_refuses_is_cut(sealed):
         until(lambda: watermarks(broker) == (0, 11), "t-0 is served")
 
 
+@pytest.mark.extended
 def test_damage_in_a_coordinators_log_is_not_passed_over(commits):
     path = commits / "__transaction_state-0" / LOG
     found = positions(path)
@@ -551,6 +562,7 @@ def test_a_whole_batch_that_is_refused_where_the_cut_begins_is_counted(data, dam
     assert f"removes {records} whole batches, with {records} records and 0 transaction markers" in told
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "damage", [shorter, without_a_batch, lambda path: flip(path, positions(path)[2] + 5)]
 )

@@ -84,6 +84,7 @@ def test_after_a_commit_log_was_cut_no_producer_id_is_given_out_twice(data, writ
     assert "A record is added" not in run("repair", data, "--yes").output
 
 
+@pytest.mark.extended
 def test_a_client_may_hold_an_id_of_the_last_block_that_it_has_not_written_with(data):
     given = give_out(BLOCK_SIZE + 1, writing=BLOCK_SIZE)
     assert given[-1] == BLOCK_SIZE
@@ -151,6 +152,7 @@ def test_repair_writes_nothing_to_a_commit_log_of_which_it_cannot_examine_a_part
         assert (data / f"__transaction_state-{index}" / LOG).read_bytes() == b""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("declined", ["t-0", COMMIT_LOG])
 def test_only_a_commit_log_whose_cut_is_declined_gets_no_record(data, declined):
     give_out(3, writing=3)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 TEXT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 BIN = str(Path(sys.executable).parent)
 TIMEOUT_S = 120

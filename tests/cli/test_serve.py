@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from stablelog.embedded import PROCESS
 
 # The process that `stablelog.serve()` starts, up to the first record: a server that listens to nobody is asked to
@@ -80,6 +82,7 @@ run_serve(Path("unused"), None, 0, None, [])
 """
 
 
+@pytest.mark.extended
 def test_an_interrupt_before_the_event_loop_runs_ends_the_process_without_a_traceback():
     command = [
         sys.executable,

@@ -22,6 +22,7 @@ def checked(s3, *words, url="s3://bucket/prefix"):
     return run("storage", "check", url, "--allow-http", *options, *words)
 
 
+@pytest.mark.extended
 def test_a_good_store_passes(s3):
     done = checked(s3)
     assert done.returncode == 0, done.stderr
@@ -31,6 +32,7 @@ def test_a_good_store_passes(s3):
     assert "test" not in done.stdout, "no credentials"
 
 
+@pytest.mark.extended
 def test_a_store_that_ignores_conditions_is_told(s3):
     s3.ignores_conditions = True
     done = checked(s3, "--json")
@@ -93,6 +95,7 @@ def test_a_damaged_manifest_is_a_fault_of_its_partition(url, tmp_path):
         assert manifest.name in line
 
 
+@pytest.mark.extended
 def test_a_store_or_a_topic_that_is_not_there_is_one_line(url, tmp_path):
     (tmp_path / "empty").mkdir()
     for command in ("ls", "verify"):
@@ -122,6 +125,7 @@ def test_what_cannot_be_opened_or_reached_is_one_line(s3, tmp_path):
     assert "--option 'x' is not NAME=VALUE" in done.stderr
 
 
+@pytest.mark.extended
 def test_what_nothing_needs_is_listed_and_deleted_on_demand(url, tmp_path):
     assert json.loads(run("storage", "clean", url, "--json").stdout)["objects"] == 0
     log, *_ = sorted((tmp_path / "store").rglob("*.log"))

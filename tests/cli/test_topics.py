@@ -32,6 +32,7 @@ def starts(at, topic):
     return [row["start"] for row in answer("topics", "describe", topic, bootstrap=at)[0]["partitions"]]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "deleted"),
     [
@@ -55,6 +56,7 @@ def test_records_are_deleted_with_execute_only(stablelog_broker, topic, words, d
     assert again[0] == (deleted[0], deleted[0], 0) or words[1] == "-3"
 
 
+@pytest.mark.extended
 def test_no_record_of_an_open_transaction_is_deleted(stablelog_broker, topic):
     producer = opened(stablelog_broker.bootstrap, unique("holder"), topic, partition=0)
     assert trim(stablelog_broker.bootstrap, topic, "--before", "latest", "-p", "0") == {0: (0, 10, 10)}

@@ -79,6 +79,7 @@ def read(broker, topic, group=None, isolation="read_committed"):
     consume.consume(topic, isolation, group=group, bootstrap=[broker.bootstrap])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, group):
     with pytest.raises(UnavailableError, match=rf"half cannot be read to its end: half-1 is {OFFLINE}"):
@@ -119,6 +120,7 @@ def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told, capsys, group):
     why = "damaged-0 is damaged at offset [0-9]+ or after it: the broker's log names the file"
@@ -129,6 +131,7 @@ def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told,
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
 
 
+@pytest.mark.extended
 def test_consume_that_follows_says_what_it_waits_for_and_goes_on_waiting(broker):
     command = [sys.executable, "-m", "stablelog.cli.main", "consume", "half", "--follow"]
     with subprocess.Popen(
@@ -213,6 +216,7 @@ def test_hanging_transactions_are_found_beside_an_offline_partition(broker):
     assert done.stderr == f"half-1 is left out: it is {OFFLINE}\n"
 
 
+@pytest.mark.extended
 def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, capsys):
     with pytest.raises(UnavailableError, match="half-1 is offline"):
         consume.consume("half", start="50", bootstrap=[broker.bootstrap])

@@ -20,6 +20,7 @@ def stored(data):
     return decode_users((data / USERS.name).read_bytes())
 
 
+@pytest.mark.extended
 def test_the_users_of_a_running_broker(stablelog_broker, tmp_path):
     at, user = stablelog_broker.bootstrap, unique("user")
     (tmp_path / "password").write_text("first secret\r\n")
@@ -44,6 +45,7 @@ def test_the_users_of_a_running_broker(stablelog_broker, tmp_path):
     assert (gone.returncode, gone.stderr) == (2, f"stablelog: user {user!r} has no such credential\n")
 
 
+@pytest.mark.extended
 def test_the_first_user_is_added_before_the_first_start(tmp_path, monkeypatch):
     data = tmp_path / "data"
     monkeypatch.setenv("ADMIN_PASSWORD", "admin secret")
@@ -110,6 +112,7 @@ def test_other_directories_are_not_touched(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.extended
 def test_the_password_is_asked_for_twice_at_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     command = [

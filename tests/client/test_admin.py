@@ -83,6 +83,7 @@ def test_both_clients_have_the_same_methods():
     assert {area.lower() for area, _, _ in surface(blocking)} == set(AREAS)
 
 
+@pytest.mark.extended
 def test_a_topic_is_created_described_changed_and_deleted(admin):
     name = unique("topic")
     created = admin.topics.create(name, partitions=2, configs={"stablelog.order": "commit"})

@@ -110,6 +110,7 @@ def test_each_method_has_a_call():
     assert methods == CALLS.keys()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("network", [silent, black_hole, trickle], ids=lambda network: network.__name__)
 def test_no_call_to_a_broker_that_cannot_be_reached_takes_longer(network):
     with network() as address:
@@ -117,6 +118,7 @@ def test_no_call_to_a_broker_that_cannot_be_reached_takes_longer(network):
         check(asyncio.run(async_durations(address)))
 
 
+@pytest.mark.extended
 def test_no_call_to_a_broker_that_stands_still_takes_longer():
     """The metadata is known: what is asked then is outside the retries of a request."""
     with stablelog.serve() as broker:

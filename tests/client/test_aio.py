@@ -153,6 +153,7 @@ def test_tasks_write_into_one_transaction_in_the_order_in_which_they_came(
     run(conversation())
 
 
+@pytest.mark.extended
 def test_many_at_once(stablelog_broker, run, topic):
     async def write(client, number):
         async with client.transaction(timeout=TIMEOUT_S) as txn:
@@ -206,6 +207,7 @@ CANCELLED_AT = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("moment", CANCELLED_AT)
 @pytest.mark.parametrize("block", [True, False], ids=["block", "calls"])
 def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block, monkeypatch):
@@ -325,6 +327,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
         run(conversation(proxy))
 
 
+@pytest.mark.extended
 def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, topic, monkeypatch):
     """Nothing is acknowledged, so writes wait: that is the back-pressure. What is buffered stays bounded."""
     monkeypatch.setattr("stablelog.client.core.producer.QUEUE_SIZE_MAX", 50_000)
@@ -358,6 +361,7 @@ def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, top
         run(conversation(proxy))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("moment", ["write", "commit"])
 def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
     """It would be asked again for minutes."""
@@ -408,6 +412,7 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
             run(conversation(proxy))
 
 
+@pytest.mark.extended
 def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run, topic):
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as writer, writer.transaction() as txn:

@@ -193,6 +193,7 @@ def test_calls_that_begin_something_name_a_wrong_argument(client):
     group.close()
 
 
+@pytest.mark.extended
 def test_write_names_a_wrong_argument_and_the_transaction_goes_on(stablelog_broker, client):
     topic = create(stablelog_broker.bootstrap)
     with client.transaction() as txn:

@@ -139,6 +139,7 @@ def test_nobody_there_is_said_after_the_deadline():
         nobody.metadata()
 
 
+@pytest.mark.extended
 def test_a_broker_that_comes_back_is_found_again():
     with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=60) as cluster:
         Confluent(broker.bootstrap).produce("again", [b"a"])

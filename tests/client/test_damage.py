@@ -79,6 +79,7 @@ def test_records_that_cannot_be_decoded_are_named_with_the_way_past_them(is_cut,
     assert sum(len(one.records) for one in found) == 10
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_byte_that_changes_on_the_disk_does_not_reach_the_program(face, cut):
     with stablelog.serve() as broker, face.connect(broker.bootstrap, 60) as client:
@@ -98,6 +99,7 @@ def test_a_byte_that_changes_on_the_disk_does_not_reach_the_program(face, cut):
         assert seen == [b"value-0"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [1, 1000])
 def test_damage_that_the_broker_has_found_is_named_after_a_moment(face, count):
     """A partition that is closed for a moment is no damage."""
@@ -115,6 +117,7 @@ def test_damage_that_the_broker_has_found_is_named_after_a_moment(face, count):
         assert broker.faults.requests()["Fetch"] < 20
 
 
+@pytest.mark.extended
 def test_records_that_no_client_can_decode_are_passed_by_an_option(face):
     with stablelog.serve(settings={"stablelog.produce.proof": "header"}) as broker:
         topic = create(broker.bootstrap, partitions=1)

@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 
+import pytest
+
 import stablelog
 from stablelog.client.deadlines import Deadlines
 from stablelog.errors import RefusedError
@@ -29,6 +31,7 @@ class Open:
         return self.busy < 0
 
 
+@pytest.mark.extended
 def test_each_at_its_deadline_whatever_came_first():
     deadlines = Deadlines()
     late, early, ended = Open(1.2), Open(0.02), Open(1)
@@ -111,6 +114,7 @@ def test_a_callback_that_exits_ends_no_deadline_and_no_other_callback(stablelog_
     assert "a callback of a future has failed" in caplog.text
 
 
+@pytest.mark.extended
 def test_a_callback_that_waits_delays_no_other_deadline(stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     found, outcome = threading.Event(), []

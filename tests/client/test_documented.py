@@ -37,6 +37,7 @@ def orders(stablelog_broker):
     return "orders", "stock"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("snippet", FACES, ids=["threads", "asyncio"])
 def test_what_the_page_shows_runs(stablelog_broker, orders, snippet, monkeypatch, capsys):
     for each in (Client, AsyncClient):  # where the page waits for ever, the test does not
@@ -57,6 +58,7 @@ def test_many_records_are_written_with_one_call(stablelog_broker, orders):
     assert [there[names[name]] for name in ("first", "second")] == [b"2 chairs", b"1 lamp"]
 
 
+@pytest.mark.extended
 def test_a_client_logs_in(module_path, monkeypatch):
     monkeypatch.setenv("LOG_PASSWORD", PASSWORD)
     with secured(module_path) as server:

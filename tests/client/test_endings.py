@@ -38,6 +38,7 @@ def test_a_transaction_with_offsets(case, scenario):
     scenario(case, group())
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("fate", ["request", "answer"])
 @pytest.mark.parametrize("scenario", WITH_FATES, ids=name_of)
 def test_a_transaction_in_doubt(case, scenario, fate):
@@ -69,6 +70,7 @@ def test_records_that_were_removed_leave_the_outcome_unknown(case):
             txn.commit()
 
 
+@pytest.mark.sampled(29)
 @pytest.mark.parametrize(
     "answers",
     [

@@ -260,6 +260,7 @@ def buffered(count, *, is_kept):
     return buffer, kept
 
 
+@pytest.mark.extended
 def test_a_record_of_100_bytes_takes_at_most_250():
     size, _ = memory_of(lambda count: buffered(count, is_kept=True))
     assert 100 < size <= 250

@@ -82,6 +82,7 @@ def test_a_reader_that_crosses_is_told_which_groups(stablelog_broker, client):
         client.transaction(group="a b")
 
 
+@pytest.mark.extended
 def test_a_commit_of_a_group_is_answered_by_a_broker_that_was_killed_after_the_decision(face):
     with stablelog.serve() as broker:
         topics = [create(broker.bootstrap, order, group="payments") for order in ("commit", "offset")]

@@ -155,6 +155,7 @@ def converse(cluster, topic):
 ASKED = [0, FETCH, 2, METADATA, API_VERSIONS_KEY, 22, 26, 35, 10_004, 10_005]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(ASKED),

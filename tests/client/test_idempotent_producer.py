@@ -62,6 +62,7 @@ def test_batches_have_the_producer_and_its_sequence_numbers_and_no_transaction(s
     }
 
 
+@pytest.mark.extended
 def test_a_broker_killed_in_between_loses_and_repeats_nothing():
     with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t", 2)
@@ -118,6 +119,7 @@ def test_records_for_a_topic_that_was_deleted_do_not_go_to_the_next_one_of_its_n
     assert committed(stablelog_broker.bootstrap, topic) == []
 
 
+@pytest.mark.extended
 def test_a_broker_that_stays_away_is_given_up():
     with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t")

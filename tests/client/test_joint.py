@@ -93,6 +93,7 @@ def read(address, topic, *, partition_count=2):
     return sorted(found)
 
 
+@pytest.mark.extended
 def test_children_become_visible_together_and_the_commit_is_remembered(cluster, topic):
     key, at = unique("query"), cluster.bootstrap
     assert joint.supported(cluster)
@@ -149,6 +150,7 @@ def test_a_group_is_as_far_as_the_commit(cluster, topic):
         joint.commit(cluster, key, 1, [], group_offsets={(group, topic, 0): (5, "m" * 9000)})
 
 
+@pytest.mark.extended
 def test_who_reads_committed_never_sees_a_part(cluster, topic):
     """A consumer polls all the while, and each version's rows come from both of its children or not at all."""
     key, at, stopping = unique("query"), cluster.bootstrap, threading.Event()
@@ -188,6 +190,7 @@ def test_who_reads_committed_never_sees_a_part(cluster, topic):
 KILL_AFTER_S = (0, 0.004, None)  # the last one once it is answered
 
 
+@pytest.mark.extended
 def test_kill_between_the_decision_and_its_answer_leaves_all_or_nothing():
     """The request is sent, the broker killed, the answer lost: asked again, it is the commit that was, or it is made."""
     with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=60) as cluster:
@@ -241,6 +244,7 @@ def commit_frame(key, version, shown, run):
     return struct.pack(">i", len(data)) + data
 
 
+@pytest.mark.extended
 def test_clients_that_do_not_know_the_apis_do_not_mind(stablelog_broker, topic):
     """They are advertised to everybody; the tests of tests/clients run with them too."""
     versions = {}

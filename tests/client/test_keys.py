@@ -58,6 +58,7 @@ def remembered(data):
     )
 
 
+@pytest.mark.extended
 def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(tmp_path):
     with stablelog.serve(tmp_path) as broker:
         topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
@@ -105,6 +106,7 @@ def test_a_key_is_of_its_transaction_group(client):
         txn.abort()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("then", ["commit", "abort"])
 def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
     with stablelog.serve() as broker:
@@ -146,6 +148,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
                 one.abort()
 
 
+@pytest.mark.extended
 def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
     """Neither the commit nor the abort was answered well: an earlier copy of the commit may still be on its way."""
     with stablelog.serve() as broker:
@@ -247,6 +250,7 @@ def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, 
     assert sorted(visible(stablelog_broker.bootstrap, topic).values()) == [b"first", b"following"]
 
 
+@pytest.mark.extended
 def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypatch):
     """Its marker waits for a restart of the broker, and so does the end of the aborted transaction."""
     monkeypatch.setattr(embedded, "PROCESS", MARKERS_FAIL + embedded.PROCESS)

@@ -16,6 +16,8 @@ from tests.client.faces import FACES, connected
 from tests.scale import randomness, seeds
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 STEP_COUNT = int(os.environ.get("STABLELOG_POSITION_STEPS", "14"))
 BROKER = {"log_retention_check_interval_ms": 50, "log_segment_delete_delay_ms": 0}
 TOPIC = {"stablelog.order": "commit", "segment.bytes": "1500", "retention.ms": "-1"}

@@ -73,6 +73,7 @@ EVENTS = st.lists(
 FATES = st.dictionaries(st.integers(0, 60), st.sampled_from(["request", "answer", "late"]), max_size=5)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @example([(0.5, "outside", {0}), (0.5, "commit", {0, 1})], True, {}, 1)
 @example([(0.5, "late", {0}), (0.5, "commit", {1})], True, {}, 1)
@@ -228,6 +229,7 @@ def test_a_cancelled_reader_does_not_wait_for_the_end_of_its_long_poll(stablelog
         run(conversation(proxy))
 
 
+@pytest.mark.extended
 @by
 def test_an_idle_reader_of_a_broker_asks_seldom(stablelog_broker, cut):
     """Records outside transactions, and transactions that are open or aborted, do not change this."""

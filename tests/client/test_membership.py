@@ -124,6 +124,7 @@ def test_members_share_the_partitions_and_each_record_is_read_once(room):
     assert len(room.values) == 60
 
 
+@pytest.mark.extended
 def test_a_member_that_was_silent_has_lost_its_partitions_and_joins_again(room):
     silent = room.join()
     room.until_shared(4)
@@ -139,6 +140,7 @@ def test_a_member_that_was_silent_has_lost_its_partitions_and_joins_again(room):
     assert other.lost == []
 
 
+@pytest.mark.extended
 def test_members_go_on_after_the_broker_was_killed(tmp_path):
     with stablelog.serve(tmp_path / "data", settings=SETTINGS) as broker:
         room = Room(broker)
@@ -263,6 +265,7 @@ def test_a_member_that_was_replaced_before_it_asks_for_offsets_joins_again():
     assert [request.member_epoch for request in coordinator.requests[2:]] == [3, 0]
 
 
+@pytest.mark.extended
 def test_heartbeats_go_on_while_the_offsets_of_a_partition_are_pending(broker):
     """A transaction with such offsets is open for longer than the session timeout."""
     with stablelog.connect(broker.bootstrap) as client:

@@ -330,6 +330,7 @@ def test_what_was_removed_after_a_position_is_told(stablelog_broker, client, cut
     assert took(client, topic, 9, cut=cut, after=texts[-2])[0] == everything[-1:]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds(1))
 @by
 def test_positions_outlive_restarts_retention_and_new_partitions(tmp_path, cut, seed):

@@ -357,6 +357,7 @@ ROWS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: ROWS[row].__name__)
 def test_each_row_of_the_table_is_true(stablelog_broker, row):
     ROWS[row](stablelog_broker, create(stablelog_broker.bootstrap))

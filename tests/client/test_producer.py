@@ -94,6 +94,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(stablelog_broker, 
     assert committed(stablelog_broker.bootstrap, topic, 1) == [b"1-True"] * 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fate", ["answer", "request"])
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, topic, dialect, fate, seed):
@@ -128,6 +129,7 @@ class through(Cluster):  # noqa: N801
         return super().open_connection(self._proxy.bootstrap, probe)
 
 
+@pytest.mark.extended
 def test_a_broker_killed_in_between_loses_and_repeats_nothing():
     with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t", 3)
@@ -205,6 +207,7 @@ def test_a_timeout_that_is_too_long_is_told(stablelog_broker):
             producer.begin()
 
 
+@pytest.mark.extended
 def test_a_broker_that_stays_away_is_given_up():
     with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t")

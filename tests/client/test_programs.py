@@ -169,6 +169,7 @@ def broker():
         yield broker
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 @pytest.mark.parametrize("seed", seeds(PROGRAMS))
 def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, face, seed):

@@ -99,6 +99,7 @@ def test_each_partition_by_itself(client, topics, monkeypatch):
     assert last == max(names)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("listed_max", [1, 2, 3, 200])
 def test_a_joint_commit_of_several_children_is_one_transaction(
     stablelog_broker, client, topics, monkeypatch, listed_max

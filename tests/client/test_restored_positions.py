@@ -99,6 +99,7 @@ def restored(module_path, serve):
         yield found
 
 
+@pytest.mark.extended
 @by
 def test_a_position_before_the_end_of_the_copy_goes_on_there(restored, face, cut):
     with connected(face, restored.broker.bootstrap) as client:

@@ -81,6 +81,7 @@ def refusal(connect, at, settings):
     return refused.value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("protocol", NAMES)
 def test_transactions_are_written_and_read_with_each_security_protocol(server, connect, protocol):
     with connect(server.at[protocol], server.settings(protocol)) as client:
@@ -160,6 +161,7 @@ def test_certificates_that_are_not_accepted_are_told_at_once(server, connect):
         assert told in str(refusal(connect, server.at[listener], settings))
 
 
+@pytest.mark.extended
 def test_the_host_name_is_checked_unless_the_check_is_switched_off(tmp_path, connect):
     with secured(tmp_path, names=("elsewhere.example",)) as server:
         create(server.at["PLAINTEXT"], name="orders")
@@ -170,6 +172,7 @@ def test_the_host_name_is_checked_unless_the_check_is_switched_off(tmp_path, con
             write(client)
 
 
+@pytest.mark.extended
 @ONE_BY_DAY
 def test_the_client_authenticates_again_before_its_session_ends(tmp_path, connect):
     with secured(tmp_path, **{"connections.max.reauth.ms": "1500"}) as server:
@@ -548,6 +551,7 @@ def test_a_brokers_reason_is_short_and_harmless_in_a_message():
     assert "Check user name and password" in message
 
 
+@pytest.mark.extended
 @ONE_BY_DAY
 def test_a_password_that_has_changed_is_needed_for_the_next_connection(tmp_path, connect):
     """Also if the broker was restarted meanwhile. A client that has the password goes on."""
@@ -595,6 +599,7 @@ def test_a_listener_that_does_not_agree_on_tls_is_told_at_once(tmp_path, connect
         assert "may require a client certificate (ssl.keystore.location), or accepts no TLS version" in told
 
 
+@pytest.mark.extended
 def test_a_listener_that_closes_in_the_handshake_is_told_with_what_may_be_wrong(tmp_path, connect):
     """The broker does so with TLS 1.2 if the client has no certificate. It may also be stopping, so the client retries."""
     with secured(tmp_path, **{"ssl.enabled.protocols": "TLSv1.2"}) as server:

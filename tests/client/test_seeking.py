@@ -259,6 +259,7 @@ def rest(reader, count):
     return [record.value for record in found]
 
 
+@pytest.mark.extended
 def test_a_reader_of_a_group_goes_on_at_an_offset_and_the_commit_is_of_it(room):
     room.write(b"a0", b"a1", b"b0", b"b1")
     with room.subscribe() as reader:
@@ -273,6 +274,7 @@ def test_a_reader_of_a_group_goes_on_at_an_offset_and_the_commit_is_of_it(room):
         assert rest(reader, 2) == [b"a0", b"b0"]
 
 
+@pytest.mark.extended
 def test_a_reader_of_a_group_goes_to_the_beginning_the_end_and_a_time(room):
     room.write(b"a0", b"a1", b"b0", b"b1")
     with room.subscribe(wait=WAIT_S) as reader:
@@ -308,6 +310,7 @@ def test_a_failed_transaction_goes_back_to_the_seek_and_not_to_the_offset_before
     assert room.copied() == [b"a", b"b"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fate", ["request", "answer"])
 def test_after_a_commit_of_unknown_outcome_the_group_says_whether_it_was_after_the_seek(face, broker, fate):
     lost = []
@@ -361,6 +364,7 @@ def test_a_commit_after_an_aborted_transaction_commits_the_seek(room, when):
         assert rest(reader, 2) == [b"a", b"b"]
 
 
+@pytest.mark.extended
 def test_a_paused_partition_is_kept_and_handed_out_later(room):
     room.write(b"a0", b"a1", b"b0", b"b1", b"c0", b"c1")
     with room.subscribe(wait=WAIT_S) as reader:

@@ -68,6 +68,7 @@ def test_the_deadline_is_given_once():
         stablelog.connect("localhost:9092", deadline=3, settings={"default.api.timeout.ms": 3000})
 
 
+@pytest.mark.extended
 def test_batches_are_compressed_and_the_broker_sees_the_client_id():
     with FaultyBroker() as broker:
         topic = create(broker.bootstrap)

@@ -101,6 +101,7 @@ def nothing(reader):
     assert list(reader) == []
 
 
+@pytest.mark.extended
 def test_a_reader_goes_on_after_the_last_commit(room):
     room.write(b"a", b"b", b"c")
     with room.subscribe() as reader:
@@ -128,6 +129,7 @@ def test_a_reader_sees_no_aborted_records_and_ends_after_its_wait(room):
         assert values(collected(reader, 1)) == [b"b"]  # the end of an iteration leaves the reader alive
 
 
+@pytest.mark.extended
 def test_batches_have_at_most_the_records_that_were_asked_for(room):
     room.write(*[b"%d" % number for number in range(25)])
     with room.subscribe(wait=0.1) as reader:
@@ -139,6 +141,7 @@ def test_batches_have_at_most_the_records_that_were_asked_for(room):
     assert max(sizes) == 10
 
 
+@pytest.mark.extended
 def test_a_reader_from_the_latest_record_on_skips_earlier_ones_and_can_go_back(room):
     room.write(b"old")
     with room.subscribe(wait=0.1, start="latest") as reader:
@@ -203,6 +206,7 @@ def test_after_an_abort_the_reader_goes_back_to_the_committed_offsets(room, end)
     assert room.copied() == [b"a", b"b", b"c"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fate", ["answer", "request"])
 def test_after_a_commit_of_unknown_outcome_nothing_is_lost_or_repeated(face, broker, fate):
     """The client gives up before it learns of the commit. The reader goes on where the group is."""
@@ -229,6 +233,7 @@ def test_after_a_commit_of_unknown_outcome_nothing_is_lost_or_repeated(face, bro
         assert room.copied() == [b"a", b"b"]
 
 
+@pytest.mark.extended
 def test_a_slow_program_is_replaced_and_its_transaction_aborted(short):
     """The program does not call its reader for longer than the session timeout."""
     short.write(b"a", b"b")
@@ -246,6 +251,7 @@ def test_a_slow_program_is_replaced_and_its_transaction_aborted(short):
         until(lambda: next(iter(slow.batches())) or True, "the reader joins again")
 
 
+@pytest.mark.extended
 def test_a_commit_after_the_group_has_replaced_the_reader_is_refused(short):
     short.write(b"a", b"b")
     with short.subscribe() as slow, short.subscribe() as other:
@@ -256,6 +262,7 @@ def test_a_commit_after_the_group_has_replaced_the_reader_is_refused(short):
         slow.commit()  # nothing is left to commit
 
 
+@pytest.mark.extended
 def test_a_commit_of_a_seek_is_refused_after_the_group_has_replaced_the_reader(short):
     short.write(b"a", b"b")
     with short.subscribe() as slow, short.subscribe() as other:
@@ -273,6 +280,7 @@ def shared(first, second):
     return reading(first).member.owned and reading(second).member.owned
 
 
+@pytest.mark.extended
 def test_a_partition_that_is_taken_away_is_kept_until_its_records_are_committed(face, broker):
     with connected(face, broker.bootstrap) as client:
         room = made(client, broker, 2)

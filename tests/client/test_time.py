@@ -116,6 +116,7 @@ def duration(call, error=UnavailableError):
 NETWORKS = [silent, black_hole, trickle, slow_names]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 @pytest.mark.parametrize("call", ["write", "read"])
 def test_no_call_to_a_broker_that_cannot_be_reached_takes_longer(face, network, call):
@@ -143,6 +144,7 @@ def standing_still(broker):
         os.kill(broker.pid, signal.SIGCONT)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("call", ["write", "commit", "abort", "read", "flush"])
 def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face, call):
     topic, another = create(stopped_broker.bootstrap), create(stopped_broker.bootstrap)
@@ -179,6 +181,7 @@ def test_no_call_to_a_broker_that_stands_still_takes_longer(stopped_broker, face
         reader.close()
 
 
+@pytest.mark.extended
 def test_each_call_of_a_reader_has_the_whole_deadline(tmp_path, face):
     """A loop that asks a waiting reader again does not spin while no broker answers."""
     with stablelog.serve(tmp_path) as broker:
@@ -195,6 +198,7 @@ def test_each_call_of_a_reader_has_the_whole_deadline(tmp_path, face):
             reader.close()
 
 
+@pytest.mark.extended
 def test_one_of_several_addresses_is_enough_also_if_the_first_is_silent(stablelog_broker, face):
     topic = create(stablelog_broker.bootstrap)
     with (
@@ -206,6 +210,7 @@ def test_one_of_several_addresses_is_enough_also_if_the_first_is_silent(stablelo
     assert len(visible(stablelog_broker.bootstrap, topic)) == 1
 
 
+@pytest.mark.extended
 def test_at_most_four_threads_are_left_behind(face):
     with slow_names() as address, face.connect(address, 0.05) as client:
         for _ in range(7):
@@ -255,6 +260,7 @@ def test_a_cancelled_call_ends_at_once(stopped_broker, moment):
     assert asyncio.run(conversation()) < PATIENCE_S
 
 
+@pytest.mark.extended
 def test_a_cancelled_commit_that_is_in_flight_says_so(caplog):
     async def conversation(broker, topic):
         async with stablelog.aio.connect(broker.bootstrap, deadline=1) as client:

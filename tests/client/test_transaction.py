@@ -74,6 +74,7 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
         now.write(topic, b"v", key=b"k")
 
 
+@pytest.mark.extended
 def test_records_are_as_they_were_written(stablelog_broker, client, topic):
     large = bytes(BATCH_SIZE_MAX)
     with client.transaction() as txn:
@@ -88,6 +89,7 @@ def test_records_are_as_they_were_written(stablelog_broker, client, topic):
     assert [record.offset for record in read.records[2:]] == [future.result().offset for future in futures]
 
 
+@pytest.mark.extended
 def test_a_key_is_not_taken_for_a_value(client, topic):
     with client.transaction() as txn:
         with pytest.raises(TypeError, match="positional arguments"):
@@ -178,6 +180,7 @@ def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker,
     assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"kept"]
 
 
+@pytest.mark.extended
 def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_broker, topic, face):
     arrive = threading.Event()
 
@@ -224,6 +227,7 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     assert visible(stablelog_broker.bootstrap, topic) == {}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fate", ["request", "answer"])
 def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, topic, ordinary, fate, face):
     def lose(key, count):
@@ -248,6 +252,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
     }
 
 
+@pytest.mark.extended
 def test_kill_between_the_decision_and_its_answer(face):
     """The commit is decided and its answer lost; before it is asked again the broker is killed."""
     with stablelog.serve() as broker:
@@ -272,6 +277,7 @@ def test_kill_between_the_decision_and_its_answer(face):
             assert visible(broker.bootstrap, *topics) == {f.result(): value for f, value in futures.items()}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("decided", [True, False])
 @pytest.mark.parametrize("then", ["commit", "abort"])
 def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):

@@ -3,6 +3,8 @@
 import gc
 import weakref
 
+import pytest
+
 from stablelog import processes
 from stablelog.client.cluster import Cluster
 
@@ -25,6 +27,7 @@ def test_the_dead_are_forgotten_without_a_call():
     assert not any(weakref.getweakrefs(one)[0].__callback__ for one in kept)
 
 
+@pytest.mark.extended
 def test_a_cluster_is_told_of_a_fork_as_long_as_it_is_used():
     told = []
 

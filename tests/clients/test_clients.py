@@ -28,6 +28,7 @@ def of(read):
     return [value for _, value in read]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_what_is_produced_is_read(client, topic, compression):
     client.produce(topic, values("v", 100), compression=compression)
@@ -48,6 +49,7 @@ def test_read_committed_is_right_from_every_offset(client, topic):
         assert client.read(topic, start=start) == [pair for pair in committed if pair[0] >= start], start
 
 
+@pytest.mark.sampled(1)
 def test_counter_example_a_two_aborted_transactions_that_overlap(client, topic, stablelog_broker):
     """Scenario 49, layout A: aborted P1[2..20], P2[3..12]; nothing of P2 leaks into a read from 10."""
     writer = Confluent(stablelog_broker.bootstrap)
@@ -98,6 +100,7 @@ def _write(producer, topic, content):
         assert producer.flush(30) == 0
 
 
+@pytest.mark.extended
 def test_offsets_in_a_transaction_count_when_it_commits(client, topic):
     """Scenario 47: and not when it is aborted."""
     source, group = unique("source"), unique("group")
@@ -160,6 +163,7 @@ def test_two_members_of_a_group_share_the_partitions(stablelog_broker):
     members[0].close()
 
 
+@pytest.mark.extended
 def test_only_aborted_records_do_not_stop_a_reader(client, topic):
     """Scenario 50: it goes on to what lies behind them."""
     with client.transactions(unique("big")) as run:

@@ -60,6 +60,7 @@ def test_a_committed_reader_gets_commit_order_from_every_position(client, topic,
         assert client.read(topic, start=start) == [row for row in committed if row[0] >= start]
 
 
+@pytest.mark.extended
 def test_an_uncommitted_reader_gets_the_order_of_the_writes(client, topic):
     written = client.read(topic, committed=False)
     assert [value for _, value in written] == APPEND_ORDER
@@ -74,6 +75,7 @@ def test_a_group_goes_on_where_it_committed_until_nothing_is_left(client, topic)
     assert client.end(topic) - client.committed(group, topic) == 0
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("order", ["commit", "offset"])
 def test_a_topic_that_ends_with_a_transaction_leaves_no_more_lag_than_it_does_elsewhere(
     stablelog_broker, client, order
@@ -114,6 +116,7 @@ def test_a_lookup_by_time_finds_commits_by_the_time_of_their_commit(stablelog_br
     assert client.at_time(name, last.time_ms + 1) is None
 
 
+@pytest.mark.extended
 def test_who_waits_at_the_end_gets_a_commit_at_once(stablelog_broker, client):
     """The fetch may be held back for a minute: it is answered by the commit, not by the writes before it."""
     name = unique("order-waits")

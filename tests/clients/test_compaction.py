@@ -10,7 +10,7 @@ from stablelog.batch.header import DELETE_HORIZON, headers_in
 from tests.clients.drivers import DRIVERS, TIMEOUT_S, unique
 from tests.waiting import until
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": "2048",

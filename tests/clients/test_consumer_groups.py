@@ -119,6 +119,7 @@ class Room:
         return self.admin.describe_consumer_groups([self.group])[self.group].result(TIMEOUT_S)
 
 
+@pytest.mark.extended
 def test_three_members_share_and_one_leaves(room):
     for _ in range(2):
         room.join()
@@ -139,6 +140,7 @@ def test_three_members_share_and_one_leaves(room):
     room.until_shared(2, 2)
 
 
+@pytest.mark.extended
 def test_a_killed_member_expires(room):
     room.join()
     room.until_shared(4)
@@ -195,6 +197,7 @@ def test_a_static_member_keeps_its_partitions(room):
     assert (room.shares()[0], room.revoked) == (other_share, [])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_members_go_on_after_a_restart_of_the_broker(how, tmp_path):
     # Clients that find no broker wait longer and longer before they connect again. No session may end meanwhile.
@@ -225,6 +228,7 @@ def test_members_go_on_after_a_restart_of_the_broker(how, tmp_path):
         room.leave(room.members[0])
 
 
+@pytest.mark.extended
 def test_the_two_protocols_do_not_share_a_group(room):
     classic = {"group.protocol": "classic"}
     room.join()
@@ -250,6 +254,7 @@ def test_the_two_protocols_do_not_share_a_group(room):
     assert at.offset == 1, "the offsets stay"
 
 
+@pytest.mark.extended
 def test_records_are_copied_exactly_once_though_members_change(room):
     """Two members copy in transactions. One is replaced in the middle."""
     target = unique("copy")

@@ -56,6 +56,7 @@ def while_full(broker, work):
     until(lambda: not broker.is_full, "the broker takes writes")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_a_producer_waits_and_goes_on(client, broker, topic, idempotent):
     values = [b"%d" % n for n in range(20)]

@@ -75,6 +75,7 @@ def offsets_of(answer):
     return [p.base_offset for topic in answer.responses for p in topic.partition_responses]
 
 
+@pytest.mark.extended
 def test_requests_that_are_repeated_and_come_late_change_nothing(proxied, peer, topic):
     """A real producer; every request of its transactions is sent again at once, and old ones all along."""
     broker, proxy = proxied
@@ -147,6 +148,7 @@ def held_back(proxy, producer, topic):
     return late
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("same_sequence_later", [False, True], ids=["alone", "after the next transaction"])
 def test_a_write_that_was_held_back_until_its_transaction_was_aborted_is_refused(
     proxied, peer, topic, same_sequence_later
@@ -227,6 +229,7 @@ def kafka_error_suppressed():
             raise
 
 
+@pytest.mark.extended
 def test_a_record_with_the_sequence_of_an_aborted_one_is_not_taken_for_its_repetition(proxied, topic):
     """librdkafka gives the sequence of a batch that its abort purged to the next record."""
     broker, proxy = proxied
@@ -357,6 +360,7 @@ class SecondDialect:
         self.who, self.sequence = (answer.producer_id, answer.producer_epoch), 0
 
 
+@pytest.mark.extended
 def test_in_the_second_dialect_what_belongs_to_an_earlier_transaction_is_told_apart(proxied, peer, topic):
     """Scenario 44: a delayed EndTxn of transaction n arrives in n+1, and so do its writes and its markers."""
     broker, _proxy = proxied

@@ -61,6 +61,7 @@ def log_text(broker):
     return broker.log_path.read_text()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", DRIVERS)
 def test_a_client_logs_in_unmodified(broker, client, mechanism):
@@ -69,6 +70,7 @@ def test_a_client_logs_in_unmodified(broker, client, mechanism):
     assert DRIVERS[client](broker.bootstrap, mechanism, password, topic) == b"value"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", DRIVERS)
 def test_a_client_with_a_wrong_password_is_refused(broker, client, mechanism):
@@ -78,6 +80,7 @@ def test_a_client_with_a_wrong_password_is_refused(broker, client, mechanism):
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.extended
 def test_a_user_of_the_settings_logs_in_with_plain(broker):
     settings = librdkafka(broker.bootstrap, PLAIN, "carol-secret", "carol")
     assert AdminClient(settings).list_topics(timeout=TIMEOUT_S).brokers
@@ -94,6 +97,7 @@ def test_a_client_without_a_login_gets_nothing(broker):
     until(lambda: "before the login" in log_text(broker), "the broker says why")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", [SCRAM_SHA_512, pytest.param(OAUTHBEARER, marks=pytest.mark.night)])
 def test_librdkafka_authenticates_again_under_traffic(tmp_path, mechanism):
     with served(tmp_path, **{"connections.max.reauth.ms": SESSION_MS}) as broker:
@@ -110,6 +114,7 @@ def test_librdkafka_authenticates_again_under_traffic(tmp_path, mechanism):
         assert "has ended" not in log_text(broker)
 
 
+@pytest.mark.extended
 def test_secrets_are_shown_nowhere(broker, tmp_path):
     """In no log, response, metric or error; the file of users has no password, and is for its owner only."""
     text = bearer()
@@ -178,6 +183,7 @@ def server(module_path):
         yield server
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("client", DRIVERS)
 def test_a_client_logs_in_over_tls(server, client):
     address, topic = server.at["SASL_SSL"], create(server.at["PLAINTEXT"])
@@ -192,6 +198,7 @@ def test_a_client_logs_in_over_tls(server, client):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.java
 def test_java_logs_in_over_tls(server):
     topic = create(server.at["PLAINTEXT"])

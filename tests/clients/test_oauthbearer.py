@@ -63,6 +63,7 @@ def trusting(server, protocol):
 # -- librdkafka ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_librdkafka_gets_its_token_from_a_token_endpoint(server, endpoint, protocol):
     settings = oidc(server.at[protocol], endpoint, **trusting(server, protocol))
@@ -96,6 +97,7 @@ def java_client(server, *urls):
     return client
 
 
+@pytest.mark.extended
 @pytest.mark.java
 def test_java_gets_its_token_from_a_token_endpoint(server, endpoint):
     client, topic = java_client(server, endpoint.url), new_topic(server)
@@ -207,6 +209,7 @@ def test_a_client_without_the_secret_of_the_endpoint_is_told_at_once(server, end
         assert "wrong-secret" not in str(refused.value)
 
 
+@pytest.mark.extended
 def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monkeypatch):
     *_, settings = asking(endpoint)
     for answer, error, told in (
@@ -226,6 +229,7 @@ def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monk
         assert "s3cr3t" not in str(refused.value)
 
 
+@pytest.mark.extended
 def test_an_endpoint_with_tls_needs_a_certificate_that_is_trusted(server, connect, monkeypatch):
     with TokenEndpoint(server.certificates.broker) as endpoint:
         for settings in asking(endpoint):
@@ -240,6 +244,7 @@ def test_an_endpoint_with_tls_needs_a_certificate_that_is_trusted(server, connec
             write(client)
 
 
+@pytest.mark.extended
 def test_an_endpoint_that_is_away_is_asked_again(server, endpoint, connect, monkeypatch):
     *_, settings = asking(endpoint)
     monkeypatch.setattr(endpoint, "answer", (503, b""))
@@ -250,6 +255,7 @@ def test_an_endpoint_that_is_away_is_asked_again(server, endpoint, connect, monk
         back.join()
 
 
+@pytest.mark.extended
 @ONE_BY_DAY
 def test_a_client_authenticates_again_with_a_new_token_before_the_token_ends(tmp_path, connect):
     given = []
@@ -271,6 +277,7 @@ def test_a_client_authenticates_again_with_a_new_token_before_the_token_ends(tmp
     assert "session" not in log, log
 
 
+@pytest.mark.extended
 def test_a_client_whose_next_token_is_refused_says_so(tmp_path, connect):
     """The first token ends, and what the function returns then is not valid.
 
@@ -351,6 +358,7 @@ def test_a_command_without_a_valid_token_ends_with_one_line(server, endpoint, tm
     assert "wrong-secret" not in done.stderr + done.stdout
 
 
+@pytest.mark.extended
 def test_a_command_tells_that_the_token_endpoint_does_not_respond(server, tmp_path):
     """The broker is there, so it alone must not be blamed."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -40,6 +40,7 @@ def topic():
     return NAMES.pop()
 
 
+@pytest.mark.extended
 def test_the_open_partition_is_read_and_written(client, topic):
     client.produce(topic, [b"a"])
     with client.transactions(unique("txn")) as run:
@@ -87,6 +88,7 @@ def test_records_without_a_key_go_to_the_open_partition(java, topic):
     java.ask("close", name=name)
 
 
+@pytest.mark.extended
 @pytest.mark.java
 def test_kafkas_command_lists_the_offline_partition(java, topic):
     described = java.tool(

@@ -15,7 +15,7 @@ from tests import slow_opening
 from tests.clients.drivers import Aiokafka, Confluent, KafkaPython, unique
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 
 QUESTIONS = 6  # of clients to the partition, before it opens
 

@@ -84,7 +84,7 @@ def consume(bootstrap, topic, client_id):
     assert offsets == list(range(COUNT))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_a_producer_and_a_consumer_of_librdkafka_keep_their_rates(bootstrap):
     limit(bootstrap, of_client("slow-producer"), producer_byte_rate=RATE)
@@ -139,6 +139,7 @@ def receive(connection, api_key, version):
     return read_answer(api_key, version, connection.recv(size, socket.MSG_WAITALL))[0]
 
 
+@pytest.mark.extended
 def test_a_muted_connection_is_answered_late_and_others_of_the_broker_at_once(bootstrap):
     host, _, port = bootstrap.rpartition(":")
     limit(bootstrap, of_client("me"), request_percentage=0.00001)
@@ -214,6 +215,7 @@ def handshakes(server):
     return found
 
 
+@pytest.mark.extended
 def test_handshakes_above_the_rate_of_the_broker_wait_and_are_done(tmp_path):
     with (
         secured(tmp_path, **{"max.connection.creation.rate": "2"}) as server,
@@ -226,6 +228,7 @@ def test_handshakes_above_the_rate_of_the_broker_wait_and_are_done(tmp_path):
         assert min(found) < 0.5, "the first one did not wait"
 
 
+@pytest.mark.extended
 def test_handshakes_above_the_rate_of_their_address_are_not_begun(tmp_path):
     with secured(tmp_path) as server:
         limit(server.at["PLAINTEXT"], (("ip", "127.0.0.1"),), connection_creation_rate=2)

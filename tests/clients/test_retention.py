@@ -26,7 +26,7 @@ from tests.scale import seeds
 from tests.spark.reading import settled
 from tests.waiting import until
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 COUNT = int(os.environ.get("STABLELOG_RETENTION_TOPICS", "2"))
 POSITIONS = 6
 SMALL = {

@@ -179,6 +179,7 @@ def check_from_each_start(client, topic, wanted, **reading):
         )
 
 
+@pytest.mark.extended
 def test_a_read_committed_consumer_gets_the_same_records(client, topics):
     wanted = client.read(topics.plain)
     assert len([value for _, value in wanted if value.startswith(b"yes")]) == len(wanted) > 60

@@ -37,6 +37,7 @@ def ordinary(stablelog_broker):
     return create(stablelog_broker, "ordinary")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("word", ["plain", "payments/worker", "other/worker"])
 def test_a_topic_of_another_group_is_refused_and_the_next_transaction_works(
     client, stablelog_broker, payments, ordinary, word
@@ -78,6 +79,7 @@ def test_outside_transactions_anybody_writes_anywhere(client, payments):
     assert of(client.read(payments)) == [b"a"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
 def test_a_restart_keeps_every_group(driver, tmp_path):
     """The same producer ids, numbers and offsets go on, and what was open is aborted by its successor."""

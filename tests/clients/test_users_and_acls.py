@@ -223,6 +223,7 @@ def test_users_write_and_read_what_their_acls_allow(team):
 # -- what they do not allow ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_writer_may_write_no_other_topic(team, writer, topic, other):
     assert produced(Producer(team.librdkafka(writer)), other) == NO_TOPIC
     producer = transactional(team, writer, TXN)
@@ -244,6 +245,7 @@ def test_a_writer_may_use_no_other_transactional_id(team, writer):
     assert code(lambda: transactional(team, writer, "other").init_transactions(TIMEOUT_S)) == NO_TXN
 
 
+@pytest.mark.extended
 def test_a_user_without_rights_to_transactional_ids_writes_no_transaction(team, topic, other):
     plain = team.add_user(unique("plain"))
     team.allow(plain, "--producer", "--topic", topic)
@@ -265,6 +267,7 @@ def test_a_writer_may_not_read(team, writer, topic):
     assert told == "TOPIC_AUTHORIZATION_FAILED"
 
 
+@pytest.mark.extended
 def test_a_reader_may_read_no_other_topic_and_in_no_other_group(team, reader, topic, other):
     with consuming(team, reader, topic, "audit") as consumer:
         assert polled(consumer) == NO_GROUP
@@ -279,6 +282,7 @@ def test_a_reader_may_read_no_other_topic_and_in_no_other_group(team, reader, to
         assert "uthoriz" in done.stderr, words
 
 
+@pytest.mark.extended
 def test_neither_may_write_read_rules_or_change_settings(team, reader, topic, other):
     assert produced(Producer(team.librdkafka(reader)), topic) == NO_TOPIC
     told = refused_code(lambda: write_with_native(team, reader, topic, b"v"))
@@ -321,6 +325,7 @@ def test_neither_may_write_read_rules_or_change_settings(team, reader, topic, ot
 # -- what is taken away --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_removed_acl_ends_what_connected_consumers_get(team, writer, topic):
     reader = team.add_reader(topic)
     write_with_native(team, writer, topic, b"before")
@@ -337,6 +342,7 @@ def test_a_removed_acl_ends_what_connected_consumers_get(team, writer, topic):
         assert refused_code(lambda: next(native)) == "TOPIC_AUTHORIZATION_FAILED"
 
 
+@pytest.mark.extended
 def test_a_removed_user_cannot_log_in(team, topic):
     user = team.add_reader(topic)
     admin = AdminClient(team.librdkafka(user))

@@ -174,6 +174,7 @@ ELEMENTS = st.recursive(
 )
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(200))
 @given(st.lists(ELEMENTS, min_size=1, max_size=4).map("".join), st.text("aab1.-{\n", max_size=7))
 def test_ids_match_as_in_python(pattern: str, transactional_id: str) -> None:

@@ -29,7 +29,6 @@ def run(*arguments, timeout_s):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600 + COUNT)
 def test_no_cut_shows_a_part_of_a_transaction():
     done = run("--seeds", f"{SEED}:{SEED + COUNT}", timeout_s=590 + COUNT)
@@ -42,7 +41,7 @@ RARE = {"recovered_as_decided", "deletions_forget_open_transactions"}
 RARE_SEED = 35
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("first", [0, RARE_SEED])
 def test_the_histories_find_every_fault_that_is_made_on_purpose(first):
     known = {mutant.__name__ for mutant in MUTANTS}

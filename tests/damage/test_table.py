@@ -161,11 +161,13 @@ def outcomes(directories):
     return found
 
 
+@pytest.mark.extended
 def test_no_file_of_the_directories_is_without_a_row(directories):
     kinds = {kind for disk in directories.values() for kind in kinds_of(disk)}
     assert kinds == {kind for kind, _ in TABLE}
 
 
+@pytest.mark.extended
 def test_whatever_is_damaged_is_right_or_refused_by_name(outcomes):
     problems = outcomes.get(None, [])
     assert not problems, "\n\n".join(problems)

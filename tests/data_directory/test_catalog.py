@@ -179,6 +179,7 @@ def test_a_meta_properties_of_another_cluster_is_refused():
         conversation(disk, topics=())
 
 
+@pytest.mark.extended
 def test_a_directory_of_version_1_is_completed_and_a_crash_in_between_does_no_harm():
     whole = SimDisk()
     conversation(whole)

@@ -125,6 +125,7 @@ def test_a_child_and_what_it_has_started_end_with_the_demo(family, then, number,
     family.wait_for_the_end()
 
 
+@pytest.mark.extended
 def test_a_broker_that_does_not_come_up_ends_with_who_waits_for_it(family):
     demo = family.start("-c", HANGING_BROKER)
     assert demo.stdout is not None
@@ -136,7 +137,7 @@ def test_a_broker_that_does_not_come_up_ends_with_who_waits_for_it(family):
     family.wait_for_the_end()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("scene", "words"),

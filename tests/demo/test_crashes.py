@@ -68,7 +68,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_slice_of_the_demo_loses_nothing(tmp_path):
     picture = tmp_path / "flights.svg"

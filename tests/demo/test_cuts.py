@@ -172,7 +172,6 @@ def test_the_picture_is_drawn_of_whatever_was_seen(tmp_path):
     assert "torn transactions: 0 · flights without their weather: 0" in words
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.night
 def test_a_slice_of_the_scene_tears_nothing_by_cut(tmp_path):

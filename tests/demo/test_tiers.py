@@ -146,7 +146,6 @@ def test_requests_are_counted_by_kind(request_kind, key, kind):
     assert kind_of(request_kind, key) == kind
 
 
-@pytest.mark.slow
 def test_the_store_s_process_counts_what_a_client_requests():
     with Children() as children:
         watch = StoreWatch(children, 0)
@@ -264,7 +263,6 @@ def test_the_picture_says_that_records_are_lost(tmp_path):
     assert "At the end 1 are lost" in words_of(tmp_path / "tiers.svg")
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.night
 def test_a_slice_of_the_scene_loses_nothing(tmp_path):

@@ -22,7 +22,7 @@ from tests.spark.reading import settled
 from tests.spark.starting import in_time
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.spark]
 EXAMPLES = Path(shop.__file__).parent
 SPARK_DOCUMENT = EXAMPLES.parent / "docs" / "spark.md"
 RUN_S = 800  # A run of the declarative pipeline takes 30 s on an idle machine.
@@ -101,6 +101,7 @@ def test_a_table_keeps_the_newest_value_of_each_key(spark, bootstrap, tmp_path):
     assert table == {key: value for key, value in expected.items() if value is not None}
 
 
+@pytest.mark.extended
 def test_a_job_moves_over_by_changing_the_format(spark, bootstrap, tmp_path):
     in_time(lambda: after.run(spark, bootstrap, str(tmp_path)))
     assert sorted(read(bootstrap, "orders-moved"), key=lambda row: int(row[0])) == ORDERS

@@ -174,6 +174,7 @@ def compare_with_told(broker, told):
     compare({name: held for name, held in found.items() if name in told}, told)
 
 
+@pytest.mark.extended
 @each_directory(of_oldest=[], of_newest=["killed"])
 def test_it_tells_what_it_told(generation, name, broker_on, verified):
     """Everything, at both isolations and from every offset; and again after a restart."""
@@ -187,6 +188,7 @@ def test_it_tells_what_it_told(generation, name, broker_on, verified):
     compare_with_told(broker, told)
 
 
+@pytest.mark.extended
 @each_directory()
 def test_a_month_later_only_what_is_prepared_is_open(generation, name, broker_on):
     """Timeouts are kept on disk. A transaction in two phases has none."""
@@ -502,6 +504,7 @@ def go_on_consuming(bootstrap, told):
     consumer.close()
 
 
+@pytest.mark.extended
 @each_directory(of_oldest=["killed"], of_newest=[])
 def test_it_is_gone_on_with(generation, name, broker_on, verified):
     """What was open is ended by its producers, more is written; and all of it is told so, also after a restart."""

@@ -7,7 +7,7 @@ from tests.golden.generation_spark import QUERIES, TIMEOUT_S, start, values_of
 from tests.golden.serving import BrokerAt
 from tests.spark.starting import in_time
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 
 
 @pytest.mark.parametrize(

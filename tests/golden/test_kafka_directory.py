@@ -63,6 +63,7 @@ def bounds(partition):
     return partition.start_offset, partition.last_stable_offset, partition.end_offset
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_reader_gets_what_kafka_served(data, topic, clean):
@@ -149,6 +150,7 @@ def command(*arguments):
     return done.stdout
 
 
+@pytest.mark.extended
 def test_verify_and_inspect_work_on_it():
     assert json.loads(command("verify", str(GOLDEN / "data"), "--json")) == []
     tables = [json.loads(line) for line in command("inspect", str(GOLDEN / "data"), "--json").splitlines()]
@@ -192,6 +194,7 @@ def test_verify_knows_a_segment_that_kafkas_compaction_has_emptied(data):
     assert [finding.path.name for finding in verify_directory(LocalDisk(), directory)] == []
 
 
+@pytest.mark.extended
 def test_a_broker_takes_it_over(data):
     """Its topics, groups and transactions go on, one that Kafka left open too: its producer's successor ends it."""
     with stablelog.serve(data) as broker:
@@ -247,6 +250,7 @@ def test_a_torn_end_is_cut_and_what_it_held_back_is_undecided_again(data, cut_si
     assert list(verify_directory(LocalDisk(), data / "everything-0")) == []
 
 
+@pytest.mark.extended
 def test_a_damaged_partition_stays_as_it_is_at_every_start(data):
     """It was durable when Kafka stopped. That our broker does not stop in order with it offline changes nothing of that."""
     path = data / "everything-0" / "00000000000000000000.log"
@@ -271,6 +275,7 @@ def test_a_damaged_partition_stays_as_it_is_at_every_start(data):
         reader.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("state", "commit"), [(PREPARE_COMMIT, True), (PREPARE_ABORT, False)])
 def test_what_kafka_had_decided_is_carried_out(data, state, commit):
     """Killed between its decision and the markers: they are written to the topic and to the offsets log."""

@@ -9,6 +9,7 @@ from tests.golden.cells import all_cells, covering
 from tests.golden.checks import Failures, check
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", archives(), ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_every_transaction_of_kafkas_is_as_kafka_left_it(path):
     """From every offset, by both isolations and by time; open ones stay open, and their producers decide them."""

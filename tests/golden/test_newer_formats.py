@@ -177,6 +177,7 @@ OF_A_PARTITION = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -206,6 +207,7 @@ def test_the_broker_does_not_start_on_it_and_verify_names_it(tmp_path, name, kin
     assert files_in(data) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", OF_A_PARTITION)
 def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
@@ -248,6 +250,7 @@ def damage_log(directory):
     path.write_bytes(content)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", OF_THE_BROKER)
 def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
     data = GENERATION.unpack("stopped", tmp_path)
@@ -272,6 +275,7 @@ def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, 
     assert files_in(data) == before
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", OF_A_PARTITION)
 def test_repair_writes_nothing_to_such_a_partition_and_repairs_the_others(tmp_path, kind, capsys):
     data = GENERATION.unpack("stopped", tmp_path)

@@ -16,7 +16,7 @@ from tests.java.connect import Worker
 from tests.scale import randomness
 from tests.waiting import until
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 PARTITIONS = 2

@@ -19,7 +19,7 @@ from tests.java.client import JavaProcess, RefusedError, encoded
 from tests.scale import randomness
 from tests.waiting import until
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "2"))
 PARTITIONS = 2

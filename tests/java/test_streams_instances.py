@@ -21,7 +21,7 @@ from tests.java.dump import SHORT_LIVED
 from tests.scale import randomness
 from tests.waiting import until
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "1"))
 PARTITIONS = 3

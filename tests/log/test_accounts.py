@@ -758,12 +758,14 @@ def test_constants_and_defaults_are_those_that_are_kept():
 class TestDamages:
     """In parts, each with every so many damages, so that a fault in the code is met soon."""
 
+    @pytest.mark.sampled(7)
     def test_changed_batches(self, make, part):
         check_part(make, changed_batches, part)
 
     def test_logs_that_end_early_or_late(self, make, part):
         check_part(make, ended_logs, part)
 
+    @pytest.mark.sampled(9)
     def test_lost_files(self, make, part):
         check_part(make, lost_files, part)
 

@@ -113,6 +113,7 @@ def check(history, disk, start_offset, recovery_point):
     return log
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_what_was_acknowledged_survives_a_crash_at_every_operation(seed):
     whole = History(seed)

@@ -445,6 +445,7 @@ def test_a_log_file_that_was_cut_short_is_refused():
         log.open(clean=True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("durable", [True, False], ids=["all durable", "the last not durable"])
 def test_a_power_cut_among_the_renames_of_a_deletion_loses_nothing(durable):
     """Names come back in any subset: a segment's log may be gone, and its summary, or an earlier log file, be there."""

@@ -17,6 +17,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.extended
 def test_without_it_every_history_keeps_the_promises():
     assert shortest_failure(NO_LOW_WATERMARK, 12) is None
 

@@ -95,6 +95,7 @@ def test_a_table_is_read_with_texts_of_several_lines():
     ]
 
 
+@pytest.mark.extended
 def test_a_mutant_that_a_weak_test_does_not_notice_survives(capsys):
     """The same fault, put to a test that asks for it and to one that does not."""
     old, new = (
@@ -256,6 +257,7 @@ def test_changes_know_the_lines_that_have_to_be_executed():
     assert all(len(change.lines) == 1 for change in changes if change.lines)
 
 
+@pytest.mark.extended
 def test_a_seed_draws_the_same_mutants_of_each_room_again():
     mutants = draw(7, 200)
     assert len(mutants) == len(set(mutants)) == 200

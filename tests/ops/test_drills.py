@@ -113,6 +113,7 @@ def test_a_recorded_manifest_of_another_incarnation_is_not_believed(objects, mon
         lives(started, check_primary(acknowledged, after))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_primary_that_goes_on_beside_a_drill_loses_nothing_whenever_it_is_killed(
     objects, monkeypatch, order
@@ -175,6 +176,7 @@ def test_a_primary_publishes_its_own_state_after_a_drill_without_a_new_segment(o
     assert published(objects).published.restored is None
 
 
+@pytest.mark.extended
 def test_an_old_broker_that_comes_back_stops_no_restored_one(objects, caplog):
     """The restored broker has copied new segments: the log of the old one is another one after what was restored."""
     disk, acknowledged = primary_with_drill(objects, "offset")

@@ -692,6 +692,7 @@ def test_a_restore_that_is_killed_at_any_request_to_the_store_is_run_again_with_
     assert published > 2
 
 
+@pytest.mark.extended
 def test_restores_that_are_killed_while_they_publish_leave_no_trace_in_the_next_one(lost, store_of):
     whole, report = restored(store_of)
     for numbers in ((1, 2), (3, 1), (3, 3), (3, 1, 2)):
@@ -898,6 +899,7 @@ async def values_of(desk, *, isolation=1):
     return found
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("version", [3, 5])
 @pytest.mark.parametrize("order", ["offset", "commit"])
 @pytest.mark.parametrize("committed", [True, False])

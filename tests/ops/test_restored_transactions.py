@@ -78,6 +78,7 @@ async def continue_prepared(desk):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("order", ["offset", "commit"])
 def test_prepared_transactions_are_aborted_by_each_of_several_restores(objects, order, decides):

@@ -81,6 +81,7 @@ def test_good_objects_have_no_fault_in_whatever_pieces_they_are_read(world, monk
     assert verify(world.store_objects.objects) == []
 
 
+@pytest.mark.extended
 def test_each_flipped_byte_of_a_segment_is_found(world):
     """The CRC of a batch does not cover its offset and its leader epoch: a greater offset may be right, too."""
     objects = world.store_objects.objects

@@ -1,9 +1,13 @@
 """The content of the backfill: the number of segments and of committed records is the one that was asked for."""
 
+import pytest
+
 import stablelog
 from peers import backfill
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from tests.java.load import create_topic
+
+pytestmark = pytest.mark.extended
 
 SEGMENTS, ABORTED = 4, (1, 3)
 

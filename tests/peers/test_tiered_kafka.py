@@ -8,7 +8,7 @@ from peers import apache_kafka, backfill, tiered_kafka
 from peers.tiered_kafka import Kind
 from tests.java.dump import SHORT_LIVED
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 
 SEGMENTS = 10
 ABORTED = (2, 5, 8)

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -227,6 +228,7 @@ def many_rules(count: int) -> list[AclBinding]:
     ]
 
 
+@pytest.mark.extended
 def test_a_check_with_10_000_rules_is_quick() -> None:
     """The bounds are loose, so that a busy machine passes: a slow algorithm needs milliseconds."""
     rules = many_rules(100_000)

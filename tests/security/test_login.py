@@ -263,6 +263,7 @@ def logs_in(login, token):
     return login.is_open
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_no_prefix_and_no_changed_bit_of_the_last_message_logs_in(mechanism):
     login, whole = exchange(mechanism)

@@ -13,7 +13,7 @@ from tests.spark.segments.test_times import FIRST_MS, check_events, filled_with_
 from tests.spark.source.test_behind_open import FIRST_MS as LATER_MS
 from tests.spark.source.test_behind_open import Held
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java]
 COLUMNS = ("partition", "offset", "value")
 
 
@@ -33,6 +33,7 @@ def history(kafka):
     return "history"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolation):
     wanted = truth(kafka.bootstrap, history, 2, isolation)
@@ -44,6 +45,7 @@ def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolatio
     assert count({**given, "scan": "fetch"}) == count(given) == len(wanted)
 
 
+@pytest.mark.extended
 def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answers(kafka, tmp_path):
     topic = filled_with_events(kafka.bootstrap, **{"internal.segment.bytes": "3000"})
     with Cluster(kafka.bootstrap) as cluster:

@@ -37,6 +37,7 @@ def topic(stablelog_broker):
         writer.abort_transaction()
 
 
+@pytest.mark.extended
 def test_a_range_from_any_position_is_what_a_consumer_gets(stablelog_broker, topic):
     whole = Confluent(stablelog_broker.bootstrap).read(topic)
     assert [offset for offset, _ in whole] == sorted(offset for offset, _ in whole)

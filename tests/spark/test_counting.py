@@ -82,6 +82,7 @@ def test_records_that_retention_took_in_front_of_the_first_segment_do_not_count(
     counts_are_what_is_read(log, files, random.Random(0))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(25))
 def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path):
     chance = random.Random(seed)
@@ -99,6 +100,7 @@ def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path)
         counts_are_what_is_read(log, files_of(log, tmp_path / str(step), lost=lost), chance)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(15))
 def test_any_range_of_a_log_without_aborted_data_counts_as_it_is_read(seed, tmp_path):
     chance = random.Random(seed)
@@ -156,6 +158,7 @@ def write(producer, topic, count):
         producer.flush(TIMEOUT_S)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_compacted_topic_counts_the_same_by_files_and_by_fetch_as_it_is_read(compacted, isolation):
     broker, topic, last_base = compacted

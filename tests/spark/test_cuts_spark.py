@@ -1,5 +1,7 @@
 """Cuts in Spark itself: every micro-batch whole, through restarts of the query and kill -9 of the broker."""
 
+import pytest
+
 import stablelog
 from tests.spark.at_cuts import Writers, names_in, ordered
 from tests.spark.starting import in_time
@@ -56,6 +58,7 @@ def test_micro_batches_are_whole_through_restarts_and_kills(spark, tmp_path):
         writers.close()
 
 
+@pytest.mark.extended
 def test_a_batch_at_cuts_and_its_commits(spark, stablelog_broker):
     topics = ordered(stablelog_broker.bootstrap)
     writers = Writers(stablelog_broker.bootstrap, topics)

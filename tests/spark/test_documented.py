@@ -10,7 +10,7 @@ import stablelog
 from stablelog.testing.topics import create_topic
 from tests.spark.starting import in_time
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 ROOT = Path(__file__).parents[2]
 RECORD_COUNT = 5
 

@@ -66,6 +66,7 @@ def ways(broker, topic, copied):
     yield {"path": str(copied)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_everything_by_every_way(stablelog_broker, history, isolation, tmp_path):
     topic, writers = history
@@ -77,6 +78,7 @@ def test_everything_by_every_way(stablelog_broker, history, isolation, tmp_path)
             assert [row for row in found if row[0] == index] == [row for row in wanted if row[0] == index]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_every_range_by_both_scans(stablelog_broker, history, isolation):
     topic, writers = history
@@ -102,6 +104,7 @@ def test_every_range_by_both_scans(stablelog_broker, history, isolation):
             )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("target_size", [1, 300, 2000])
 def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, scan, target_size):

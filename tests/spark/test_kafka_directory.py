@@ -40,6 +40,7 @@ def seen(topic, isolation, start):
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_offset_reads_as_kafka_served_it(topic, isolation):
@@ -48,6 +49,7 @@ def test_every_offset_reads_as_kafka_served_it(topic, isolation):
         assert read(GOLDEN / "data", topic, isolation, start) == seen(topic, isolation, start), start
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "suffixes",
     [(".txnindex",), (".index", ".timeindex", ".txnindex"), (".snapshot",), (".txnindex", ".snapshot")],

@@ -149,6 +149,7 @@ def test_no_setting_stands_in_two_tables():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.extended
 def test_a_warning_reaches_a_user_who_has_set_up_no_logging():
     script = (
         "from stablelog.spark.data_source import StablelogDataSource as Source;"

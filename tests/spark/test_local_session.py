@@ -109,7 +109,7 @@ SETTINGS_OF_THE_USER = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(
     "way", ["spark-submit", pytest.param("spark-defaults.conf", marks=pytest.mark.night)]
@@ -164,6 +164,7 @@ def test_a_slow_machine_has_a_minute_to_start_a_python_process():
     assert name not in local_session.settings_of({}, {name: "5s"})
 
 
+@pytest.mark.extended
 def test_who_has_imported_stablelog_finds_it_and_pays_nothing_for_it():
     script = (
         "import stablelog, sys; assert callable(stablelog.spark.session); print('pyspark' in sys.modules)"

@@ -121,6 +121,7 @@ def errors(spark, broker):
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "place", ["an option", "planning", "a task that reads", "a write", "a task that writes"]
 )
@@ -136,6 +137,7 @@ def test_an_error_is_one_line(spark, stablelog_broker, place):
     assert len(message.strip().removesuffix("SQLSTATE: 38000").strip().splitlines()) <= 2, message
 
 
+@pytest.mark.extended
 def test_an_error_of_a_stream_has_no_traceback(spark, stablelog_broker, tmp_path):
     rows = spark.readStream.format("stablelog").options(**given(stablelog_broker, subscribe="nowhere")).load()
     sink = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
@@ -144,6 +146,7 @@ def test_an_error_of_a_stream_has_no_traceback(spark, stablelog_broker, tmp_path
     assert TRACEBACK not in message
 
 
+@pytest.mark.extended
 def test_an_error_of_the_user_keeps_its_traceback_after_one_of_ours(spark, stablelog_broker):
     work, _ = errors(spark, stablelog_broker)["a write"]
     message_of(work)
@@ -156,6 +159,7 @@ def test_an_error_of_the_user_keeps_its_traceback_after_one_of_ours(spark, stabl
     assert "of the user" in message
 
 
+@pytest.mark.extended
 def test_who_asks_for_tracebacks_gets_them(spark, stablelog_broker):
     session = spark.newSession()
     session.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")

@@ -11,6 +11,7 @@ places = st.dictionaries(
 )
 
 
+@pytest.mark.extended
 @given(places, st.randoms())
 def test_equal_offsets_are_equal_text(next_offsets, random):
     items = list(next_offsets.items())

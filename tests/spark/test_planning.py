@@ -1,5 +1,6 @@
 """Tasks are of about one size, hold everything once, and keep to what was asked of them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_nothing_to_read_is_no_task():
     assert plan([span(0, 0, 0)], Limits(count_min=3)) == []
 
 
+@pytest.mark.extended
 @given(spans, limits)
 def test_every_offset_is_read_once_and_in_order(wanted, asked):
     planned = plan(wanted, asked)
@@ -74,6 +76,7 @@ def test_every_offset_is_read_once_and_in_order(wanted, asked):
     assert all(pieces for pieces in planned)
 
 
+@pytest.mark.extended
 @given(spans, limits)
 def test_no_task_is_much_larger_than_the_target_unless_one_offset_is(wanted, asked):
     target = asked.target_size or TARGET_SIZE_MAX

@@ -125,7 +125,6 @@ def printed(environments, bootstrap, tmp_path):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_register_makes_it_known_in_a_session_that_runs(printed):
     assert printed(BY_HAND) == ["before True", "settings True python3", "batch 3"]

@@ -12,6 +12,8 @@ from tests.spark.reading import settled
 from tests.spark.test_source import stream, to_the_end
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("scan", ["auto", pytest.param("fetch", marks=pytest.mark.night)])
 def test_a_stream_that_has_read_lost_records_gets_an_error_and_skips_no_new_record(

@@ -24,6 +24,8 @@ from tests.spark.objects.stored import OFTEN
 from tests.spark.reading import make, rows, settled
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 TOPICS = {"plain": {}, "ordered": {"stablelog.order": "commit"}}
 # The batch of a transaction and its marker fill a segment, so that each transaction seals the one before.
 SUNK = "sunk"

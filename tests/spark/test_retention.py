@@ -65,6 +65,7 @@ def wait_until_gone(path):
     until(lambda: not path.exists(), f"{path} stays")
 
 
+@pytest.mark.extended
 def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(keeping_broker):
     topic = filled(keeping_broker)
     asked = given(keeping_broker, topic, scan="files")
@@ -75,6 +76,7 @@ def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(keepin
     assert len(rows(asked, "offset", planned=planned)) == 200
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     topic = filled(keeping_broker)
@@ -125,6 +127,7 @@ def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path
         tasks(asked)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(stablelog_broker, scan):
     topic = filled(stablelog_broker)
@@ -138,6 +141,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(stablelog_b
         rows(asked, "value", planned=planned)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("told", ["by name", "by partition"])
 def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(stablelog_broker, told, caplog):
     stays, goes = (unique("retained") for _ in range(2))
@@ -231,6 +235,7 @@ def test_a_directory_that_cannot_be_read_is_named(stablelog_broker, tmp_path):
         tasks(given(stablelog_broker, topic, mount=str(tmp_path)))
 
 
+@pytest.mark.extended
 def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
     topic, bootstrap = unique("busy"), stablelog_broker.bootstrap
     make(bootstrap, topic, 2, **SMALL)

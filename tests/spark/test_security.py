@@ -17,7 +17,7 @@ from tests.commands import run
 from tests.secured import PASSWORD, USER, jaas, secured
 from tests.spark.starting import in_time
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning"), pytest.mark.extended]
 WRONG = "wrong-S3cret-wrong"
 KEY_PASSWORD = "key-S3cret-key"
 SECRETS = (PASSWORD, WRONG, KEY_PASSWORD, "BEGIN PRIVATE KEY")

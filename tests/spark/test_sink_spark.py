@@ -88,6 +88,7 @@ class Pipeline:
         return sorted(line.encode() for line in self.lines if line)
 
 
+@pytest.mark.extended
 def test_a_stream_and_what_spark_repeats_of_it(spark, tmp_path, stablelog_broker, topic):
     group = unique("group")
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic, commitGroup=group)
@@ -128,6 +129,7 @@ def test_a_micro_batch_that_is_planned_anew_with_more_rows_is_not_taken_for_a_re
     assert read(stablelog_broker.bootstrap, topic) == [b"a", b"b", b"c", b"d"]
 
 
+@pytest.mark.extended
 def test_so_it_is_with_a_source_of_files(spark, tmp_path, stablelog_broker, topic):
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic)
     (tmp_path / "lines").mkdir()
@@ -154,6 +156,7 @@ def test_so_it_is_with_a_source_of_files(spark, tmp_path, stablelog_broker, topi
         to_the_end(start)
 
 
+@pytest.mark.extended
 def test_what_for_each_batch_writes_twice_is_there_once(spark, tmp_path, stablelog_broker, topic):
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic)
     application = unique("app")
@@ -200,6 +203,7 @@ def progress_of(bootstrap, group, topic):
         consumer.close()
 
 
+@pytest.mark.extended
 def test_a_task_that_fails_after_having_written_counts_once(spark, tmp_path, stablelog_broker, topic):
     spark.dataSource.register(FaultySource)
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic, "faulty", faults=str(tmp_path))
@@ -210,6 +214,7 @@ def test_a_task_that_fails_after_having_written_counts_once(spark, tmp_path, sta
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
 
 
+@pytest.mark.extended
 def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelog_broker, topic):
     spark.dataSource.register(FaultySource)
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic, "faulty", faults=str(tmp_path))
@@ -239,6 +244,7 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
 
 
+@pytest.mark.extended
 def test_a_commit_whose_answer_is_lost_is_not_undone_by_sparks_abort(spark, tmp_path):
     losing = [True]
     with Proxy(None, lambda key, n: "answer" if key == COMMIT_JOINT and losing else None) as proxy:
@@ -282,6 +288,7 @@ def test_a_batch_write_with_a_version_is_done_once(spark, stablelog_broker, topi
     assert read(stablelog_broker.bootstrap, other, 1) == sorted(once)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -303,6 +310,7 @@ def test_bad_input_is_one_sentence(spark, stablelog_broker, topic, columns, opti
     assert message in str(refused.value)
 
 
+@pytest.mark.extended
 def test_a_stream_in_update_mode_is_written_once_by_foreach_batch(spark, tmp_path, stablelog_broker, topic):
     """PySpark refuses the mode for Python sinks. `foreachBatch` with a version takes its place."""
     source = made(stablelog_broker.bootstrap, unique("source"))

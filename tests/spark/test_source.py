@@ -65,6 +65,7 @@ def numbers(stablelog_broker):
     return topic
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 def test_a_topic_is_a_frame_with_the_columns_of_sparks_kafka_connector(
     spark, stablelog_broker, numbers, scan
@@ -96,6 +97,7 @@ def test_a_schema_of_the_users_is_honoured(spark, stablelog_broker, numbers):
     assert frame.where("offset = 10").count() == PARTITIONS
 
 
+@pytest.mark.extended
 def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
     spark, stablelog_broker, numbers, tmp_path
 ):
@@ -113,6 +115,7 @@ def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
     assert json.loads(source["latestOffset"]) == offsets
 
 
+@pytest.mark.extended
 def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp_path):
     topic = unique("going-on")
     make(stablelog_broker.bootstrap, topic, PARTITIONS, **KEPT)
@@ -179,6 +182,7 @@ def test_a_directory_without_a_broker(spark, stablelog_broker, numbers, tmp_path
         running.count()
 
 
+@pytest.mark.extended
 def test_a_sealed_segment_with_other_headers_fails_the_read_and_the_stream(spark, stablelog_broker, tmp_path):
     topic = unique("changed")
     make(stablelog_broker.bootstrap, topic, 1, **KEPT, **{"segment.bytes": "2000"})
@@ -198,6 +202,7 @@ def test_a_sealed_segment_with_other_headers_fails_the_read_and_the_stream(spark
         to_the_end(running.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
 
 
+@pytest.mark.extended
 def test_the_source_can_be_registered_where_spark_has_not_found_it(spark, stablelog_broker, numbers):
     from pyspark_stablelog import DefaultSource
 
@@ -212,6 +217,7 @@ def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
     assert read(spark, stablelog_broker, topic).load().collect() == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("given", "schema", "message"),
     [
@@ -238,12 +244,14 @@ def test_what_cannot_be_is_told_in_one_message(spark, stablelog_broker, numbers,
         (reader.schema(schema) if schema else reader).load().collect()
 
 
+@pytest.mark.extended
 def test_a_schema_may_say_what_is_never_null(spark, stablelog_broker, numbers):
     frame = read(spark, stablelog_broker, numbers).schema("partition INT, offset BIGINT NOT NULL").load()
     assert [field.nullable for field in frame.schema] == [True, False]
     assert frame.count() == COUNT
 
 
+@pytest.mark.extended
 def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
     spark, stablelog_broker, tmp_path
 ):

@@ -25,6 +25,7 @@ def test_a_table_is_refused_when_it_is_created(spark, options, more):
     assert not spark.catalog.tableExists("refused")
 
 
+@pytest.mark.extended
 def test_a_table_with_columns_is_refused_when_it_is_used(spark, options):
     # Spark creates it without a question to the source.
     spark.sql(f"CREATE TABLE used (key BINARY, value BINARY) USING stablelog OPTIONS ({options})")
@@ -37,6 +38,7 @@ def test_a_table_with_columns_is_refused_when_it_is_used(spark, options):
         spark.sql("DROP TABLE used")
 
 
+@pytest.mark.extended
 def test_a_view_keeps_the_plan_of_its_first_query_until_it_is_replaced(spark, options, stablelog_broker):
     def count():
         return spark.sql("SELECT count(*) FROM seen").collect()[0][0]

@@ -78,6 +78,7 @@ def bank(stablelog_broker):
     bank.stop()
 
 
+@pytest.mark.extended
 def test_every_batch_sums_to_zero_while_the_bank_works(stablelog_broker, bank):
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": bank.topic}
     counts = []
@@ -93,6 +94,7 @@ def test_every_batch_sums_to_zero_while_the_bank_works(stablelog_broker, bank):
     assert counts[0] < counts[-1]
 
 
+@pytest.mark.extended
 def test_spark_sums_to_zero_while_the_bank_works(spark, stablelog_broker, bank):
     for scan in ("fetch", "files"):
         reader = spark.read.format("stablelog").option("bootstrap", stablelog_broker.bootstrap)

@@ -4,10 +4,13 @@ import gc
 import importlib
 import sys
 
+import pytest
+
 import pyspark_stablelog
 from stablelog.spark import worker
 
 
+@pytest.mark.extended
 def test_what_is_alive_at_the_first_task_is_walked_no_more():
     worker.tune_worker.cache_clear()
     try:

@@ -4,6 +4,8 @@ import pytest
 
 from tests.testing.test_pytest_plugin import pytest_run
 
+pytestmark = pytest.mark.extended
+
 SCOPES = ("function", "class", "module", "package", "session")
 COMMON = """
 import pytest

@@ -191,6 +191,7 @@ def test_the_broker_names_the_proxy_and_no_other_address():
         FaultyBroker(num_partition=3)
 
 
+@pytest.mark.extended
 def test_a_killed_broker_comes_back_with_its_address_and_its_data(stablelog_faults, stablelog_topic):
     topic, address = stablelog_topic(), stablelog_faults.bootstrap
     stablelog_faults.kill()
@@ -209,11 +210,13 @@ def test_a_test_may_leave_the_broker_killed(stablelog_faults):
     stablelog_faults.kill()
 
 
+@pytest.mark.extended
 def test_the_next_test_finds_it_running_without_faults(stablelog_faults):
     with Cluster(stablelog_faults.bootstrap) as cluster:
         cluster.metadata()
 
 
+@pytest.mark.extended
 @pytest.mark.stablelog(num_partitions=3)
 def test_a_marker_sets_the_brokers_settings(stablelog_faults):
     with Cluster(stablelog_faults.bootstrap) as cluster:
@@ -262,6 +265,7 @@ def native(broker, topic):
         txn.write(topic, b"once")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("write", [confluent, kafka_python, aio, native], ids=lambda write: write.__name__)
 @pytest.mark.parametrize(
     "request_fault",

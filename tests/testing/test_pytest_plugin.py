@@ -11,6 +11,8 @@ from tests import documented
 from tests.conftest import USERS
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 BLOCKS = documented.take("pytest.md", "def test_")
 SETTINGS = documented.take("pytest.md", "[tool.pytest.ini_options]")
 TIMEOUT_S = 300

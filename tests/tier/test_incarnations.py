@@ -22,6 +22,8 @@ from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.restoring import Stored, gap_end, lost_ranges
 from tests.tier.chain_world import PARTITION, Broker, World, next_payload
 
+pytestmark = pytest.mark.extended
+
 SEEDS = int(os.environ.get("STABLELOG_CHAIN_SEEDS", "150"))  # those behind the first block by night
 BLOCK = 10
 END_S = 120.0

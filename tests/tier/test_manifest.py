@@ -250,6 +250,7 @@ LONG_COUNT, SEARCHED_MAX = 1_000_000, 64
 MANY = pytest.mark.parametrize("count", [100_000, pytest.param(LONG_COUNT, marks=pytest.mark.night)])
 
 
+@pytest.mark.extended
 @MANY
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_search_in_many_segments_without_many_aborts_looks_at_few(monkeypatch, count, is_open):
@@ -276,6 +277,7 @@ def test_a_search_in_many_segments_with_aborts_looks_at_few_besides_its_result(m
         assert looks <= SEARCHED_MAX + answer
 
 
+@pytest.mark.extended
 @MANY
 def test_a_search_after_the_range_of_the_reader_looks_at_a_path_for_each_segment_that_it_finds(
     monkeypatch, count

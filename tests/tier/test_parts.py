@@ -64,6 +64,7 @@ class Publisher:
         return [sum(one is state for one in run) for run in runs for state in set(run)]
 
 
+@pytest.mark.extended
 @given(st.data())
 def test_a_manifest_is_read_as_it_was_published(data):
     """Segments are copied, marked and removed in every order; a part is written only if its segments changed."""
@@ -110,6 +111,7 @@ def test_retention_of_single_segments_writes_no_part_again():
     assert [one.base_offset for one in broker.manifest.segments] == [n * 100 for n in range(19, 30)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("delay", [0, 25, None])
 @pytest.mark.parametrize("kept", [10, 30, 39, 50, 90])
 def test_parts_are_seldom_written_again_whatever_retention_keeps(kept, delay):
@@ -131,6 +133,7 @@ def test_parts_are_seldom_written_again_whatever_retention_keeps(kept, delay):
     assert len(broker.parts) - before <= 2 * count // (part_count // 4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.night)])
 def test_a_publication_beside_many_segments_is_small(count):
     broker = Publisher(PART_COUNT)

@@ -132,6 +132,7 @@ def check_from_every_position(log):
     assert view.torn_sequence() == -1 or view.torn_sequence() < view.transactions(0, 1)[0].commit_sequence
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", [{"retention_bytes": 8192}, {"retention_ms": 20}], ids=["size", "time"])
 def test_retention_leaves_a_late_commit_and_takes_the_commits_before_it(limit):
     log = a_late_commit(**limit)

@@ -9,6 +9,7 @@ from stablelog.views.verify import verify_view
 from tests.views.committed_log import DIRECTORY, Log
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [LONG_COUNT - 1, LONG_COUNT, LONG_COUNT + 100])
 def test_a_long_transaction_is_read_at_its_positions_from_every_place_in_it(count):
     log = Log(segment_bytes=600_000)
@@ -81,6 +82,7 @@ def test_a_large_answer_takes_few_lookups(monkeypatch):
     assert len(looked_up) <= 3
 
 
+@pytest.mark.extended
 def test_a_long_transaction_among_many_costs_about_its_own_bytes():
     log = Log()
     writers = 100

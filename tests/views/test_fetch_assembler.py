@@ -32,6 +32,7 @@ def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fe
         assert (start, dict(log.expected())[start]) in log.fetched(start, size_max)[0]
 
 
+@pytest.mark.extended
 def test_no_answer_is_larger_than_was_asked_for_but_for_one_batch():
     log = a_log_of_many_writers(5)
     for start, _ in log.expected()[::3]:

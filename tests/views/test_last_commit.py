@@ -47,6 +47,7 @@ def step_size(request, monkeypatch):
     monkeypatch.setattr(last_commit, "STEP_SIZE", request.param)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.usefixtures("step_size")
 @pytest.mark.parametrize("seed", seeds(30))
 def test_it_is_what_the_view_says_once_the_partition_is_open(seed):
@@ -69,6 +70,7 @@ def test_it_is_what_the_view_says_once_the_partition_is_open(seed):
     assert last_commit_sequence(log.disk, DIRECTORY) == kept
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.usefixtures("step_size")
 @pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.parametrize("damage", ["lost", "zeros", "of another log", "bits"])
@@ -156,6 +158,7 @@ def test_a_disk_that_fails_is_told():
         last_commit_sequence(log.disk, DIRECTORY)
 
 
+@pytest.mark.extended
 def test_only_the_end_of_a_long_log_is_read(monkeypatch):
     """After an orderly stop the offset index reaches to the end; behind sealed segments their indexes say it."""
     log = Log(index_interval_bytes=100)
@@ -176,6 +179,7 @@ def test_only_the_end_of_a_long_log_is_read(monkeypatch):
     assert 0 < len(reads) < 400  # of 64 KiB, and of each marker in them
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("behind", [0, 40_000, 150_000])
 def test_as_much_is_read_as_lies_behind_the_last_commit_and_no_file_stays_open(monkeypatch, behind):
     """In steps of which each one back is twice as long as the one before it."""

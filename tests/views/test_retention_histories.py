@@ -9,6 +9,8 @@ from stablelog.views.fetch_assembler import FetchAssembler
 from tests.scale import seeds
 from tests.views import retention_history
 
+pytestmark = pytest.mark.extended
+
 COUNT = int(os.environ.get("STABLELOG_RETENTION_HISTORIES", "40"))
 
 

@@ -106,6 +106,7 @@ class TieredHistory(History):
 TieredHistory.TestCase.settings = settings(
     max_examples=examples(80), stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
+TieredHistory.TestCase.pytestmark = [pytest.mark.extended]
 test_the_view_over_two_tiers_equals_a_sort_by_commit_marker = TieredHistory.TestCase
 
 
@@ -273,6 +274,7 @@ def copied():
     return log
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["log", "indexes"])
 def test_damage_of_an_object_is_refused_by_name_or_harms_nothing(kind):
     log = copied()

@@ -84,6 +84,7 @@ def forgeries(entries, extents):
             yield entries, [*extents[:place], extent._replace(**change), *extents[place + 1 :]]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", [9, 10])
 def test_an_index_that_leads_elsewhere_than_the_log_says_is_named(seed):
     log, bases = sealed(seed)

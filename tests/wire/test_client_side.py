@@ -51,6 +51,7 @@ answers = st.builds(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(
     st.dictionaries(names, st.lists(answers, max_size=3, unique_by=lambda one: one.index), max_size=3),
@@ -79,6 +80,7 @@ def test_a_client_reads_what_a_broker_answers(version, written, error):
             read_fetch_response(version, memoryview(body)[:end])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", range(3, 13))
 @given(
     transactional_id=st.none() | names,

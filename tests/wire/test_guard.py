@@ -31,10 +31,12 @@ def refused(key, version, data):
     return str(caught.value)
 
 
+@pytest.mark.extended
 def test_as_many_items_as_anybody_needs_are_read():
     assert len(decode_request(3, 0, metadata(ITEMS_MAX))[1].topics) == ITEMS_MAX
 
 
+@pytest.mark.extended
 def test_more_are_refused_in_one_list_or_in_many():
     assert "items" in refused(3, 0, metadata(ITEMS_MAX + 1))
     assert len(decode_request(2, 1, list_offsets(100, 400))[1].topics) == 100

@@ -73,6 +73,7 @@ def test_an_old_client_is_told_the_old_error():
         assert entity_reader(message)(data, 4)[0].error_code is code
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", range(4, 18))
 @pytest.mark.parametrize("aborted", [None, [], [(5, 10), (6, 11)]])
 def test_the_hand_written_fetch_response_is_what_kio_reads(version, aborted):
@@ -101,6 +102,7 @@ def test_the_hand_written_fetch_response_is_what_kio_reads(version, aborted):
     assert (None if found is None else [(t.producer_id, t.first_offset) for t in found]) == aborted
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: ApiKey(key).snake_name)
 def test_garbage_is_refused_and_costs_no_memory(key):
     """Lengths and counts that lie, bytes that changed, frames that are cut: a clean error or a request, nothing else."""

@@ -420,6 +420,7 @@ def test_the_first_version_lists_client_metrics_of_which_there_are_none():
 # -- with a real client ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_librdkafka_replaces_the_settings_of_a_topic_and_of_a_broker():
     topic = unique("replaced")

@@ -289,6 +289,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.extended
 @given(STEPS)
 def test_the_log_is_that_of_a_model_that_only_changes_codecs(steps):
     """The model is a list of batches: header and records as they were sent, in the codec that the topic then had."""
@@ -326,6 +327,7 @@ def test_the_log_is_that_of_a_model_that_only_changes_codecs(steps):
 # -- with a real client ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sent", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_librdkafka_reads_what_it_wrote_in_every_codec(sent):
     with stablelog.serve() as broker:

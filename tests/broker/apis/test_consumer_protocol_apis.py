@@ -283,6 +283,7 @@ def test_a_pattern_is_compared_in_turns_and_only_with_new_topics(
     run(conversation())
 
 
+@pytest.mark.extended
 def test_a_large_target_assignment_is_computed_between_requests(holds: list[Hold]) -> None:
     """3 members with different patterns that select 3,000 topics: computed at once, it takes 50 ms each time."""
     broker = Broker(groups=GroupsInThreads())

@@ -148,6 +148,7 @@ def test_each_field_is_told():
     at_desk(conversation)
 
 
+@pytest.mark.extended
 def test_many_unknown_names_are_answered_and_others_go_on_meanwhile():
     async def conversation(desk):
         names = [f"{number:05}" for number in range(40_000)]

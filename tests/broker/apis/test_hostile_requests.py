@@ -106,6 +106,7 @@ def resident_mib():
         return int(file.read().split()[1]) * resource.getpagesize() >> 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("compression_type", ["producer", "gzip"])
 def test_refused_bombs_leave_no_memory_behind(compression_type):
     """The garbage collector may come late, and passes over what it has frozen. Each bomb takes 64 MiB."""
@@ -334,6 +335,7 @@ def test_partitions_are_added_and_not_twice_at_once():
     run(conversation)
 
 
+@pytest.mark.extended
 def test_many_names_do_not_take_long():
     async def conversation():
         async with opened() as desk:

@@ -410,6 +410,7 @@ def is_taken(broker, topic, size):
     return told[0] is None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_setting_of_the_broker_outlives_it(tmp_path, end):
     topic = unique("altered")

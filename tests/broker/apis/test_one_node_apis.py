@@ -141,6 +141,7 @@ def test_a_partition_can_be_assigned_to_this_broker_alone(version, name, index, 
     at_desk(conversation)
 
 
+@pytest.mark.extended
 def test_a_reassignment_of_many_partitions_lets_others_go_on():
     async def conversation(desk):
         partitions = [{"partition_index": index, "replicas": None} for index in range(MANY)]
@@ -211,6 +212,7 @@ ACL = {
 }
 
 
+@pytest.mark.extended
 @in_versions(ApiKey.DESCRIBE_ACLS)
 def test_there_is_no_authorizer(version):
     async def conversation(desk):
@@ -228,6 +230,7 @@ def test_there_is_no_authorizer(version):
     at_desk(conversation)
 
 
+@pytest.mark.extended
 @in_versions(ApiKey.DESCRIBE_CLIENT_QUOTAS)
 @pytest.mark.parametrize(
     ("components", "code"),
@@ -337,6 +340,7 @@ def test_only_the_endpoints_of_brokers_are_told(version, endpoint_type, code):
 PRESENT = ("transaction.version", 2, 1)
 
 
+@pytest.mark.extended
 @in_versions(ApiKey.UPDATE_FEATURES)
 @pytest.mark.parametrize(
     ("updates", "code"),
@@ -383,6 +387,7 @@ def test_an_update_of_an_unknown_type_is_refused(kind):
 # -- with a real client ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_librdkafka_gets_what_a_node_of_apache_kafka_would_tell_it():
     topic = unique("one-node")
     with stablelog.serve() as broker:

@@ -145,6 +145,7 @@ def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch
     asyncio.run(scenario())
 
 
+@pytest.mark.extended
 def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broker(monkeypatch):
     begun, go_on, told = threading.Event(), threading.Event(), []
 

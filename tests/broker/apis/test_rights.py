@@ -238,6 +238,7 @@ def test_every_api_has_a_case_or_is_open() -> None:
     assert set(RIGHTS) == {ApiKey(key) for key in APIS}
 
 
+@pytest.mark.extended
 def test_handlers_ask_for_the_rights_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, set[tuple[Operation, ResourceType]]] = {}
     allows, allows_some = Access.allows, Access.allows_some
@@ -286,6 +287,7 @@ def test_handlers_ask_for_the_rights_in_the_table(monkeypatch: pytest.MonkeyPatc
         assert listed - found <= allowed_to_lack, (api, listed - found)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("api_key", sorted(APIS), ids=lambda key: ApiKey(key).snake_name)
 def test_no_api_answers_a_client_without_rights(api_key: int) -> None:
     """Whatever is asked, the answer has errors only, or nothing in it; and nothing changes."""

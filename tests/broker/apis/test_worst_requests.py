@@ -22,6 +22,7 @@ ROW = re.compile(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("api", [ApiKey(key) for key in sorted(APIS)], ids=lambda api: api.snake_name)
 def test_no_request_holds_the_event_loop(api):
     async def conversation():

@@ -210,6 +210,7 @@ async def in_one_of_the_threads(threads, work):
     raise outcomes.pop()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_to_its_end, in_one_of_the_threads])
 def test_what_a_thread_raises_keeps_no_buffer_and_is_freed_with_its_last_reference(run_in_thread):
     """The garbage collector may come late, and passes over what it has frozen."""

@@ -247,6 +247,7 @@ def test_many_waiting_claims_are_served_in_several_turns():
     assert turns >= 8
 
 
+@pytest.mark.extended
 def test_the_price_of_connections_that_end_while_others_wait_does_not_grow_with_each_pair_of_them(clock):
     """If each claim that waits is compared with all that arrive whenever a connection ends, this takes 16 s, and a minute
     with 600 of each.
@@ -259,6 +260,7 @@ def test_the_price_of_connections_that_end_while_others_wait_does_not_grow_with_
     assert time.process_time() - before_s < 1.5
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(200))
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), max_size=8),

@@ -341,6 +341,7 @@ def test_it_is_processed_even_if_the_client_has_not_read_earlier_responses():
     run(conversation())
 
 
+@pytest.mark.extended
 @given(
     version=st.sampled_from(APIS[ApiKey.PRODUCE].served_versions),
     acks=st.sampled_from([-1, 0, 1]),

@@ -33,6 +33,8 @@ from tests.broker.jump import Wire
 from tests.broker.network.test_tls import trusting, write_keystore
 from tests.broker.test_any_request import made
 
+pytestmark = pytest.mark.extended
+
 FRAMES = int(os.environ.get("STABLELOG_FRAMES", "6000"))
 SOCKET_FRAMES = int(os.environ.get("STABLELOG_SOCKET_FRAMES", "400"))
 SEED = int(os.environ.get("STABLELOG_SEED", "1"))

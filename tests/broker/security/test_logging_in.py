@@ -204,6 +204,7 @@ def test_a_user_of_the_settings_has_no_second_password():
     on_desk(conversation)
 
 
+@pytest.mark.extended
 def test_few_failed_logins_are_logged(caplog):
     async def conversation(desk):
         for number in range(LINES_MAX + 5):

@@ -567,6 +567,7 @@ def test_addresses_that_come_and_go_take_no_memory():
     at_desk(conversation)
 
 
+@pytest.mark.extended
 def test_a_client_with_a_new_client_id_in_each_request_takes_no_memory():
     async def conversation(desk):
         await allow(desk, (("client-id", None),), producer_byte_rate=1000.0, controller_mutation_rate=1.0)

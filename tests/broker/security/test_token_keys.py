@@ -187,6 +187,7 @@ def serving(status, body, **headers):
         server.server_close()
 
 
+@pytest.mark.extended
 def test_a_server():
     with serving(200, document(public(ONE, kid="one"))) as url:
         assert load_keys(url).identify(token(ONE), RULES, NOW_S * 1000).user == "alice"

@@ -67,6 +67,7 @@ def measured(one, tmp_path, disk):
     }
 
 
+@pytest.mark.extended
 def test_after_ten_times_as_many_deleted_topics_there_is_not_more(tmp_path):
     disk = SimDisk()
 

@@ -181,6 +181,7 @@ async def life(desk, pipeline, told):
 STRIDE = 60
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds(6))
 def test_the_machine_may_be_lost_before_each_operation_of_the_disk_and_of_the_store(monkeypatch, seed):
     """What is in the store then makes a broker that knows each decision of which a copy of the topic has a marker, and the
@@ -318,6 +319,7 @@ def test_what_a_topic_gets_during_a_round_is_not_copied_with_it(monkeypatch):
     run(conversation)
 
 
+@pytest.mark.extended
 def test_a_marker_in_the_copied_offsets_log_has_its_decision_in_the_copied_commit_log(monkeypatch):
     """A transaction ends while a round rolls many logs, one in each turn of the event loop."""
     monkeypatch.setattr("stablelog.broker.loop.turns.TURN_S", -1)
@@ -416,6 +418,7 @@ def is_publication(call, key):
     return call == "create" and "/manifest/" in key and not key.endswith(f"-{0:012}")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_held", [lambda _call, _key: True, is_publication], ids=["first", "publication"])
 def test_a_stop_does_not_wait_for_a_store_that_does_not_answer(monkeypatch, caplog, is_held):
     """When the store answers at last, the broker that has stopped writes nothing."""
@@ -604,6 +607,7 @@ def test_a_manifest_of_many_segments_has_parts(monkeypatch):
     run(conversation)
 
 
+@pytest.mark.extended
 def test_a_manifest_does_not_name_all_segments_that_were_ever_trimmed(monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.plans.COORDINATOR_PART_COUNT", 2)
     monkeypatch.setattr("stablelog.broker.tiering.plans.MARKED_COUNT_MAX", 6)
@@ -702,6 +706,7 @@ def test_the_age_of_what_is_not_in_the_store_is_told(monkeypatch):
     run(conversation)
 
 
+@pytest.mark.extended
 def test_the_logs_are_copied_by_themselves(tmp_path):
     """A real broker, a real client and a store in a directory. The broker is killed."""
     settings = {

@@ -96,6 +96,7 @@ def finish(world):
     assert world.remote.end_offset == world.partition.start_offset == world.partition.end_offset
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("part_count")
 def test_the_broker_may_stop_before_each_request_to_the_store():
     number = 0
@@ -117,6 +118,7 @@ def test_the_broker_may_stop_before_each_request_to_the_store():
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
     for number in itertools.count(1):
@@ -139,6 +141,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
     assert number > 20, "the record of the manifest, the local log start and the removed files are operations"
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.usefixtures("part_count")
 def test_a_hostile_store_loses_nothing(seed):
@@ -180,6 +183,7 @@ S3_FAULTS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "counts",
     [(1, 3), pytest.param((3, 1), marks=pytest.mark.night)],

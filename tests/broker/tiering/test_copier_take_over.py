@@ -183,6 +183,7 @@ def test_a_store_that_ignores_conditions_is_refused():
 # -- damage in the store -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_any_flipped_or_missing_byte_of_the_last_manifest_is_refused(caplog):
     world = copied()
     (key,) = manifests(world)

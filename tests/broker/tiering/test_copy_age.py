@@ -12,6 +12,8 @@ from tests.broker.desk import opened
 from tests.broker.tiering.desk import SIMULATED_URL, run_in_store_time, simulate_store
 from tests.broker.tiering.test_coordinator_logs import Pipeline
 
+pytestmark = pytest.mark.extended
+
 AGE_S_MAX = 60
 LOGS = ("__consumer_offsets", "__transaction_state")
 

@@ -170,6 +170,7 @@ def test_starts_of_the_broker(bill):
         assert bill.of_copy(5) == plus(copied, (0, 0, earlier))
 
 
+@pytest.mark.extended
 def test_an_idle_hour_and_the_logs_of_the_coordinators(monkeypatch):
     objects, seen = SimObjects(faults=Faults(latency_s=0)), []
     objects.between = lambda call, key: seen.append((call, key.split("/")[0]))
@@ -200,6 +201,7 @@ def test_an_idle_hour_and_the_logs_of_the_coordinators(monkeypatch):
     run_in_store_time(objects, conversation())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("has_segments", [False, True])
 def test_a_month_of_the_logs_of_the_coordinators(monkeypatch, has_segments):
     """There are commits all the time, for 15 minutes; with `has_segments` also a segment to copy in each pass."""

@@ -12,6 +12,8 @@ from stablelog.env.objects.opening import open_store
 from stablelog.tier.prefix import Prefix
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "4000", "remote.log.copy.disable": "true"}
 TIMEOUT_S = 30
 

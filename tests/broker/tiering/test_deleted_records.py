@@ -105,6 +105,7 @@ def test_a_deletion_before_a_kill_is_published_by_the_next_start(tmp_path):
     run(conversation())
 
 
+@pytest.mark.extended
 def test_in_commit_order_the_start_of_the_view_is_published(tmp_path):
     """Records of transactions that are kept may stand before deleted ones, and behind the log start."""
     behind = 0
@@ -141,6 +142,7 @@ def test_no_manifest_is_published_if_the_store_has_no_record_that_could_be_read(
     run(conversation())
 
 
+@pytest.mark.extended
 def test_a_stop_without_the_store_names_what_is_not_published(tmp_path, caplog):
     async def conversation():
         store = tmp_path / "store"

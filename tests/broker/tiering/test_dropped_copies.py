@@ -135,6 +135,7 @@ def test_the_broker_may_stop_before_each_request_to_the_store():
     assert number > 15
 
 
+@pytest.mark.extended
 def test_the_machine_may_stop_at_each_operation_of_the_disk():
     """Copies, the removal from local segments, and local retention."""
     step = 4 if FACTOR == 1 else 1

@@ -75,6 +75,7 @@ def check_failure(life, url, words):
     life.check_reads(bases[0])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
@@ -149,7 +150,6 @@ def copied(directory, monkeypatch):
         yield s3, directory / "data", life
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_a_wrong_bucket_is_logged_once_and_read_as_an_error(tmp_path, monkeypatch):
     with copied(tmp_path, monkeypatch) as (s3, data, first):
@@ -164,7 +164,6 @@ def test_a_wrong_bucket_is_logged_once_and_read_as_an_error(tmp_path, monkeypatc
             last.check()
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_missing_rights_are_logged_once_and_when_they_are_there_copying_resumes(tmp_path, monkeypatch):
     with copied(tmp_path, monkeypatch) as (s3, data, first):
@@ -181,7 +180,6 @@ def test_missing_rights_are_logged_once_and_when_they_are_there_copying_resumes(
             assert len(life.errors()) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_an_unknown_host_is_logged_once_and_read_as_an_error(tmp_path, monkeypatch):
     with copied(tmp_path, monkeypatch) as (s3, data, first):

@@ -316,6 +316,7 @@ def test_the_document_lists_each_of_these_writes():
     assert [row for row in rows[1:] if set(row) != {"-"}] == list(CASES)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", ["offset", "commit"])
 def test_a_disk_that_filled_while_the_store_was_away_gets_room_from_the_copies(order, tmp_path):
     """No segment can leave the disk before the copy of a manifest is on it, and the disk has no byte for this copy."""

@@ -26,7 +26,6 @@ from tests.waiting import until
 COPIED_MIN = 8  # more segments than stay on the local disk
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(200 + 10 * KILLS)
 @pytest.mark.parametrize(
     "config",
@@ -53,7 +52,7 @@ def test_no_committed_record_is_lost_when_the_broker_is_killed_while_it_copies(c
     assert len(logs) < copied_count(store), "most segments are only in the store"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.timeout(200 + 10 * KILLS)
 def test_a_store_keeps_only_what_is_needed_when_the_broker_is_killed_while_it_deletes(tmp_path):
     chance = randomness("kills and deletions", KILLS)

@@ -17,6 +17,8 @@ from tests.broker.tiering.life import TIERED, LocalDisk, lived
 from tests.broker.tiering.restoring import live_rows, manifests
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 ATTEMPTS = 20
 MANIFEST, LOG_START, DELETED = "remote-manifest", "log-start-offset", ".deleted"
 
@@ -126,7 +128,6 @@ ROWS = {
 BY_DAY = ("a published manifest is recorded and its events are not",)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [

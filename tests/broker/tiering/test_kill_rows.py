@@ -146,7 +146,7 @@ def killed(row, directory, monkeypatch, *, is_applied):
         yield life, holds[0], before
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("row", "is_applied"), list(places()))
 def test_a_kill_during_a_request(row, is_applied, tmp_path, monkeypatch):
     with killed(row, tmp_path, monkeypatch, is_applied=is_applied) as (life, hold, before):
@@ -155,7 +155,6 @@ def test_a_kill_during_a_request(row, is_applied, tmp_path, monkeypatch):
         life.check(before)
 
 
-@pytest.mark.slow
 @pytest.mark.night
 @pytest.mark.parametrize("row", [row for row in ROWS if row.creates], ids=lambda row: row.name)
 def test_a_request_of_a_killed_broker_that_is_applied_late(row, tmp_path, monkeypatch):
@@ -177,7 +176,6 @@ def test_a_request_of_a_killed_broker_that_is_applied_late(row, tmp_path, monkey
             life.kill()
 
 
-@pytest.mark.slow
 @pytest.mark.night
 @pytest.mark.parametrize("is_created", [False, True])
 def test_a_kill_while_an_unclear_answer_is_read_back(is_created, tmp_path, monkeypatch):

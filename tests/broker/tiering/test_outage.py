@@ -43,7 +43,7 @@ def hang_for_good(s3):
     s3.is_silent = False
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "outage",
     [
@@ -77,7 +77,7 @@ def test_while_the_store_is_away_local_work_goes_on_and_then_copying(outage, tmp
         assert life.broker.pid == pid
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_stop_does_not_wait_for_a_store_that_hangs_before_it_closes_the_data_directory(
     tmp_path, monkeypatch
 ):

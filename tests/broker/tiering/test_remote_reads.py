@@ -106,6 +106,7 @@ def test_a_load_outlives_the_reader_that_has_begun_it():
     Life().run(conversation)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("error", "raised"),
     [(MissingError(), DamageError), (TooShortError(), DamageError), (RejectedError("403"), StoreError)],

@@ -20,6 +20,8 @@ from tests.commands import run
 from tests.spark.reading import rows, settled
 from tests.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.extended
+
 
 def stablelog(*arguments):
     """Run a command. Returns its output."""

@@ -175,6 +175,7 @@ def test_deleted_records_of_the_store_are_not_read(tmp_path):
     run(conversation)
 
 
+@pytest.mark.extended
 def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp_path):
     store, away, disk = tmp_path / "store", tmp_path / "away", SimDisk()
 
@@ -282,6 +283,7 @@ async def fetch_both(desk, *, wait_ms, topics=("t", "u"), offset=0):
     return [one.partitions[0] for one in answer.responses]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", ["missing", "shorter", "other bytes", "other header"])
 def test_a_damaged_segment_is_refused_by_name_and_other_segments_are_read(tmp_path, damage, caplog):
     async def conversation():

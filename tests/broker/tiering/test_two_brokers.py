@@ -9,8 +9,9 @@ from stablelog.testing.s3 import serve_s3
 from tests.broker.tiering.life import URL, alive, reach
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
 
-@pytest.mark.slow
+
 def test_the_second_of_two_brokers_fences_the_first_which_stops_tiering_and_says_why(tmp_path, monkeypatch):
     with serve_s3() as s3:
         reach(s3, monkeypatch)

@@ -81,6 +81,7 @@ def test_a_tombstone_takes_away_pending_offsets_too() -> None:
     assert found(offsets, "t") == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_group_without_offsets_takes_no_memory(is_committed: bool) -> None:
     offsets = Offsets()

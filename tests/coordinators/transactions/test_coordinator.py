@@ -370,6 +370,7 @@ def test_a_timeout_of_the_longest_possible_time_is_still_a_timeout() -> None:
     assert len(c.abort_overdue(2**31).markers) == 1
 
 
+@pytest.mark.extended
 def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
     c = coordinator()
     who: Any = init(c)

@@ -215,6 +215,7 @@ def live(numbers: list[int]) -> TakenOver:
     return world
 
 
+@pytest.mark.extended
 def test_histories_are_not_trivial() -> None:
     chance = random.Random(3)
     worlds = [live([chance.randrange(60) for _ in range(600)]) for _ in range(60)]

@@ -67,6 +67,7 @@ def log_of(count: int) -> list[Record]:
     return records
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [10_000, pytest.param(30_000, marks=pytest.mark.night)])
 def test_an_idle_transactional_id_takes_at_most_250_bytes(count: int) -> None:
     records = log_of(count)
@@ -85,6 +86,7 @@ def test_an_idle_transactional_id_takes_at_most_250_bytes(count: int) -> None:
     assert size / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
 
 
+@pytest.mark.extended
 def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
     count = 1000
     records = log_of(count)

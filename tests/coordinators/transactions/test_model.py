@@ -691,6 +691,7 @@ def test_every_history_keeps_what_was_promised(numbers: list[int]) -> None:
     run(numbers)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(10))
 def test_long_histories_keep_what_was_promised(seed: int, epoch_max: int) -> None:
     """Scenario 41: and 42, 44, 46, 48, with and without epochs running out."""
@@ -699,6 +700,7 @@ def test_long_histories_keep_what_was_promised(seed: int, epoch_max: int) -> Non
         run([chance.randrange(60) for _ in range(800)])
 
 
+@pytest.mark.extended
 def test_histories_are_not_trivial() -> None:
     chance = random.Random(7)
     worlds = [run([chance.randrange(60) for _ in range(1000)]) for _ in range(30)]

@@ -104,6 +104,7 @@ MUTANTS = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_the_histories_find_a_producer_id_that_is_passed_on(mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)

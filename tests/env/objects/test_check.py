@@ -32,6 +32,7 @@ def test_a_good_store_passes_and_nothing_stays(tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.extended
 def test_a_server_that_ignores_conditions_is_found_and_refused():
     with serve_s3() as s3:
         store = open_store("s3://bucket/prefix", SHORT, allow_http=True, options=s3.options)
@@ -112,6 +113,7 @@ class Swapped(SimObjects):
         super().upload(key, [bytes(reversed(bytes(piece))) for piece in pieces], pace)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "promise", "fault"),
     [

@@ -155,6 +155,7 @@ def test_directories_are_listed_by_their_names(store):
     assert store.directories("a") == ["b"]
 
 
+@pytest.mark.extended
 def test_many_directories_are_listed(store):
     if store.counts is not None and store.url.startswith("file:"):
         count = 30
@@ -181,6 +182,7 @@ def test_an_upload_is_made_of_its_pieces_and_replaces(store):
     assert store.get("a/b") == b"three"
 
 
+@pytest.mark.extended
 def test_a_large_upload_is_whole(store):
     piece = bytes(range(256)) * 4096
     store.upload("a/large", lambda: [piece] * (LARGE_SIZE // len(piece)), LARGE_SIZE)
@@ -234,6 +236,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
 def test_a_key_of_any_name_lives_from_its_creation_to_its_deletion(store, name):
     directory = f"t.{name}"
@@ -275,6 +278,7 @@ def test_a_prefix_of_any_name_holds_objects(prefix, tmp_path, s3):
         assert store.list_after("a") == []
 
 
+@pytest.mark.extended
 def test_a_store_keeps_every_promise_that_the_command_checks(store):
     assert [finding for finding in check(store) if finding.fault] == []
 

@@ -130,6 +130,7 @@ def opened(s3):
     return open_store("s3://bucket/prefix", SHORT, allow_http=True, options=s3.options)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -212,6 +213,7 @@ def test_an_address_without_tls_is_refused_at_once_and_the_setting_is_named(s3):
     assert store.counts["get"] == 1
 
 
+@pytest.mark.extended
 def test_an_upload_of_which_the_store_keeps_less_is_an_error(s3):
     """Only an object of the size that was sent shows that an upload is done."""
     s3.objects.clear()
@@ -389,6 +391,7 @@ def test_a_write_that_is_rejected_after_an_unclear_attempt_may_have_been_applied
     assert not caught.value.is_rejected
 
 
+@pytest.mark.extended
 def test_a_directory_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
     store = open_store(tmp_path.as_uri(), SHORT)
     store.create("a/b/c", b"1")

@@ -202,6 +202,7 @@ def test_a_request_waits_for_room_and_not_longer_than_the_process():
     assert waited.is_set()
 
 
+@pytest.mark.extended
 def test_eight_readers_share_a_slow_link_and_nothing_is_sent_twice(monkeypatch):
     """The times are those of a link of 1 MiB a second, divided by 50. The chunks together take longer than the limit."""
     monkeypatch.setattr(cloud, "IDLE_S", IDLE_S / 50)

@@ -286,6 +286,7 @@ def restored(log, *, with_indexes):
     return Log(disk)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(30), deadline=None)
 @given(WORDS, st.booleans())
 def test_a_log_of_copies_replays_to_the_same_producers_and_to_the_entries_that_stay(words, with_indexes):
@@ -355,6 +356,7 @@ def told(summary):
     return summary.replaced(index_size=0, index_crc=0, timeindex_size=0, timeindex_crc=0)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(30), deadline=None)
 @given(WORDS, st.booleans())
 def test_local_segments_lose_the_same_bytes_as_copies(words, is_late):
@@ -438,6 +440,7 @@ def test_a_damaged_marker_ends_a_copy_and_damaged_records_are_copied_as_they_are
     assert words_of(content_of(log, 0)[2], b"") == "3:P1 4:P1c"
 
 
+@pytest.mark.extended
 def test_a_stop_at_any_operation_of_a_pass_loses_nothing():
     words = "P1 P2 P1 P1 | P1 P2 P1a P2c P1 P1c | P3 P3 P3a - |"
     wanted = committed(written(words))

@@ -472,6 +472,7 @@ def times_are_found(log):
     assert (found and found[:2]) == (first if first and first[0] < stable else None)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
     chance = random.Random(seed)
@@ -501,6 +502,7 @@ def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
     assert log.partition.size < whole.partition.size
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_at_every_operation_of_a_pass_loses_nothing(seed):
     def opened(disk):
@@ -542,6 +544,7 @@ def test_a_crash_at_every_operation_of_a_pass_loses_nothing(seed):
     assert crash_at > 50
 
 
+@pytest.mark.extended
 def test_a_disk_that_fails_at_any_operation_of_a_pass_loses_nothing():
     chance = random.Random(7)
     log = KeyedLog(segment_bytes=500)

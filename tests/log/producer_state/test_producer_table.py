@@ -226,6 +226,7 @@ class History:
             assert self.real.open_record_count(one) == open_records
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("recent_max", [1, 5, 500])
 @pytest.mark.parametrize("seed", range(20))
 def test_packed_producers_are_those_of_the_model(seed, recent_max, monkeypatch):
@@ -261,6 +262,7 @@ def many(count, batch_count=BATCHES_KEPT):
 ORDERS_AND_COUNTS_BY_DAY = {("falling", 0), ("rising", 1), ("shuffled", BATCHES_KEPT)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("given", "batch_count"),
     [
@@ -291,6 +293,7 @@ def test_an_idle_producer_takes_at_most_200_bytes(given, batch_count):
     assert size / len(ids) <= IDLE_SIZE_MAX
 
 
+@pytest.mark.extended
 def test_producers_that_have_written_are_packed_when_they_are_idle():
     producers = Producers()
     gc.collect()
@@ -344,6 +347,7 @@ def calls_of(work):
     return count
 
 
+@pytest.mark.extended
 def test_what_the_event_loop_does_does_not_grow_with_the_producers():
     """A snapshot, the view of compaction, and each step of expiry; the rest is done in threads, or in steps."""
 
@@ -427,6 +431,7 @@ def test_producers_whose_ids_rise_fill_their_blocks():
         assert [one.producer_id for one in table] == [one.producer_id for one in many(count)]
 
 
+@pytest.mark.extended
 def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
     """In memory is the table, and no copy of the file."""
     table, disk, path = many(40_000), LocalDisk(), tmp_path / "some.producers"

@@ -98,6 +98,7 @@ def test_a_log_whose_start_lies_behind_the_cut_begins_at_its_new_end():
     assert (log.partition.start_offset, log.partition.end_offset) == (log.offset, log.offset)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "growing"])
 def test_a_crash_at_any_operation_of_a_cut_leaves_a_log_that_can_be_cut(which):
     done, crash_at = False, 0
@@ -199,6 +200,7 @@ def check_repair(log, *, clean=False):
     return damage
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("number", "which"), [(0, 0), (1, 2), (2, -1)], ids=["first", "middle", "growing"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
@@ -436,6 +438,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("is_tried", [True, False], ids=["started", "not started"])

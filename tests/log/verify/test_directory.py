@@ -208,6 +208,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
 def test_a_file_that_says_something_else_than_the_log_is_named(forge):
     log = several_epochs(0)

@@ -118,6 +118,7 @@ def logs(draw):
     return bytes(data), wanted
 
 
+@pytest.mark.extended
 @quick
 @given(logs(), st.data())
 def test_columns_are_what_the_records_are(log, data):
@@ -131,6 +132,7 @@ def test_columns_are_what_the_records_are(log, data):
     assert found == [{name: r[name] for name in columns} for r in wanted if start <= r["offset"] < end]
 
 
+@pytest.mark.extended
 @quick
 @given(logs(), st.data())
 def test_fed_in_pieces_it_goes_on_where_it_was(log, data):
@@ -475,6 +477,7 @@ def same_or_corrupt(data):
             assert "t-3 has a time outside of the range" in str(error)  # noqa: PT017 -- as above
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(75), deadline=None)
 @given(logs(), st.data())
 def test_mutated_batches_crash_nothing(log, data):
@@ -495,6 +498,7 @@ def test_random_records_crash_nothing(body, count, last):
     same_or_corrupt(body)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [600, pytest.param(6000, marks=pytest.mark.night)])
 def test_nothing_is_read_or_written_outside_of_what_was_given(count):
     """In a process of its own: behind the batches, and behind each buffer that is filled, lies memory that kills."""

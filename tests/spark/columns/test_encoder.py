@@ -71,6 +71,7 @@ def as_rows(found):
     return [(topic, record.key, record.value, list(record.headers)) for topic, _, record in found]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(row_batches(), min_size=1, max_size=3),

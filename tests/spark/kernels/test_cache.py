@@ -105,6 +105,7 @@ def test_everything_can_be_compiled_ahead(built, tmp_path, monkeypatch):
     assert len(list((tmp_path / "kernels").glob("*-hash_key"))) == 1
 
 
+@pytest.mark.extended
 def test_a_kernel_that_needs_python_is_refused(monkeypatch):
     def makes_an_array(state):
         return len(np.zeros(state[0]))
@@ -113,6 +114,7 @@ def test_a_kernel_that_needs_python_is_refused(monkeypatch):
         kernels_build.object_of("it", makes_an_array, 1)
 
 
+@pytest.mark.extended
 def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):
     """Real processes and the real compiler: one compiles, the others wait and load, all get the same answer."""
     code = (

@@ -141,6 +141,7 @@ def files_of(root):
 # -- whole stores ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", TOPICS)
 def test_each_number_of_segments_reads_as_a_consumer_reads_them(layout, histories, topic, tmp_path):
     history = histories[topic]
@@ -160,6 +161,7 @@ def test_each_number_of_segments_reads_as_a_consumer_reads_them(layout, historie
     assert True in are_closed or topic != "plain", "and none at the end of others"
 
 
+@pytest.mark.extended
 def test_any_start_and_any_division_give_the_same_records(store, history):
     end = stable_end(history.log, history.segments[-1].end)
     for start in range(0, end, 5):
@@ -169,6 +171,7 @@ def test_any_start_and_any_division_give_the_same_records(store, history):
             assert found == history.wanted(end, start)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_count_is_that_of_a_read(store, history, isolation):
     for start in range(0, stable_end(history.log, history.segments[-1].end), 7):
@@ -601,6 +604,7 @@ def test_overlaps_of_a_compressed_segment_are_resolved_and_those_of_an_encrypted
     )
 
 
+@pytest.mark.extended
 def test_brokers_serve_what_aivens_plugin_has_compressed_or_encrypted(
     histories, history, module_path, mixed, tmp_path, monkeypatch
 ):
@@ -813,6 +817,7 @@ def test_large_segments_are_divided_at_batches(layout, large, tmp_path):
     assert sum(extent.size for piece in pieces for extent in piece.stored.extents) < 12 << 20
 
 
+@pytest.mark.extended
 def test_a_plan_from_s3_reads_the_manifests_and_little_more(large, history, tmp_path):
     for segments, topic in ((large, "large"), (history.segments, "plain")):
         store = Aiven(tmp_path, topic)
@@ -842,11 +847,13 @@ def test_a_plan_from_s3_reads_the_manifests_and_little_more(large, history, tmp_
 # -- Spark -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_verification_of_kafkas_segments_is_refused(spark, store):
     with pytest.raises(UsageError, match="Apache Kafka has written"):
         verify({"path": store.url})
 
 
+@pytest.mark.extended
 def test_a_batch_and_a_stream_of_spark(spark, layout, history, tmp_path):
     store = layout(tmp_path / "store", "plain")
     for segment in history.segments[:-1]:
@@ -901,8 +908,8 @@ def written_by_kafka(kafka, topic, seed):
     until(is_tiered, "the segments are not tiered")
 
 
+@pytest.mark.extended
 @pytest.mark.java
-@pytest.mark.slow
 @pytest.mark.xdist_group("tiered Kafka")
 @pytest.mark.parametrize("topic", ["history", "a.b-1-c_d"])
 def test_what_kafka_tiered_reads_as_its_consumers_read_it(tiered, topic):

@@ -28,7 +28,7 @@ from tests.spark.objects.stored import OFTEN, TIERED, Stored, serving
 from tests.spark.reading import rows
 from tests.waiting import until
 
-pytestmark = pytest.mark.xdist_group("objects")
+pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.extended]
 COLUMNS = ("topic", "partition", "offset", "value", "commitSequence", "commitTimestamp", "transactionGroup")
 
 

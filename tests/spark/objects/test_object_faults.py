@@ -105,6 +105,7 @@ def test_no_batch_is_used_before_the_proof_of_the_headers_of_its_part(s3):
     assert set(seen) == set(range(len(parts) - 1))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("begins_at_cut", [False, True])
 def test_each_stretch_of_a_log_file_is_proven_alone(s3, begins_at_cut):
     server, options = s3
@@ -213,6 +214,7 @@ def test_a_read_with_a_broker_asks_the_broker_for_deleted_objects(stored, s3, to
     assert rows(given, "offset", "value", planned=planned) == stored.consumed(topic)
 
 
+@pytest.mark.extended
 def test_a_plan_needs_one_list_and_one_manifest_and_no_index(s3):
     server, options = s3
     planned = tasks({**options, "subscribe": "large"})

@@ -9,6 +9,8 @@ from tests.scale import randomness
 from tests.spark.reading import rows
 from tests.waiting import until
 
+pytestmark = pytest.mark.extended
+
 
 class Reader(threading.Thread):
     """Reads all of the store again and again, until it is told to stop.
@@ -35,7 +37,6 @@ class Reader(threading.Thread):
         self.reads.append([value.rstrip() + b" " for (value,) in found])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(200 + 10 * KILLS)
 @pytest.mark.parametrize(
     "config",

@@ -8,7 +8,7 @@ from tests.spark.objects.stored import Stored, serving
 from tests.spark.reading import rows, tasks
 from tests.waiting import until
 
-pytestmark = pytest.mark.xdist_group("objects")
+pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.extended]
 
 
 def delete_all(stored, topic):

@@ -36,6 +36,7 @@ def test_a_read_with_a_broker_has_the_rest_too(stored, topic):
     assert count(given) == len(stored.consumed(topic))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_any_start_and_any_division_give_the_same_records(stored, topic):
     whole = stored.consumed(topic)
@@ -48,6 +49,7 @@ def test_any_start_and_any_division_give_the_same_records(stored, topic):
             assert found == [row for row in whole if start <= row[0] < end]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_a_count_is_that_of_a_read(stored, topic, isolation):
@@ -58,6 +60,7 @@ def test_a_count_is_that_of_a_read(stored, topic, isolation):
         assert count(given) == len(rows(given, "offset"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_a_time_as_a_bound_is_answered_as_the_broker_does(stored, topic):
     times = [time for (time,) in rows({"path": stored.url, "subscribe": topic}, "timestamp")]

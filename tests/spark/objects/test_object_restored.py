@@ -43,6 +43,7 @@ def restored(module_path):
             yield {"path": URL, "subscribe": TOPIC, "store.allow_http": "true", **options}, again, lost
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limits", [Limits(), Limits(offsets_max=1000), Limits(count_min=8)])
 def test_a_read_has_what_the_restore_found_and_what_was_written_since(restored, limits):
     given, life, _ = restored
@@ -55,6 +56,7 @@ def test_a_read_has_what_the_restore_found_and_what_was_written_since(restored, 
     assert count(given) == len(rows(given, "offset", planned=planned))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("with_broker", [False, True])
 def test_a_start_at_a_lost_offset_is_refused(restored, with_broker):
     given, life, lost = restored

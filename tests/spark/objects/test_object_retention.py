@@ -14,7 +14,7 @@ from tests.spark.objects.stored import OFTEN, TIERED, Stored
 from tests.spark.reading import rows
 from tests.waiting import until
 
-pytestmark = pytest.mark.xdist_group("objects")
+pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.extended]
 COUNT = int(os.environ.get("STABLELOG_RETENTION_READS", "1"))
 POSITIONS = 5
 

@@ -50,6 +50,7 @@ def test_a_batch_is_what_a_consumer_gets_and_its_plan_has_no_secret(spark, store
     assert secrets_in(plan) == []
 
 
+@pytest.mark.extended
 def test_a_stream_without_a_broker_follows_the_store(spark, stored, options, tmp_path):
     _, given = options
     given = {**given, "subscribe": "plain", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
@@ -61,6 +62,7 @@ def test_a_stream_without_a_broker_follows_the_store(spark, stored, options, tmp
             assert secrets_in(path.read_bytes().decode(errors="replace")) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_a_stream_crosses_from_the_store_to_the_broker(spark, stored, tmp_path, topic):
     given = {"path": stored.url, "kafka.bootstrap.servers": stored.broker.bootstrap, "subscribe": topic}
@@ -70,6 +72,7 @@ def test_a_stream_crosses_from_the_store_to_the_broker(spark, stored, tmp_path, 
     assert len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))) > 2
 
 
+@pytest.mark.extended
 def test_a_read_at_cuts_takes_its_records_from_the_store(spark, stored):
     given = {"path": stored.url, "kafka.bootstrap.servers": stored.broker.bootstrap, "subscribe": "ordered"}
     rows = spark.read.format("stablelog").options(**given, cut="true", includeCommits="true").load()
@@ -95,6 +98,7 @@ def test_an_error_names_the_store_and_no_secret(spark, options):
     assert secrets_in(str(error.value)) == []
 
 
+@pytest.mark.extended
 def test_a_verification_finds_each_damaged_object_and_no_other(spark, options):
     server, given = options
     found = verify(given).collect()

@@ -79,6 +79,7 @@ def test_what_was_deleted_is_not_read_again_by_its_time(stablelog_broker, shorte
             read(way, startingTimestamp=150)
 
 
+@pytest.mark.extended
 def test_the_directory_of_a_stopped_broker_keeps_what_was_deleted_from_readers(tmp_path):
     topic = unique("stopped")
     with stablelog.serve(tmp_path / "data") as broker:
@@ -138,12 +139,14 @@ def check_events(way):
             read(given, startingTimestamp=100)
 
 
+@pytest.mark.extended
 def test_a_range_of_times_ends_at_a_record_and_not_at_a_marker(stablelog_broker, tmp_path):
     topic = filled_with_events(stablelog_broker.bootstrap, **{"segment.bytes": "3000"})
     for way in ways(stablelog_broker, topic, tmp_path):
         check_events(way)
 
 
+@pytest.mark.extended
 def test_in_a_compacted_topic_too(tmp_path):
     given = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     with stablelog.serve(tmp_path / "data", log_cleaner_backoff_ms=20) as broker:
@@ -196,6 +199,7 @@ def test_from_a_marker_that_a_broker_answers_the_first_record_is_looked_for(
         assert found(75, 50) == 76
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(15))
 def test_files_and_the_log_itself_find_the_same_in_any_history(seed, tmp_path):
     chance = random.Random(seed)

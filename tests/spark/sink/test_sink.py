@@ -227,6 +227,7 @@ def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options,
     assert read(stablelog_broker, topic) == []  # also waits until nothing is open
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fate", ["answer", "request"])
 def test_a_lost_commit_is_asked_for_again(part, fate):
     with Proxy(None, lambda key, n: fate if key == COMMIT_JOINT and n < 3 else None) as proxy:
@@ -240,6 +241,7 @@ def test_a_lost_commit_is_asked_for_again(part, fate):
             assert read(broker, "t") == [b"a"]
 
 
+@pytest.mark.extended
 def test_a_broker_killed_between_the_tasks_and_the_decision_keeps_both(part):
     with stablelog.serve() as broker:
         made(broker.bootstrap, "t")

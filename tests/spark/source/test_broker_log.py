@@ -14,6 +14,7 @@ from tests.spark.at_cuts import ordered
 from tests.spark.reading import make, rows, settled, tasks
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("fates", [(True, False), (False, False), (False, True, True), ()])
 def test_a_range_ends_by_position(stablelog_broker, fates, scan):
@@ -73,6 +74,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
     assert rows({**given, "failOnDataLoss": "false"}, *names, planned=planned) == []
 
 
+@pytest.mark.extended
 def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(stablelog_broker, monkeypatch):
     topic = unique("behind")
     client = Confluent(stablelog_broker.bootstrap)

@@ -56,6 +56,7 @@ def query(broker, topics, *names, **given):
     return QUERIES[-1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, seed):
     writers = Writers(stablelog_broker.bootstrap, topics, seed=seed)
@@ -83,6 +84,7 @@ def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, se
     writers.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds(SEEDS // 2))
 def test_transfers_sum_to_zero_though_the_broker_is_killed(tmp_path, seed):
     chance = random.Random(seed)
@@ -112,6 +114,7 @@ def test_transfers_sum_to_zero_though_the_broker_is_killed(tmp_path, seed):
         reading.stop()
 
 
+@pytest.mark.extended
 def test_without_cuts_the_same_is_torn(stablelog_broker, topics):
     writers = Writers(stablelog_broker.bootstrap, topics)
     writers.write(120)
@@ -123,6 +126,7 @@ def test_without_cuts_the_same_is_torn(stablelog_broker, topics):
     writers.close()
 
 
+@pytest.mark.extended
 def test_a_micro_batch_reads_the_same_again(stablelog_broker, topics):
     writers = Writers(stablelog_broker.bootstrap, topics)
     names = ("value", "topic", "partition", "offset")
@@ -139,6 +143,7 @@ def test_a_micro_batch_reads_the_same_again(stablelog_broker, topics):
     writers.close()
 
 
+@pytest.mark.extended
 def test_columns_of_commits(stablelog_broker, topics):
     writers = Writers(stablelog_broker.bootstrap, topics)
     outside = Confluent(stablelog_broker.bootstrap)
@@ -436,6 +441,7 @@ def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
         between(stablelog_broker, [one], endingOffsets=json.dumps({one: {"0": -1, "1": 0}}))
 
 
+@pytest.mark.extended
 def test_offsets_of_a_query_begin_another(stablelog_broker, topics):
     writers = Writers(stablelog_broker.bootstrap, topics)
     writers.write(60)
@@ -540,6 +546,7 @@ def test_too_few_records_are_waited_for_but_not_for_ever(stablelog_broker, clien
     assert len(names_in(waiting.batch())) == 2
 
 
+@pytest.mark.extended
 def test_records_outside_transactions_are_read_once(stablelog_broker, client, topics):
     outside = Confluent(stablelog_broker.bootstrap)
     reading = query(stablelog_broker, topics, maxOffsetsPerTrigger="3").start()

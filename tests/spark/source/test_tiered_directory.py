@@ -46,6 +46,7 @@ def options(data, **more):
     return {"path": str(data), "subscribe": "t", **more}
 
 
+@pytest.mark.extended
 def test_a_broker_reads_both_tiers_for_spark(tiered):
     assert tiered[1] == 20
 

@@ -38,6 +38,7 @@ def test_a_child_has_one_id_so_that_no_other_passes_its_acls(alias):
     assert child_of(alias) is None
 
 
+@pytest.mark.extended
 @given(
     st.lists(
         st.sampled_from(["orders", "%6Frders", "1", "01", "a%3Ab", "a%3ab", "r", "%72", "ä"]),

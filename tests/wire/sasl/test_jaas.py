@@ -41,6 +41,7 @@ def test_texts_are_read_as_java_reads_them(text, password):
         assert jaas.options == {"username": "a", "password": password}
 
 
+@pytest.mark.extended
 @given(st.text(min_size=1))
 def test_any_password_can_be_quoted(password):
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')

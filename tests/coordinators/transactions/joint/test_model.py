@@ -598,6 +598,7 @@ def test_all_children_are_committed_with_one_number_or_none(numbers: list[int], 
     run(numbers, at_once)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("epoch_max", [EPOCH_MAX, 4], ids=["many epochs", "few epochs"])
 @pytest.mark.parametrize("seed", range(8))
 def test_so_they_are_in_long_histories(seed: int, epoch_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,6 +609,7 @@ def test_so_they_are_in_long_histories(seed: int, epoch_max: int, monkeypatch: p
         run([chance.randrange(60) for _ in range(8000)], at_once)
 
 
+@pytest.mark.extended
 def test_histories_of_joint_commits_are_not_trivial() -> None:
     chance = random.Random(11)
     worlds = [run([chance.randrange(60) for _ in range(12_000)]) for _ in range(5)]
@@ -625,6 +627,7 @@ def test_histories_of_joint_commits_are_not_trivial() -> None:
     assert sum(world.leader_epoch for world in worlds) > 30
 
 
+@pytest.mark.extended
 def test_histories_of_long_joint_commits_are_not_trivial() -> None:
     chance = random.Random(11)
     worlds = [run([chance.randrange(60) for _ in range(8000)], at_once=1 + i % 2) for i in range(16)]
