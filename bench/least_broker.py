@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from bench.loads import receive
-from stablelog.wire.api import ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 from stablelog.wire.messages import PREFIX, Buffer, decode_request
 from stablelog.wire.produce import ProducedPartition, ProducedTopic, encode_produce_response
@@ -34,7 +34,7 @@ class Partition:
 
     def produce(self, frame: Buffer, version: int, correlation_id: int) -> Sequence[Buffer]:
         """Keep a batch of one record, and acknowledge it."""
-        _, request = decode_request(ApiKey.PRODUCE, version, frame)
+        _, request = decode_request(Api(ApiKey.PRODUCE, version, version), version, frame)
         (topic,) = request.topics
         batch = bytearray(topic.partitions[0].records)
         offset, self._end_offset = self._end_offset, self._end_offset + 1
@@ -46,7 +46,7 @@ class Partition:
     def fetch(self, frame: Buffer, version: int, correlation_id: int) -> Sequence[Buffer]:
         """Hand out what was not, or nothing, without a wait. The first request tells the topic's id."""
         if self._topic_id is None:
-            _, request = decode_request(ApiKey.FETCH, version, bytes(frame))
+            _, request = decode_request(Api(ApiKey.FETCH, version, version), version, bytes(frame))
             self._topic_id = request.topics[0].topic_id
         records, self._unread = self._unread, []
         fetched = FetchedPartition(

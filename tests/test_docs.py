@@ -13,29 +13,24 @@ from typer.main import get_command
 
 from peers import apache_kafka, python_frameworks
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
-from stablelog.broker.topics.partition_state import CODES
 from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
 from stablelog.cli.output import FINDINGS
 from stablelog.errors import UsageError
 from stablelog.log.indexes.summary import SUMMARY
 from stablelog.spark.option_table import OPTIONS
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
+from stablelog.wire.message_classes import EXTENSION_MODULES
 from stablelog.wire.messages import message_class
+from tests.declared_apis import APIS, CODES, REFUSED_WHILE_FULL, RIGHTS, SERVED_FROM_HALF
 from tests.stated_values import DOCUMENTS as WITH_VALUES
 from tests.stated_values import TABLE as VALUES
 from tests.stated_values import rows_of, without_row
 
-MESSAGES = [
-    message_class(key, 0, kind)
-    for key, api in APIS.items()
-    if api.extension
-    for kind in ("request", "response")
-]
+MESSAGES = [message_class(key, 0, kind) for key in EXTENSION_MODULES for kind in ("request", "response")]
 
 ROOT = Path(__file__).parents[1]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
@@ -492,8 +487,6 @@ def test_no_row_is_of_a_command_that_is_gone():
 
 
 def test_the_table_of_rights_is_the_codes():
-    from stablelog.security.api_rights import RIGHTS
-
     text = (ROOT / "docs" / "security.md").read_text()
     (table,) = re.findall(r"\| API \| operation \| resource \|.*\n\|[-|]*\n((?:\|.*\n)+)", text)
     told = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in table.splitlines()]

@@ -34,9 +34,10 @@ from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.api import APIS
+from stablelog.wire.message_classes import EXTENSION_MODULES
 from stablelog.wire.messages import PREFIX, message_class
 from stablelog.wire.versions import entity_in
+from tests.declared_apis import APIS
 
 DATA = Path("/data")
 COMMIT, ABORT = True, False
@@ -195,9 +196,9 @@ class Desk:
 
         A request that later ones of its connection wait for comes on a connection of its own.
         """
-        self.router.prepare(api_key, version)
+        self.router.prepare(APIS[api_key], version)
         connection = self.stranger
-        if APIS[api_key].is_alone or APIS[api_key].extension == "joint":
+        if APIS[api_key].is_alone or EXTENSION_MODULES.get(api_key) == "joint":
             connection = SimpleNamespace(**vars(connection) | {"appending": asyncio.Lock()})
         buffers = await self.router.respond(connection, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):

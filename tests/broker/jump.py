@@ -10,6 +10,7 @@ from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.members import Limits
+from tests.declared_apis import APIS
 
 LENGTH = struct.Struct(">i")
 THREAD_S = 20  # How long a thread may take, if nothing else goes on.
@@ -148,6 +149,7 @@ class Door:
         self.budget = Budget(size_max, self.limits.receive_ms_max / 1000, loop.time, loop.call_later)
         self.budgets = Budgets(self.budget, self.budget)
         self.members = set()
+        self.apis = APIS
         self.at_once = at_once
         self.begun = deque()
         self.held_most = 0
@@ -170,7 +172,7 @@ class Door:
     def connect(self, *, session=None, limits=None, **wire):
         made = Wire(**wire)
         made.protocol = Connection(
-            self.respond, limits or self.limits, self.budgets, self.members, self.tasks, session
+            self, limits or self.limits, self.budgets, self.members, self.tasks, session
         )
         made.protocol.connection_made(made)
         return made

@@ -11,10 +11,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import StablelogError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from stablelog.wire.versions import required
 from tests.broker.desk import batch, frame, opened
+from tests.declared_apis import APIS
 
 NAMES = ("t", "a", "g", "", "__consumer_offsets", "__transaction_state", "x" * 300, "nobody", "ä", "1")
 NUMBERS = {

@@ -16,7 +16,7 @@ from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
-from stablelog.broker.durability.disk_reserve import REFUSED_WHILE_FULL, DiskReserve
+from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.upkeep import maintenance
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.data_directory.names import RESERVE_FILE
@@ -29,6 +29,7 @@ from tests.broker import full_disk_life
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
 from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, init_fields, part
+from tests.declared_apis import REFUSED_WHILE_FULL
 
 NONE = ErrorCode.none
 SIZE = 64 << 10

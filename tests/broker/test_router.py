@@ -1,20 +1,17 @@
 """From frame to handler to frame."""
 
 import asyncio
-import importlib
-import pkgutil
 from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import apis
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
-from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.messages import PREFIX
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
+from tests.declared_apis import APIS
 
 STRANGER = SimpleNamespace(
     host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
@@ -27,16 +24,6 @@ def at_desk(conversation):
             await conversation(desk)
 
     asyncio.run(asyncio.wait_for(work(), 100))
-
-
-def test_every_api_that_is_spoken_has_its_handler_and_no_other_has():
-    assert list(APIS) == list(ApiKey)
-    answering = {
-        module.name
-        for module in pkgutil.iter_modules(apis.__path__)
-        if hasattr(importlib.import_module(f"{apis.__name__}.{module.name}"), "handle")
-    }
-    assert answering == {key.snake_name for key in ApiKey}
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import UnavailableError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, part, produce_fields, read_answer
 from tests.clients.proxy import LENGTH, receive
+from tests.declared_apis import APIS
 from tests.waiting import until
 
 try:

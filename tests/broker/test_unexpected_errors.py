@@ -35,11 +35,12 @@ from stablelog.log.segments.segment import Segment
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, frame, part
 from tests.broker.jump import LENGTH, settle
 from tests.broker.test_any_request import made
+from tests.declared_apis import APIS
 
 API_VERSIONS_KEY, METADATA = 18, 3
 FETCH_REQUEST = frame(
@@ -142,16 +143,16 @@ def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(ex
     sound = Router.prepare
     failing = []
 
-    def prepare(router, api_key, version):
-        sound(router, api_key, version)
-        handle = router.handlers[api_key]
+    def prepare(router, api, version):
+        sound(router, api, version)
+        handle = router.handlers[api.key]
 
         async def handle_or_fail(broker, request, context):
-            if api_key in failing:
+            if api.key in failing:
                 raise exception("on purpose")
             return await handle(broker, request, context)
 
-        router.handlers[api_key] = handle_or_fail
+        router.handlers[api.key] = handle_or_fail
 
     monkeypatch.setattr(Router, "prepare", prepare)
 

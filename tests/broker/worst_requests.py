@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from stablelog.coordinators.consumer_groups.consumer_protocol.heartbeats import SUBSCRIPTION_COUNT_MAX
 from stablelog.errors import StablelogError
 from stablelog.security.principal import Principal
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.guard import ITEMS_MAX
 from stablelog.wire.messages import message_class
 from stablelog.wire.produce import ITEMS_MAX as PRODUCE_ITEMS_MAX
@@ -28,6 +28,7 @@ from tests.broker.apis.rights_cases import CASES, Names
 from tests.broker.desk import filled, frame, opened
 from tests.broker.holding import longest, timed_steps
 from tests.broker.test_any_request import made
+from tests.declared_apis import APIS
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 # An administrator may do everything, and a stranger nothing.
@@ -181,7 +182,7 @@ def _no_collections() -> Iterator[None]:
 async def cost_of(desk: Any, worst: Worst, principal: Principal) -> Cost:
     """Send a request, and measure the steps of the event loop."""
     desk.stranger.session.principal = principal
-    desk.router.prepare(worst.api, int.from_bytes(worst.data[2:4], "big"))
+    desk.router.prepare(APIS[worst.api], int.from_bytes(worst.data[2:4], "big"))
     # The broker has short garbage collections of its own (`broker.loop.garbage`).
     with timed_steps() as holds, _no_collections():
         await asyncio.sleep(0)

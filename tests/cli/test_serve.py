@@ -16,6 +16,7 @@ import gc, json
 from pathlib import Path
 from stablelog.broker import server
 from stablelog.cli.serve import run_serve
+from stablelog.wire.api import Api
 from stablelog.wire.messages import decode_request
 from stablelog.wire.produce import encode_produce_response
 
@@ -26,7 +27,7 @@ found = {}
 server.run_server = run_server
 run_serve(Path("data"), "127.0.0.1", 0, None, [])
 for version in (3, 12):
-    decode_request(0, version, bytes.fromhex(%r[version]))
+    decode_request(Api(0, version, version), version, bytes.fromhex(%r[version]))
     encode_produce_response(version, 1, [])
 found["modules"] = sorted(sys.modules)
 print(json.dumps(found))

@@ -17,11 +17,12 @@ from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, UnavailableError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import read_fetch_response
 from stablelog.wire.messages import message_class
 from tests.client.faults import LENGTH, Proxy, frame
 from tests.client.transactions import SILENCE_S, create
+from tests.declared_apis import APIS
 from tests.scale import examples
 
 FETCH, METADATA, API_VERSIONS_KEY = 1, 3, 18
@@ -204,5 +205,5 @@ def test_versions_that_the_client_does_not_know_are_refused_by_name(
         connection = cluster.any_connection()
         monkeypatch.setattr(Connection, "versions", {ApiKey.PRODUCE: served})
         with pytest.raises(UnavailableError) as refused:
-            connection.version(ApiKey.PRODUCE)
+            connection.version(ApiKey.PRODUCE, 12)
     assert message.lower() in str(refused.value).lower()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from stablelog.wire.messages import PREFIX, decode_request
 from tests.broker.desk import frame, read_answer
+from tests.declared_apis import APIS
 
 LENGTH = struct.Struct(">i")
 PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26
@@ -75,7 +76,7 @@ class Request:
 
     def fields(self):
         """It, decoded."""
-        return decode_request(self.api_key, self.version, self.data)[1]
+        return decode_request(APIS[self.api_key], self.version, self.data)[1]
 
 
 class Proxy:

@@ -5,8 +5,8 @@ import warnings
 import pytest
 
 import stablelog
-from stablelog.wire.api import APIS
 from tests.clients.drivers import unique
+from tests.declared_apis import APIS
 
 with warnings.catch_warnings():  # of a deprecated function that kafka-python calls when it is imported
     warnings.simplefilter("ignore")

@@ -10,10 +10,11 @@ from kio.serial import entity_writer
 
 from stablelog.errors import UsageError
 from stablelog.testing.error_responses import WITHOUT_ERRORS, error_named, error_response
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import PREFIX, message_class
 from tests.broker.desk import frame, part, read_answer
 from tests.broker.test_any_request import made
+from tests.declared_apis import APIS
 
 CASES = [
     (key, version)

@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from stablelog.errors import RefusedError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import FetchRequest, ForgottenTopic, WantedPartition, WantedTopic
 from stablelog.wire.messages import PREFIX, decode_request, message_class
+from tests.declared_apis import APIS
 
 VERSIONS = APIS[ApiKey.FETCH].served_versions
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -100,7 +101,7 @@ def known_to(version, request):
 @settings(deadline=None)
 @given(st.sampled_from(VERSIONS), requests)
 def test_what_kio_writes_is_read(version, request):
-    client_id, found = decode_request(ApiKey.FETCH, version, frame_of(version, request))
+    client_id, found = decode_request(APIS[ApiKey.FETCH], version, frame_of(version, request))
     assert client_id == "me"
     assert found == known_to(version, request)
 
@@ -122,10 +123,12 @@ def test_a_request_that_is_cut_short_is_refused(version):
     frame = frame_of(version, EXAMPLE)
     for end in range(8, len(frame)):
         with pytest.raises(RefusedError) as caught:
-            decode_request(ApiKey.FETCH, version, frame[:end])
+            decode_request(APIS[ApiKey.FETCH], version, frame[:end])
         assert caught.value.code is ErrorCode.invalid_request
 
 
 def test_bytes_behind_a_request_are_ignored():
     frame = frame_of(12, EXAMPLE)
-    assert decode_request(ApiKey.FETCH, 12, frame + b"more") == decode_request(ApiKey.FETCH, 12, frame)
+    assert decode_request(APIS[ApiKey.FETCH], 12, frame + b"more") == decode_request(
+        APIS[ApiKey.FETCH], 12, frame
+    )

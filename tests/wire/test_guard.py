@@ -10,6 +10,7 @@ from stablelog.errors import RefusedError
 from stablelog.varint import encode_uvarint
 from stablelog.wire.guard import ITEMS_MAX, checked
 from stablelog.wire.messages import PREFIX, decode_request, message_class
+from tests.declared_apis import APIS
 
 HEADER = b"\0\2me"
 
@@ -26,20 +27,20 @@ def list_offsets(topics, partitions):
 
 def refused(key, version, data):
     with pytest.raises(RefusedError) as caught:
-        decode_request(key, version, data)
+        decode_request(APIS[key], version, data)
     assert caught.value.code is ErrorCode.invalid_request
     return str(caught.value)
 
 
 @pytest.mark.extended
 def test_as_many_items_as_anybody_needs_are_read():
-    assert len(decode_request(3, 0, metadata(ITEMS_MAX))[1].topics) == ITEMS_MAX
+    assert len(decode_request(APIS[3], 0, metadata(ITEMS_MAX))[1].topics) == ITEMS_MAX
 
 
 @pytest.mark.extended
 def test_more_are_refused_in_one_list_or_in_many():
     assert "items" in refused(3, 0, metadata(ITEMS_MAX + 1))
-    assert len(decode_request(2, 1, list_offsets(100, 400))[1].topics) == 100
+    assert len(decode_request(APIS[2], 1, list_offsets(100, 400))[1].topics) == 100
     assert "items" in refused(2, 1, list_offsets(100, 500))
 
 
@@ -50,7 +51,7 @@ def test_a_count_that_the_bytes_cannot_hold_is_refused_before_it_is_counted():
 
 def test_no_list_where_there_must_be_one_is_refused_and_read_where_there_may_be_none():
     assert "null" in refused(2, 1, PREFIX.pack(2, 1, 1) + HEADER + struct.pack(">ii", -1, -1))
-    assert decode_request(3, 1, PREFIX.pack(3, 1, 1) + HEADER + struct.pack(">i", -1))[1].topics is None
+    assert decode_request(APIS[3], 1, PREFIX.pack(3, 1, 1) + HEADER + struct.pack(">i", -1))[1].topics is None
 
 
 def tagged(*fields):
@@ -70,7 +71,7 @@ def end_txn(tags):
 )
 def test_tagged_fields_that_a_newer_client_sends_are_passed_over(tags):
     """KIP-482: a flexible version can grow without a new number."""
-    request = decode_request(26, 3, end_txn(tags))[1]
+    request = decode_request(APIS[26], 3, end_txn(tags))[1]
     assert (request.transactional_id, request.producer_id, request.committed) == ("a", 7, True)
 
 
@@ -79,11 +80,13 @@ def test_a_string_is_as_long_as_kafkas_at_most():
         body = encode_uvarint(size + 1) + b"a" * size + struct.pack(">qhb", 7, 1, 1)
         return PREFIX.pack(26, 3, 1) + HEADER + b"\0" + body + b"\0"
 
-    assert len(decode_request(26, 3, of_id(32_767))[1].transactional_id) == 32_767
+    assert len(decode_request(APIS[26], 3, of_id(32_767))[1].transactional_id) == 32_767
     assert "a string has 32768 bytes" in refused(26, 3, of_id(32_768))
     members = encode_uvarint(2**15 + 1) + bytes(2**15)  # bytes have no such limit
     body = b"\2g" + struct.pack(">i", 1) + b"\2m" + b"\0" + b"\2\2m" + members + b"\0"
-    assert decode_request(14, 4, PREFIX.pack(14, 4, 1) + HEADER + b"\0" + body + b"\0")[1].group_id == "g"
+    assert (
+        decode_request(APIS[14], 4, PREFIX.pack(14, 4, 1) + HEADER + b"\0" + body + b"\0")[1].group_id == "g"
+    )
 
 
 def test_known_tagged_fields_stay_where_unknown_ones_go():
@@ -99,7 +102,7 @@ def test_known_tagged_fields_stay_where_unknown_ones_go():
     request, _ = entity_reader(message)(checked(message, body + tags, 0), 0)
     assert request.cluster_id == "mine"
     assert request.topics[0].partitions[0].partition_max_bytes == 100
-    by_hand = decode_request(1, 12, PREFIX.pack(1, 12, 1) + HEADER + b"\0" + body + tags)[1]
+    by_hand = decode_request(APIS[1], 12, PREFIX.pack(1, 12, 1) + HEADER + b"\0" + body + tags)[1]
     assert by_hand.topics[0].partitions[0].size_max == 100
 
 
@@ -122,11 +125,11 @@ def topic_partitions(cursor):
 
 def test_a_structure_that_may_be_null_is_read_with_its_limits():
     cursor = b"\2t" + struct.pack(">i", 3)
-    assert decode_request(75, 0, topic_partitions(b"\xff\0"))[1].cursor is None
-    read = decode_request(75, 0, topic_partitions(b"\1" + cursor + b"\0\0"))[1].cursor
+    assert decode_request(APIS[75], 0, topic_partitions(b"\xff\0"))[1].cursor is None
+    read = decode_request(APIS[75], 0, topic_partitions(b"\1" + cursor + b"\0\0"))[1].cursor
     assert (read.topic_name, read.partition_index) == ("t", 3)
     strange = tagged((9, b"xyz"))
-    assert decode_request(75, 0, topic_partitions(b"\1" + cursor + strange + strange))[1].cursor == read
+    assert decode_request(APIS[75], 0, topic_partitions(b"\1" + cursor + strange + strange))[1].cursor == read
     assert "marker" in refused(75, 0, topic_partitions(b"\2" + cursor + b"\0\0"))
     assert "left" in refused(75, 0, topic_partitions(b"\1" + encode_uvarint(2**15) + b"t"))
     long = encode_uvarint(2**15 + 1) + bytes(2**15)

@@ -11,11 +11,12 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from stablelog.errors import StablelogError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, FetchRequest, encode_fetch_response
 from stablelog.wire.messages import PREFIX, decode_request, encode_response, message_class
 from stablelog.wire.produce import ProduceRequest
 from stablelog.wire.versions import implicit_default
+from tests.declared_apis import APIS
 
 EVERY = [(key, version) for key, api in APIS.items() for version in api.served_versions]
 SINGLE_SHAPES = {
@@ -45,7 +46,7 @@ def frame(key, version, request=None):
 
 @pytest.mark.parametrize(("key", "version"), EVERY, ids=str)
 def test_every_version_of_every_request_is_read(key, version):
-    client_id, request = decode_request(key, version, frame(key, version))
+    client_id, request = decode_request(APIS[key], version, frame(key, version))
     assert client_id == "me"
     by_hand = {0: ProduceRequest, 1: FetchRequest}
     assert isinstance(request, by_hand.get(key) or message_class(key, APIS[key].last_version, "request"))
@@ -55,7 +56,9 @@ def test_every_version_of_every_request_is_read(key, version):
 def test_every_version_of_every_response_is_written(key, version):
     if version < SINGLE_SHAPES.get(key, 0):
         pytest.skip("its answer is made of one of several; see the clients' tests")
-    parts = encode_response(key, version, 7, blank(message_class(key, APIS[key].last_version, "response")))
+    parts = encode_response(
+        APIS[key], version, 7, blank(message_class(key, APIS[key].last_version, "response"))
+    )
     message = message_class(key, version, "response")
     data = b"".join(parts)
     assert struct.unpack_from(">i", data)[0] == 7
@@ -68,7 +71,7 @@ def test_an_old_client_is_told_the_old_error():
     newest = message_class(26, 5, "response")
     answer = dataclasses.replace(blank(newest), error_code=ErrorCode.producer_fenced)
     for version, code in ((1, ErrorCode.invalid_producer_epoch), (2, ErrorCode.producer_fenced)):
-        data = b"".join(encode_response(26, version, 7, answer))
+        data = b"".join(encode_response(APIS[26], version, 7, answer))
         message = message_class(26, version, "response")
         assert entity_reader(message)(data, 4)[0].error_code is code
 
@@ -117,7 +120,7 @@ def test_garbage_is_refused_and_costs_no_memory(key):
                 (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff", bytes([chance.randrange(256)]))
             )
         try:
-            decode_request(key, version, bytes(data[: chance.randint(8, len(data))]))
+            decode_request(APIS[key], version, bytes(data[: chance.randint(8, len(data))]))
         except StablelogError:
             continue
     assert tracemalloc.get_traced_memory()[1] < 32 << 20
@@ -131,8 +134,8 @@ def test_an_answer_that_is_given_again_is_the_same_but_for_its_number():
         for code in (ErrorCode.none, ErrorCode.producer_fenced)
     ]
     for version in (1, 3, 5):
-        first = [encode_response(26, version, 7, answer) for answer in answers]
-        again = [encode_response(26, version, 8, dataclasses.replace(answer)) for answer in answers]
+        first = [encode_response(APIS[26], version, 7, answer) for answer in answers]
+        again = [encode_response(APIS[26], version, 8, dataclasses.replace(answer)) for answer in answers]
         assert [body for _, body in first] == [body for _, body in again]
         assert first[0][1] != first[1][1]
         assert first[0][0] != again[0][0]
@@ -143,25 +146,28 @@ def test_of_answers_given_again_few_and_small_ones_are_remembered():
 
     newest = message_class(26, 5, "response")
     for number in range(2 * messages.REPEATED_COUNT_MAX):
-        encode_response(26, 5, 7, dataclasses.replace(blank(newest), producer_id=number))
+        encode_response(APIS[26], 5, 7, dataclasses.replace(blank(newest), producer_id=number))
     assert len(messages.repeated) <= messages.REPEATED_COUNT_MAX
     result = importlib.import_module(newest.__module__.replace("end_txn", "txn_offset_commit"))
     topic = result.TxnOffsetCommitResponseTopic(name="t" * 249, partitions=())
     many = result.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=(topic,) * 3)
-    encode_response(28, 5, 7, many)
+    encode_response(APIS[28], 5, 7, many)
     assert (28, 5, many) not in messages.repeated
 
 
 def test_a_small_request_that_comes_again_is_decoded_once():
     newest = message_class(26, 1, "request")
     asked = dataclasses.replace(blank(newest), transactional_id="x", producer_id=5, committed=True)
-    first = decode_request(26, 1, frame(26, 1, asked))
-    assert decode_request(26, 1, memoryview(frame(26, 1, asked)))[1] is first[1]
-    other = decode_request(26, 1, frame(26, 1, dataclasses.replace(asked, committed=False)))
+    first = decode_request(APIS[26], 1, frame(26, 1, asked))
+    assert decode_request(APIS[26], 1, memoryview(frame(26, 1, asked)))[1] is first[1]
+    other = decode_request(APIS[26], 1, frame(26, 1, dataclasses.replace(asked, committed=False)))
     assert (other[1].transactional_id, other[1].committed) == ("x", False)
-    assert decode_request(26, 2, frame(26, 2, asked_in(26, 2, asked)))[1] is not first[1]
+    assert decode_request(APIS[26], 2, frame(26, 2, asked_in(26, 2, asked)))[1] is not first[1]
     long = dataclasses.replace(asked, transactional_id="x" * 600)
-    assert decode_request(26, 1, frame(26, 1, long))[1] is not decode_request(26, 1, frame(26, 1, long))[1]
+    assert (
+        decode_request(APIS[26], 1, frame(26, 1, long))[1]
+        is not decode_request(APIS[26], 1, frame(26, 1, long))[1]
+    )
 
 
 def asked_in(key, version, request):

@@ -27,6 +27,7 @@ from stablelog.wire.produce import (
     TopicRecords,
     encode_produce_response,
 )
+from tests.declared_apis import APIS
 
 VERSIONS = range(3, 13)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
@@ -60,7 +61,7 @@ def frame_of(version, transactional_id, acks, asked):
 @settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.none() | names, st.integers(-1, 1), topics)
 def test_what_kio_writes_is_read(version, transactional_id, acks, asked):
-    client_id, request = decode_request(0, version, frame_of(version, transactional_id, acks, asked))
+    client_id, request = decode_request(APIS[0], version, frame_of(version, transactional_id, acks, asked))
     assert client_id == "me"
     assert (request.transactional_id, request.acks) == (transactional_id, acks)
     assert request.topics == [
@@ -73,7 +74,7 @@ def test_what_kio_writes_is_read(version, transactional_id, acks, asked):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_batches_are_not_copied(version):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
-    _, request = decode_request(0, version, frame)
+    _, request = decode_request(APIS[0], version, frame)
     records = request.topics[0].partitions[0].records
     assert records.obj is frame
     assert records == b"batch"
@@ -84,8 +85,8 @@ def test_a_request_that_is_cut_anywhere_is_refused(version):
     whole = frame_of(version, "a", -1, [("t", [(0, b"batch")])])
     for size in range(PREFIX.size, len(whole)):
         with pytest.raises(RefusedError):
-            decode_request(0, version, whole[:size])
-    decode_request(0, version, whole)
+            decode_request(APIS[0], version, whole[:size])
+    decode_request(APIS[0], version, whole)
 
 
 @pytest.mark.parametrize(("version", "lie"), [(8, b"\x7f\xff\xff\xff"), (9, b"\xff\xff\xff\xff\x07")])
@@ -93,7 +94,7 @@ def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
     at = frame.index(b"batch")
     with pytest.raises(RefusedError, match="are announced"):
-        decode_request(0, version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
+        decode_request(APIS[0], version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
 
 
 @pytest.mark.extended
@@ -101,9 +102,9 @@ def test_more_topics_and_partitions_than_a_client_needs_are_refused():
     def asked(count):
         return frame_of(9, None, -1, [("t", [(index, None) for index in range(count - 1)])])
 
-    assert len(decode_request(0, 9, asked(ITEMS_MAX))[1].topics[0].partitions) == ITEMS_MAX - 1
+    assert len(decode_request(APIS[0], 9, asked(ITEMS_MAX))[1].topics[0].partitions) == ITEMS_MAX - 1
     with pytest.raises(RefusedError, match="items"):
-        decode_request(0, 9, asked(ITEMS_MAX + 1))
+        decode_request(APIS[0], 9, asked(ITEMS_MAX + 1))
 
 
 @pytest.mark.sampled(5)
@@ -117,7 +118,7 @@ def test_many_topics_are_decoded_in_steps_with_the_same_result(version, count):
         found.append((yield from produce_in_steps(version, frame)))
 
     assert len(list(decode())) == (count - 1) // STEP_COUNT
-    assert found == [decode_request(0, version, frame)]
+    assert found == [decode_request(APIS[0], version, frame)]
     assert has_many_topics(version, frame) is (count > STEP_COUNT)
     with pytest.raises(RefusedError, match="not a produce request"):
         list(produce_in_steps(version, frame[:-4]))
@@ -127,7 +128,7 @@ def test_many_topics_are_decoded_in_steps_with_the_same_result(version, count):
 def test_tagged_fields_that_nobody_knows_are_passed_over():
     frame = frame_of(9, None, -1, [("t", [(0, b"batch")])])
     assert frame.endswith(b"batch\0\0\0")
-    _, request = decode_request(0, 9, frame[:-3] + b"\1\5\2hi" + b"\0\0")
+    _, request = decode_request(APIS[0], 9, frame[:-3] + b"\1\5\2hi" + b"\0\0")
     assert request.topics[0].partitions[0].records == b"batch"
 
 

@@ -5,12 +5,12 @@ session only a re-authentication is. Any other request closes the connection.
 """
 
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker
+from stablelog.broker.apis import Broker, ServedApi
 from stablelog.broker.apis.sasl_authenticate import authenticate
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
@@ -18,9 +18,8 @@ from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.security.login import LoginError, State
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 
-SASL_APIS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 API_AND_VERSION: Final = struct.Struct(">hh")
 
 Respond = Callable[[Connection, Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -30,11 +29,13 @@ class Gate:
     """The gate of all listeners with SASL.
 
     Args:
+        apis: the APIs that the broker serves, by API key.
         respond: handles a request that may come now.
     """
 
-    def __init__(self, broker: Broker, respond: Respond) -> None:
+    def __init__(self, broker: Broker, apis: Mapping[int, ServedApi], respond: Respond) -> None:
         self._broker = broker
+        self._apis = apis
         self._respond = respond
 
     async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
@@ -55,8 +56,9 @@ class Gate:
                     ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
                 )
             api_key, version = API_AND_VERSION.unpack_from(frame)
-            admit(session, api_key, version, self._broker.now_ms())
-            if not login.is_open or api_key in SASL_APIS:
+            api = self._apis.get(api_key)
+            admit(session, api, api_key, version, self._broker.now_ms())
+            if not login.is_open or (api is not None and api.is_login):
                 buffers = await self._respond(connection, frame)
                 if login.has_failed:
                     connection.close_when_sent()
@@ -72,12 +74,13 @@ class Gate:
             return None
 
 
-def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
+def admit(session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int) -> None:
     """Decide about a request that has arrived, before it is decoded.
 
     Args:
         session: the session of a connection that has to log in.
-        api_key: the API of the request.
+        api: the API of the request; None if the broker does not serve it.
+        api_key: the key of the API.
         version: the version of the request.
         now_ms: the broker's time.
 
@@ -86,7 +89,7 @@ def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
     """
     login = session.login
     assert login is not None
-    if api_key in SASL_APIS:
+    if api is not None and api.is_login:
         return
     if login.is_open:
         if login.is_expired(now_ms):
@@ -95,15 +98,14 @@ def admit(session: Session, api_key: int, version: int, now_ms: int) -> None:
                 f"the session of {login.principal} has ended: the client has to authenticate again in time",
             )
         return
-    if api_key == ApiKey.API_VERSIONS:
-        api = APIS[api_key]
+    if api is not None and api_key == ApiKey.API_VERSIONS:
         is_known = api.first_version <= version <= api.last_version
         # A client that gets an error for its version of ApiVersions sends another one.
         if login.state is State.INITIAL and not is_known:
             return
         if login.accept_versions_request():
             return
-    name = ApiKey(api_key).snake_name if api_key in APIS else f"API key {api_key}"
+    name = f"API key {api_key}" if api is None else ApiKey(api_key).snake_name
     raise RefusedError(
         ErrorCode.illegal_sasl_state,
         f"an unexpected request ({name}) on listener {session.listener.name} before the login: set security.protocol and "

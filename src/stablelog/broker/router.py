@@ -1,24 +1,26 @@
 """Router: decodes request frames, calls the handler of the API of each request, and encodes the response.
 
 A frame of any version is decoded into the newest version of its request. The handler returns the newest version of the
-response, which is encoded in the version of the request.
+response, which is encoded in the version of the request. This module imports the declarations and handlers of all APIs;
+the messages of an API are imported at its first request.
 """
 
-import importlib
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis.api_versions import answer as versions_answer
+from stablelog.broker.apis.served import handlers, served_apis
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encoded
 from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
 if TYPE_CHECKING:
@@ -27,32 +29,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 API_AND_VERSION = struct.Struct(">hhi")
-
-Handler = Callable[[Broker, Any, Context], Awaitable[Any]]
+APIS = served_apis()
+HANDLERS = handlers()
 
 
 class Router:
     """The router of one broker: it passes each request to the handler of its API and returns the encoded response.
 
     Attributes:
-        handlers: the handler of each API whose module is imported, by API key.
+        apis: the declaration of each API, by API key.
+        handlers: the handler of each API, by API key.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._gate: Gate | None = None  # made for the first client that has to log in
-        self.handlers: dict[int, Handler] = {}
-        # The (API key, version) pairs whose handler and message classes are imported.
+        self.apis = APIS
+        self.handlers = dict(HANDLERS)
+        # The (API key, version) pairs whose message classes are imported.
         self._prepared: set[tuple[int, int]] = set()
 
-    def prepare(self, api_key: int, version: int) -> None:
-        """Import the handler and the message classes of an API version. May be called in any thread."""
-        if (api_key, version) not in self._prepared:
-            if api_key not in self.handlers:
-                module = importlib.import_module(f"stablelog.broker.apis.{ApiKey(api_key).snake_name}")
-                self.handlers[api_key] = module.handle
-            import_messages(api_key, version)
-            self._prepared.add((api_key, version))
+    def prepare(self, api: Api, version: int) -> None:
+        """Import the message classes of an API version. May be called in any thread."""
+        if (api.key, version) not in self._prepared:
+            import_messages(api, version)
+            self._prepared.add((api.key, version))
 
     def respond(self, connection: Connection, frame: Buffer) -> Awaitable[Sequence[Buffer] | None]:
         """Handle one request. The result is None if the client expects no response.
@@ -68,7 +69,7 @@ class Router:
         if self._gate is None:
             from stablelog.broker.gate import Gate
 
-            self._gate = Gate(self._broker, self._respond)
+            self._gate = Gate(self._broker, self.apis, self._respond)
         return self._gate.respond(connection, frame)
 
     async def _respond(
@@ -86,7 +87,7 @@ class Router:
             timer = StepTimer()
             return await timer.run(self._respond(connection, frame, timer))
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
-        api = APIS.get(api_key)
+        api = self.apis.get(api_key)
         if api is None:
             raise RefusedError(
                 ErrorCode.unsupported_version, f"the broker does not support an API with key {api_key}"
@@ -95,11 +96,9 @@ class Router:
         if api_key == ApiKey.API_VERSIONS and not is_known:
             # An ApiVersions request of an unknown version gets a response of version 0 with error 35, so that a newer
             # client can find out the versions to use.
-            from stablelog.broker.apis.api_versions import answer as what_is_spoken
-
-            refusal = what_is_spoken(ErrorCode.unsupported_version)
+            refusal = versions_answer(ErrorCode.unsupported_version)
             self._broker.metrics.requests[api_key] += 1
-            return encode_response(api_key, 0, correlation_id, refusal)
+            return encode_response(api, 0, correlation_id, refusal)
         if not is_known:
             raise RefusedError(
                 ErrorCode.unsupported_version,
@@ -107,10 +106,10 @@ class Router:
             )
         is_prepared = (api_key, api_version) in self._prepared
         if is_prepared and connection.decoding.is_brief(api_key, api_version, frame):
-            client_id, request = decode_request(api_key, api_version, frame)
+            client_id, request = decode_request(api, api_version, frame)
         else:
             client_id, request = await connection.decoding.request(
-                self._broker.message_threads, api_key, api_version, frame, self.prepare
+                self._broker.message_threads, api, api_version, frame, self.prepare
             )
         context = self._context(
             connection, api_key, api_version, correlation_id, client_id, len(frame), timer
@@ -133,7 +132,7 @@ class Router:
             return answer
         buffers = await encoded(
             self._broker.message_threads,
-            api_key,
+            api,
             api_version,
             correlation_id,
             answer,

@@ -164,7 +164,7 @@ class Server:
                 logins = self.broker.logins
                 session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
                 return Connection(
-                    router.respond, present_limits(), budgets, self.connections, tasks, session, on_made
+                    router, present_limits(), budgets, self.connections, tasks, session, on_made
                 )
 
             with _naming(f"cannot listen on {listener.address}"):

@@ -7,8 +7,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.durability.disk_reserve import DiskReserve, WhileFull
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Tasks, in_thread
@@ -21,6 +24,9 @@ from stablelog.broker.waiting import Waiters
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 
 log = logging.getLogger(__name__)
+
+# How the creation and the growth of a topic are refused while the disk is full.
+NO_NEW_PARTITIONS: Final = WhileFull(ErrorCode.kafka_storage_error)
 
 
 class TopicChanges:
@@ -71,7 +77,7 @@ class TopicChanges:
             RefusedError: the name, the count or a setting is not valid, the topic exists, or the disk is full; nothing
                 changed.
         """
-        self._reserve.check("CreateTopics")
+        self._reserve.check(NO_NEW_PARTITIONS)
         topic = self._topics.reserve(name, partition_count, configs)
         await self._make_partitions(topic, range(partition_count))
         log.info("created topic %s with %d partitions", name, partition_count)
@@ -84,7 +90,7 @@ class TopicChanges:
             RefusedError: the topic does not exist or has that many partitions already, or the disk is full; nothing
                 changed.
         """
-        self._reserve.check("CreatePartitions")
+        self._reserve.check(NO_NEW_PARTITIONS)
         topic = self._topics.reserve_more(name, partition_count)
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial._implicit_defaults import get_implicit_default
 
 from stablelog.errors import UsageError, did_you_mean
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, FetchRequest, encode_fetch_response
 from stablelog.wire.messages import PREFIX, decode_request, encode_response, message_class
 from stablelog.wire.produce import ProducedPartition, ProducedTopic, ProduceRequest, encode_produce_response
@@ -24,7 +24,7 @@ WITHOUT_ERRORS: Final = frozenset(
     {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CLUSTER}
 )
 # An entry of a request that is not a message, such as a partition's index, has one of these names in the response.
-NAMES_OF_PLAIN_ENTRIES: Final = ("partition_index", "key", "group_id", "transactional_id")
+NAMES_OF_PLAIN_ENTRIES: Final = ("partition_index", "name", "key", "group_id", "transactional_id")
 NO_SESSION: Final = 0
 FULL_FETCH_EPOCHS: Final = (0, -1)
 
@@ -52,14 +52,15 @@ def error_response(frame: bytes, code: ErrorCode) -> bytes | None:
         None if the client expects no response to this request: to a Produce request with acks=0.
     """
     api_key, version, correlation_id = PREFIX.unpack_from(frame)
-    _, request = decode_request(api_key, version, frame)
+    api = Api(api_key, version, version)  # request and response stay in the version of the client
+    _, request = decode_request(api, version, frame)
     if api_key == ApiKey.PRODUCE:
         pieces = _produce_response(version, correlation_id, request, code)
     elif api_key == ApiKey.FETCH:
         pieces = _fetch_response(version, correlation_id, request, code)
     else:
-        response_class = message_class(api_key, APIS[api_key].last_version, "response")
-        pieces = encode_response(api_key, version, correlation_id, _filled(response_class, request, code))
+        response_class = message_class(api_key, version, "response")
+        pieces = encode_response(api, version, correlation_id, _filled(response_class, request, code))
     return None if pieces is None else b"".join(pieces)
 
 

@@ -20,7 +20,7 @@ from stablelog.errors import RefusedError
 from stablelog.processes import this_process
 from stablelog.testing.error_responses import error_response
 from stablelog.testing.faults import Fault, Faults, Kind
-from stablelog.wire.api import ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, decode_request
 
 LENGTH: Final = struct.Struct(">i")
@@ -266,6 +266,6 @@ def _acks(frame: bytes) -> int:
     """Return the field acks of a Produce request; 1 if the broker will refuse the request."""
     _, version, _ = PREFIX.unpack_from(frame)
     try:
-        return int(decode_request(ApiKey.PRODUCE, version, frame)[1].acks)
+        return int(decode_request(Api(ApiKey.PRODUCE, version, version), version, frame)[1].acks)
     except RefusedError:
         return 1

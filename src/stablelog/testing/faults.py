@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import UsageError, did_you_mean
 from stablelog.testing.error_responses import WITHOUT_ERRORS, error_named
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import API_KEYS, ApiKey
 
 WAIT_S: Final = 30.0
 OWN_CLIENT_ID: Final = "stablelog-testing"  # Requests of the test tools; no fault applies to them.
@@ -189,4 +189,4 @@ class Faults:
 
 
 def _name(api_key: int) -> str:
-    return ApiKey(api_key).message_name if api_key in APIS else f"API {api_key}"
+    return ApiKey(api_key).message_name if api_key in API_KEYS else f"API {api_key}"

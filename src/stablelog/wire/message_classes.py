@@ -1,23 +1,37 @@
 """The classes of messages by API and version, and the layout of a request's header: what a client needs of the codec.
 
-The module of a version is imported when that version is first used.
+The module of a version is imported when that version is first used: an import takes up to 10 ms of processor time.
 """
 
 import importlib
+import pkgutil
 import struct
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 
 PREFIX = struct.Struct(">hhi")  # The first fields of a request: API key, API version, correlation id.
 CLIENT_ID_SIZE = struct.Struct(">h")
+
+# The module of `wire.extension` that has the messages of an API, for stablelog's own APIs.
+EXTENSION_MODULES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ApiKey.BEGIN_JOINT: "joint",
+        ApiKey.COMMIT_JOINT: "joint",
+        ApiKey.ABORT_JOINT: "joint",
+        ApiKey.DESCRIBE_CUT: "cut",
+        ApiKey.DESCRIBE_COMMITS: "commits",
+    }
+)
 
 
 @cache
 def message_module(api_key: int, version: int, kind: str) -> Any:
     """Return the module of a message in one version, with the classes of its parts. `kind` is "request" or "response"."""
-    extension = APIS[api_key].extension
+    extension = EXTENSION_MODULES.get(api_key)
     if extension is not None:
         return importlib.import_module(f"stablelog.wire.extension.{extension}")
     return importlib.import_module(f"kio.schema.{ApiKey(api_key).snake_name}.v{version}.{kind}")
@@ -27,3 +41,33 @@ def message_module(api_key: int, version: int, kind: str) -> Any:
 def message_class(api_key: int, version: int, kind: str) -> Any:
     """Return the class of a whole message in one version. `kind` is "request" or "response"."""
     return getattr(message_module(api_key, version, kind), ApiKey(api_key).message_name + kind.capitalize())
+
+
+@cache
+def oldest_version(api_key: int) -> int:
+    """Return the oldest version of an API that has messages. Kafka has removed those of the versions before it."""
+    if api_key in EXTENSION_MODULES:
+        return 0
+    package = importlib.import_module(f"kio.schema.{ApiKey(api_key).snake_name}")
+    return min(int(module.name.removeprefix("v")) for module in pkgutil.iter_modules(package.__path__))
+
+
+class Messages:
+    """The classes of one version of an API's messages, and of their parts, as attributes.
+
+    The module of the request or the response is imported when one of its classes is first used. If both have a class of
+    the same name, the attribute is the class of the response.
+    """
+
+    def __init__(self, api_key: int, version: int) -> None:
+        self._api_key = api_key
+        self._version = version
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a class. Called only for the first use of each class."""
+        for kind in ("response", "request"):
+            found = getattr(message_module(self._api_key, self._version, kind), name, None)
+            if found is not None:
+                setattr(self, name, found)
+                return found
+        raise AttributeError(f"{ApiKey(self._api_key).message_name} v{self._version} has no class {name}")

@@ -1,5 +1,5 @@
-"""Codec for requests and responses. Handlers see each message only in the newest version of its API: a request is
-decoded to that version, and a response is encoded from it in the version of the client.
+"""Codec for requests and responses. Handlers see each message only in the last version of its API: a request is decoded
+to that version, and a response is encoded from it in the version of the client.
 
 The message classes and their readers are those of the library kio (`wire.message_classes`).
 """
@@ -18,7 +18,7 @@ from kio.serial.errors import SerialError
 
 from stablelog.errors import RefusedError, in_words
 from stablelog.wire import fetch, message_classes, produce
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
@@ -56,49 +56,47 @@ def _writer(api_key: int, version: int) -> Any:
     return entity_writer(message_class(api_key, version, "response"))
 
 
-def import_messages(api_key: int, version: int) -> None:
+def import_messages(api: Api, version: int) -> None:
     """Import what is needed to decode the requests of an API's version and to encode its responses.
 
     Without this call, the first request of the version imports these modules, which takes up to 25 ms of processor
     time.
     """
-    if api_key in BY_HAND:
+    if api.key in BY_HAND:
         return
-    newest = APIS[api_key].last_version
-    _reader(api_key, version)
-    message_class(api_key, newest, "request")
-    _writer(api_key, version)
-    message_class(api_key, newest, "response")
+    _reader(api.key, version)
+    message_class(api.key, api.last_version, "request")
+    _writer(api.key, version)
+    message_class(api.key, api.last_version, "response")
 
 
-def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | None, Any]:
+def decode_request(api: Api, version: int, frame: Buffer) -> tuple[str | None, Any]:
     """Decode the header and the body of a request.
 
     Args:
-        api_key: the API key in the frame; it must be one of APIS.
+        api: the API of the request.
         version: the version in the frame; ApiVersions must name it.
         frame: the request without its length prefix.
 
     Returns:
-        The client id, and the request as an object of the API's newest version. For Produce and Fetch it is an object
+        The client id, and the request as an object of the API's last version. For Produce and Fetch it is an object
         of `wire.produce` or `wire.fetch`.
 
     Raises:
         RefusedError: the bytes are not a request of this API and version.
     """
-    _check_served(api_key, version)
     try:
-        if api_key in BY_HAND:
-            first_flexible, decode = BY_HAND[api_key]
+        if api.key in BY_HAND:
+            first_flexible, decode = BY_HAND[api.key]
             client_id, at = _read_header(frame, flexible=version >= first_flexible)
             return client_id, decode(version, frame, at)
-        request_class = message_class(api_key, version, "request")
+        request_class = message_class(api.key, version, "request")
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
-        if APIS[api_key].repeats_request and len(frame) - at <= _REPEATED_SIZE_MAX:
-            return client_id, _decode_once(api_key, version, bytes(frame[at:]))
-        return client_id, _decode_body(api_key, version, frame, at)
+        if api.repeats_request and len(frame) - at <= _REPEATED_SIZE_MAX:
+            return client_id, _decode_once(api, version, bytes(frame[at:]))
+        return client_id, _decode_body(api, version, frame, at)
     except _UNDECODABLE as error:
-        raise _not_a_request(api_key, version, error) from error
+        raise _not_a_request(api.key, version, error) from error
 
 
 def has_many_topics(version: int, frame: Buffer) -> bool:
@@ -116,20 +114,11 @@ def produce_in_steps(
     version: int, frame: Buffer
 ) -> Generator[None, None, tuple[str | None, produce.ProduceRequest]]:
     """Decode a Produce request as `decode_request` does. Yield between two steps, which take about 1 ms each."""
-    _check_served(ApiKey.PRODUCE, version)
     try:
         client_id, at = _read_header(frame, flexible=version >= produce.VERSION_FLEXIBLE)
         return client_id, (yield from produce.decode_in_steps(version, frame, at))
     except _UNDECODABLE as error:
         raise _not_a_request(ApiKey.PRODUCE, version, error) from error
-
-
-def _check_served(api_key: int, version: int) -> None:
-    if version < APIS[api_key].served_from:
-        raise RefusedError(
-            ErrorCode.unsupported_version,
-            f"{ApiKey(api_key).snake_name} version {version} is not supported: it is older than record batches of version 2",
-        )
 
 
 def _not_a_request(api_key: int, version: int, error: Exception) -> RefusedError:
@@ -139,14 +128,14 @@ def _not_a_request(api_key: int, version: int, error: Exception) -> RefusedError
     return RefusedError(ErrorCode.invalid_request, f"not a {name} request of version {version}: {why}")
 
 
-def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:
-    request_class = message_class(api_key, version, "request")
+def _decode_body(api: Api, version: int, frame: Buffer, at: int = 0) -> Any:
+    request_class = message_class(api.key, version, "request")
     frame = checked(request_class, frame, at)
     # Bytes after the end of the request are ignored, as in Kafka: librdkafka 2.16 sends three extra bytes after a
     # Metadata request for all topics.
-    request, _ = _reader(api_key, version)(frame, at)
+    request, _ = _reader(api.key, version)(frame, at)
     refuse_nulls(request)
-    return _newest_shape(api_key, version, request)
+    return _newest_shape(api, version, request)
 
 
 # Requests are immutable, so a decoded request can be cached and returned to several callers.
@@ -154,12 +143,12 @@ _REPEATED_SIZE_MAX = 512
 _decode_once = lru_cache(maxsize=1024)(_decode_body)
 
 
-def _newest_shape(api_key: int, version: int, request: Any) -> Any:
-    newest = APIS[api_key].last_version
+def _newest_shape(api: Api, version: int, request: Any) -> Any:
+    newest = api.last_version
     if version == newest:
         return request
-    reshaped = reshape_request(api_key, version, request, message_module(api_key, newest, "request"))
-    return reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))
+    reshaped = reshape_request(api.key, version, request, message_module(api.key, newest, "request"))
+    return reshaped if reshaped is not None else adapt(request, message_class(api.key, newest, "request"))
 
 
 def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
@@ -186,14 +175,14 @@ def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
     return RESPONSE_HEADER.pack(correlation_id) + (b"\0" if flexible else b"")
 
 
-def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[bytes]:
-    """Encode a response, which is an object of the API's newest version, in the version of the client.
+def encode_response(api: Api, version: int, correlation_id: int, response: Any) -> list[bytes]:
+    """Encode a response, which is an object of the API's last version, in the version of the client.
 
     Returns:
         Header and body, without the length prefix.
     """
-    body = _encode_once if APIS[api_key].repeats_response else _encode_body
-    return [response_header(api_key, version, correlation_id), body(api_key, version, response)]
+    body = _encode_once if api.repeats_response else _encode_body
+    return [response_header(api.key, version, correlation_id), body(api.key, version, response)]
 
 
 def _encode_body(api_key: int, version: int, response: Any) -> bytes:

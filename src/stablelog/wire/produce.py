@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.errors import RefusedError
 from stablelog.types import InvalidRecord, TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.envelope import (
@@ -31,6 +32,7 @@ from stablelog.wire.envelope import (
 from stablelog.wire.guard import Buffer, Items, skip_tagged_fields
 from stablelog.wire.shapes import error_for
 
+VERSION_MIN = 3  # the first version for record batches of version 2
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
@@ -120,6 +122,7 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
         ValueError: a count or size is greater than the bytes that are left, the request has too many items, a text is
             not UTF-8, or a field that must not be null is null.
         struct.error: the frame ends too early.
+        RefusedError: the version is older than VERSION_MIN.
     """
     steps = decode_in_steps(version, frame, at)
     while True:
@@ -132,6 +135,11 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
 
 def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, None, ProduceRequest]:
     """Decode a request as `decode_produce_request` does. Yield after each STEP_COUNT topics, and partitions of a topic."""
+    if version < VERSION_MIN:
+        raise RefusedError(
+            ErrorCode.unsupported_version,
+            f"produce version {version} is not supported: it is older than record batches of version 2",
+        )
     data = memoryview(frame)
     items = Items(ITEMS_MAX)
     flexible = version >= VERSION_FLEXIBLE

@@ -3,41 +3,15 @@
 The module also maps errors that an old version does not know to errors that it knows.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v13.request import MetadataRequest
-from kio.schema.metadata.v13.response import MetadataResponse
 
 from stablelog.wire.api import ApiKey
 from stablelog.wire.versions import adapt
 
 RETENTION_UNIT = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadataRequest(MetadataRequest):  # type: ignore[misc]  # mypy does not follow kio
-    """A Metadata request of versions 8 to 10.
-
-    Attributes:
-        include_cluster_authorized_operations: whether the response contains the authorized operations of the cluster.
-            Later versions leave this to DescribeCluster.
-    """
-
-    include_cluster_authorized_operations: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadataResponse(MetadataResponse):  # type: ignore[misc]  # mypy does not follow kio
-    """A Metadata response of versions 8 to 10.
-
-    Attributes:
-        cluster_authorized_operations: a set, with one bit for each operation (`stablelog.security.acls.bits`).
-    """
-
-    cluster_authorized_operations: int
 
 
 def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
@@ -54,6 +28,8 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
     """
     match api_key:
         case 3 if 8 <= version <= 10:  # Metadata: these versions can ask for the operations of the cluster.
+            from stablelog.wire.cluster_metadata import ClusterMetadataRequest  # of no use to the commands
+
             return adapt(request, ClusterMetadataRequest)
         case 8 if version <= 4:  # OffsetCommit: up to v4 the request has a retention time.
             from stablelog.wire.timed_commit import TimedOffsetCommitRequest  # of no use to the commands

@@ -12,11 +12,11 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.broker.apis import config_changes
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.api import APIS
 from tests.broker.apis.test_consumer_protocol_apis import a_heartbeat
 from tests.broker.apis.test_incremental_alter_configs import alter as alter_single
 from tests.broker.desk import opened
 from tests.clients.drivers import unique
+from tests.declared_apis import APIS
 
 DESCRIBE, ALTER, LIST = 32, 33, 74
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

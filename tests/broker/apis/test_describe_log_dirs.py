@@ -3,9 +3,10 @@
 import pytest
 
 from stablelog.client.cluster import Cluster
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.clients.drivers import Confluent, unique
+from tests.declared_apis import APIS
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDec
 from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
-from stablelog.wire.api import APIS
 from stablelog.wire.messages import decode_request, encode_response, message_class
 from stablelog.wire.versions import adapt
 from tests.broker.desk import NO_RESERVE
+from tests.declared_apis import APIS
 
 MODULES = {
     8: "offset_commit",
@@ -144,10 +144,10 @@ async def ask(broker: Any, api_key: int, version: int, request: Any, **older_fie
     entity_writer(type(request))(body, request)
     flexible = b"\x00" if type(request).__flexible__ else b""
     frame = struct.pack(">hhih", api_key, version, 1, -1) + flexible + body.getvalue()
-    _, decoded = decode_request(api_key, version, memoryview(frame))
+    _, decoded = decode_request(APIS[api_key], version, memoryview(frame))
     handler = importlib.import_module(f"stablelog.broker.apis.{MODULES[api_key]}")
     response = await handler.handle(broker, decoded, client(version))
-    header, content = encode_response(api_key, version, 1, response)
+    header, content = encode_response(APIS[api_key], version, 1, response)
     assert header.startswith(struct.pack(">i", 1))
     answer, size = entity_reader(message_class(api_key, version, "response"))(content, 0)
     assert size == len(content)

@@ -10,8 +10,8 @@ from stablelog.broker.loop import turns
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
 from stablelog.security.principal import Principal
-from stablelog.wire.api import APIS
 from tests.broker.desk import COMMIT, batch, opened, part
+from tests.declared_apis import APIS
 
 LATEST, NEWEST = -1, -3
 VERSION = 7

@@ -27,9 +27,10 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.errors import UnavailableError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import DATA, opened
 from tests.clients.drivers import EVERY_ACL, unique
+from tests.declared_apis import APIS
 
 NONE = ErrorCode.none
 MANY = 40_000

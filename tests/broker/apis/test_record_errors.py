@@ -10,8 +10,8 @@ from stablelog.batch.header import LOG_APPEND_TIME, Codec, write_crc
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.apis import produce
 from stablelog.log.record_checks import ERRORS_MAX
-from stablelog.wire.api import APIS
 from tests.broker.desk import opened
+from tests.declared_apis import APIS
 
 SECOND = timedelta(seconds=1)
 NOW_MS = 1_700_000_000_000

@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Context, describe_transactions
 from stablelog.broker.security.access import Access
 from stablelog.errors import StablelogError
-from stablelog.security.api_rights import RIGHTS
 from stablelog.security.principal import Principal
 from stablelog.wire.acls import (
     CLUSTER_NAME,
@@ -28,7 +27,7 @@ from stablelog.wire.acls import (
     Permission,
     ResourceType,
 )
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.broker.apis.rights_cases import (
     CASES,
@@ -52,6 +51,7 @@ from tests.broker.apis.rights_cases import (
 )
 from tests.broker.desk import batch, filled, opened
 from tests.broker.test_any_request import made
+from tests.declared_apis import APIS, RIGHTS
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ROOT, ALICE = Principal("User", "root"), Principal("User", "alice")
@@ -304,7 +304,7 @@ def test_no_api_answers_a_client_without_rights(api_key: int) -> None:
             fields = {name: named(value, names, chance) for name, value in fields.items()}
             try:
                 async with asyncio.timeout(2):
-                    desk.router.prepare(api_key, version)
+                    desk.router.prepare(APIS[api_key], version)
                     if api_key == ApiKey.DESCRIBE_TRANSACTIONS:
                         answer = await ask(desk, ApiKey(api_key), version, fields)
                     else:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.guard import ITEMS_MAX
 from tests.broker.holding import HOLD_S_MAX
 from tests.broker.worst_requests import PRINCIPALS, a_broker, cost_of, item_max, lists_of, worst_requests
+from tests.declared_apis import APIS
 
 SHARE = float(os.environ.get("STABLELOG_WORST_SHARE", "0.02"))
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"

@@ -10,13 +10,13 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.durability.disk_reserve import (
     CALL_SIZE_MAX,
     MARGIN_SIZE_MIN,
-    REFUSED_WHILE_FULL,
     STEP_COUNT,
     DiskReserve,
 )
 from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.errors import DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk
+from tests.declared_apis import WHILE_FULL
 
 HERE = Path("/data")
 PATH = HERE / RESERVE_FILE
@@ -45,8 +45,8 @@ def test_a_new_directory_has_the_reserve_and_takes_writes():
     disk, reserve = made()
     assert disk.size(PATH) == SIZE
     assert not reserve.is_full
-    for api in REFUSED_WHILE_FULL:
-        reserve.check(api)
+    for while_full in WHILE_FULL.values():
+        reserve.check(while_full)
 
 
 @pytest.mark.parametrize("left", [0, SIZE // 2, SIZE, SIZE + MARGIN_SIZE_MIN - 1])
@@ -196,15 +196,15 @@ def test_other_errors_and_what_is_not_undone_are_not_tried_again():
     assert disk.size(PATH) == SIZE
 
 
-@pytest.mark.parametrize("api", REFUSED_WHILE_FULL)
+@pytest.mark.parametrize("api", WHILE_FULL)
 def test_each_write_of_a_client_is_refused_with_a_code_that_is_retried(api):
     _, reserve = made()
     reserve.note(DiskError("writing something failed", errno.ENOSPC))
     while reserve.release(frees=True):
         pass
     with pytest.raises(RefusedError, match="the disk of /data is full") as refused:
-        reserve.check(api)
-    assert refused.value.code is REFUSED_WHILE_FULL[api]
+        reserve.check(WHILE_FULL[api])
+    assert refused.value.code is WHILE_FULL[api].code
 
 
 def test_groups_and_their_offsets_are_served_as_long_as_half_is_left():
@@ -212,13 +212,13 @@ def test_groups_and_their_offsets_are_served_as_long_as_half_is_left():
     reserve.note(DiskError("writing something failed", errno.ENOSPC))
     for _ in range(STEP_COUNT // 2 - 1):
         reserve.release()
-        reserve.check("OffsetCommit")
-        reserve.check("JoinGroup")
+        reserve.check(WHILE_FULL["OffsetCommit"])
+        reserve.check(WHILE_FULL["JoinGroup"])
         with pytest.raises(RefusedError):
-            reserve.check("Produce")
+            reserve.check(WHILE_FULL["Produce"])
     reserve.release()
     with pytest.raises(RefusedError):
-        reserve.check("OffsetCommit")
+        reserve.check(WHILE_FULL["OffsetCommit"])
 
 
 def test_without_a_reserve_the_disk_is_full_until_something_can_be_written():

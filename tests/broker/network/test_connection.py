@@ -25,9 +25,10 @@ from stablelog.broker.network.responses import WRITE_SIZE
 from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
 from stablelog.security.principal import ANONYMOUS
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, produce_fields
 from tests.broker.jump import LENGTH, Door, request, run, settle
+from tests.declared_apis import APIS
 from tests.scale import examples
 
 KB = 1 << 10

@@ -25,13 +25,14 @@ from stablelog.broker.network.members import Limits
 from stablelog.broker.network.session import Session
 from stablelog.broker.router import Router
 from stablelog.broker.server import Server
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from stablelog.wire.sasl.plain import encode_plain
 from tests.broker.desk import frame
 from tests.broker.jump import Wire
 from tests.broker.network.test_tls import trusting, write_keystore
 from tests.broker.test_any_request import made
+from tests.declared_apis import APIS
 
 pytestmark = pytest.mark.extended
 
@@ -164,7 +165,7 @@ class InMemory:
         self._budgets = Budgets(budget, budget)
         self._router = Router(server.broker)
         self._made = lambda session: Connection(
-            self._router.respond, limits, self._budgets, set(), self._tasks, session
+            self._router, limits, self._budgets, set(), self._tasks, session
         )
         self.wire = None
 

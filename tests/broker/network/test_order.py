@@ -9,11 +9,12 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import commit_joint
 from stablelog.broker.loop import turns
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.broker.desk import filled, frame, opened, read_answer
 from tests.broker.jump import LENGTH
 from tests.broker.test_unexpected_errors import any_request, serving
+from tests.declared_apis import APIS
 
 COUNT = 20
 NONE = {ErrorCode.none}
@@ -156,7 +157,7 @@ def test_a_request_that_changes_state_after_an_await_holds_the_later_ones(key):
 
             both = (key, ApiKey.HEARTBEAT)
             for one in both:
-                desk.router.prepare(one, APIS[one].last_version)
+                desk.router.prepare(APIS[one], APIS[one].last_version)
             desk.router.handlers |= {key: change, ApiKey.HEARTBEAT: later}
             first, second = (
                 asyncio.ensure_future(desk.router.respond(desk.stranger, any_request(one))) for one in both

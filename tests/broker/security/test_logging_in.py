@@ -16,12 +16,13 @@ from stablelog.errors import RefusedError
 from stablelog.security.login import LoginRules
 from stablelog.security.principal import ANONYMOUS, Principal
 from stablelog.security.tokens import TokenRules
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from stablelog.wire.sasl.oauthbearer import encode_token
 from stablelog.wire.sasl.plain import encode_plain
 from stablelog.wire.sasl.scram import BY_SASL_NAME, Mechanism, ScramClient, salted_password
 from tests.broker.desk import Desk, frame, opened
+from tests.declared_apis import APIS
 from tests.security.keys import document, private_key, public, token
 
 SHA_256, SHA_512 = Mechanism.SHA_256, Mechanism.SHA_512
@@ -285,8 +286,8 @@ def test_a_request_that_follows_the_login_without_a_pause_is_answered():
         client = Client(desk)
         await client.handshake(PLAIN)
         await Client(desk).log_in(PLAIN)  # so that all is imported
-        client.router.prepare(36, 2)
-        client.router.prepare(16, 4)
+        client.router.prepare(APIS[36], 2)
+        client.router.prepare(APIS[16], 4)
         login = asyncio.ensure_future(client.say(encode_plain("alice", "alice-secret")))
         await asyncio.sleep(0)
         assert await client.is_served()

@@ -15,9 +15,10 @@ from stablelog.data_directory.noted_file import QUOTAS
 from stablelog.errors import DamageError, DiskError
 from stablelog.ops.verify import verify_data_directory
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import DATA, batch, opened, produce_fields
 from tests.broker.jump import run
+from tests.declared_apis import APIS
 
 DESCRIBE, ALTER = ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS
 ME = (("client-id", "me"),)

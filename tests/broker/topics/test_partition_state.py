@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import UnavailableError
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import ABORT, COMMIT, DATA, Gate, batch, init_fields, opened
+from tests.declared_apis import APIS, CODES
 
 NONE = ErrorCode.none
 COMMIT_ORDER = {"stablelog.order": "commit"}

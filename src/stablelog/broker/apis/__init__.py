@@ -1,7 +1,13 @@
-"""The handlers of the APIs, one module for each API.
+"""The APIs that the broker serves, one module for each API.
 
-Each module has `async def handle(broker, request, context)`. Request and response have the newest version of the API;
-`stablelog.wire.messages` converts older versions. Supported versions: docs/protocol.md.
+Each module declares its API (`API`): its versions, how its requests are served, the rights that they need, the error
+codes for partitions that are not open, and what the API does while the disk is full. The module also has the handler,
+`async def handle(broker, request, context)`. Request and response have the newest version of the API;
+`stablelog.wire.messages` converts older versions. The table of all APIs: `served`. How to add an API:
+docs/architecture.md, "Adding an API".
+
+The modules are imported when the broker starts. The classes of an API's messages are not: their import takes several
+times as long. `messages`, in each module, imports a class when the class is first used.
 """
 
 import asyncio
@@ -12,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.apis.declaration import ServedApi
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
@@ -29,6 +36,7 @@ __all__ = [
     "Context",
     "Operation",
     "ResourceType",
+    "ServedApi",
     "check_marked",
     "code_for",
     "durable_code",
@@ -64,7 +72,7 @@ class Context(NamedTuple):
         throttle: measures the request for the quotas of the client; None if no client has a quota.
 
     A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
-    The operations that each API asks for are in `stablelog.security.api_rights`.
+    The operations that an API asks for are the `rights` of its declaration.
     """
 
     api_version: int

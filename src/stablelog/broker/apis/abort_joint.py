@@ -9,25 +9,43 @@ not name, and the run cannot begin more children of this version. The response i
 the abort markers are written. While the disk is full, a request that has no open transaction to abort is refused.
 """
 
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context
-from stablelog.broker.apis.begin_joint import require_joint
+from stablelog.broker.apis import Broker, Context, ServedApi
+from stablelog.broker.apis.begin_joint import JOINT_RIGHT, require_joint
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.errors import RefusedError
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName
-from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
+
+# While the disk is full, a request is served only if it ends an open transaction.
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.ABORT_JOINT,
+    first_version=0,
+    last_version=0,
+    is_appending=True,
+    rights=(JOINT_RIGHT,),
+    while_full=WHILE_FULL,
+)
+if TYPE_CHECKING:
+    from stablelog.wire.extension import joint as messages
+else:
+    messages = API.messages
 
 
-async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -> Decided:
+async def _abort(broker: Broker, request: "messages.AbortJointRequest", context: Context) -> Decided:
     await require_joint(
         context, request.group, request.key, [child.transactional_id for child in request.children]
     )
     name = JointName(request.group, request.key)
-    group = broker.transactions.for_joint(request.group, "AbortJoint")
+    group = broker.transactions.for_joint(request.group, WHILE_FULL)
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
     children = [
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
@@ -35,11 +53,13 @@ async def _abort(broker: Broker, request: AbortJointRequest, context: Context) -
     ]
     is_answered = group.coordinator.joint.check_abort(name, request.version, request.run) is not None
     if broker.reserve.is_full and not is_answered and not await joint.has_open(children, request.run):
-        broker.reserve.check("AbortJoint")
+        broker.reserve.check(WHILE_FULL)
     return await joint.abort(children, request.run)
 
 
-async def handle(broker: Broker, request: AbortJointRequest, context: Context) -> AbortJointResponse:
+async def handle(
+    broker: Broker, request: "messages.AbortJointRequest", context: Context
+) -> "messages.AbortJointResponse":
     """Handle the request."""
     try:
         # Hold the lock `appending`, so that the children end before a later request of the connection begins.
@@ -48,7 +68,7 @@ async def handle(broker: Broker, request: AbortJointRequest, context: Context) -
         answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
-    return AbortJointResponse(
+    return messages.AbortJointResponse(
         error_code=answer.error,
         error_message=answer.message,
         committed=answer.committed,

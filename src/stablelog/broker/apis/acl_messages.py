@@ -1,14 +1,16 @@
 """Values that the APIs for ACLs share."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Context
-from stablelog.broker.security.acls import Author
 from stablelog.errors import RefusedError
 from stablelog.security import acls
 from stablelog.wire.acls import AclFilter, Operation, PatternType, Permission, ResourceType, known
+
+if TYPE_CHECKING:
+    from stablelog.broker.security.acls import Author
 
 NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every client may do everything; set authorizer.class.name"
 
@@ -47,7 +49,9 @@ def filter_of(asked: AskedFilter) -> AclFilter:
     return found
 
 
-def author_of(context: Context) -> Author:
+def author_of(context: Context) -> "Author":
     """The client of a request, for the log of changes."""
     assert context.access is not None
+    from stablelog.broker.security.acls import Author  # only a broker with an authorizer needs it
+
     return Author(context.access.principal, context.access.host)

@@ -3,30 +3,49 @@
 Behaviour: committed offsets belong to no transaction group, so transactions of all transaction groups may commit them.
 """
 
-from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
-from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group, on_transactional_id
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+    from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
+
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    first_version=0,
+    last_version=4,
+    repeats_request=True,
+    repeats_response=True,
+    rights=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: AddOffsetsToTxnRequest, context: Context
-) -> AddOffsetsToTxnResponse:
+    broker: Broker, request: "AddOffsetsToTxnRequest", context: Context
+) -> "AddOffsetsToTxnResponse":
     """Handle the request."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         if not request.group_id:
             raise RefusedError(ErrorCode.invalid_group_id, "the group id is empty")
-        broker.reserve.check("AddOffsetsToTxn")
+        broker.reserve.check(WHILE_FULL)
         group = broker.transactions.begun(
-            request.transactional_id, request.producer_id, request.producer_epoch, "AddOffsetsToTxn"
+            request.transactional_id, request.producer_id, request.producer_epoch, WHILE_FULL
         )
     except RefusedError as refused:
-        return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
+        return messages.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     codes = group.apply(
         group.coordinator.add_partitions(
             request.transactional_id,
@@ -37,4 +56,4 @@ async def handle(
             now_ms=broker.now_ms(),
         )
     )
-    return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=codes[OFFSETS_PARTITION])
+    return messages.AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=codes[OFFSETS_PARTITION])

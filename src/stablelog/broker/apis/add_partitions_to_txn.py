@@ -8,29 +8,51 @@ Produce request of the transaction waits instead, until both the commit log and 
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
-from kio.schema.add_partitions_to_txn.v5.request import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTransaction,
-)
-from kio.schema.add_partitions_to_txn.v5.response import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopicResult,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import is_internal
-from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.partition_state import NAMES_ONLY, PartitionState
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster, on_topic, on_transactional_id
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.add_partitions_to_txn.v5.request import (
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnTransaction,
+    )
+    from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
+
+# An offline partition is not added to a transaction: the transaction could not get its marker there, and its
+# transactional id could then begin no other transaction.
+ADD_CODES = NAMES_ONLY._replace(offline=ErrorCode.kafka_storage_error)
+VERIFY_CODES = NAMES_ONLY
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    first_version=0,
+    last_version=5,
+    is_appending=True,
+    repeats_request=True,
+    repeats_response=True,
+    rights=(
+        on_transactional_id(Operation.WRITE, "the transactional id, before v4"),
+        on_topic(Operation.WRITE, "each topic, before v4"),
+        on_cluster(Operation.CLUSTER_ACTION, "the cluster, from v4 on"),
+    ),
+    codes={"": ADD_CODES, "verifyOnly": VERIFY_CODES},
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
-ADD_CODES = CODES["AddPartitionsToTxn"]
-VERIFY_CODES = CODES["AddPartitionsToTxn, verifyOnly"]
 
 
 def _refusal(
@@ -47,7 +69,7 @@ def _refusal(
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 
 
-def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
+def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None:
     """After a refused AddPartitionsToTxn, accept an abort from a producer whose transaction has not begun.
 
     librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
@@ -68,7 +90,7 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
 
 
 async def _add(
-    broker: Broker, asked: AddPartitionsToTxnTransaction, context: Context
+    broker: Broker, asked: "AddPartitionsToTxnTransaction", context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
     if context.api_version < BROKERS_VERSION:
@@ -103,9 +125,9 @@ async def _add(
         if asked.verify_only:
             group = broker.transactions.of_id(asked.transactional_id)
         else:
-            broker.reserve.check("AddPartitionsToTxn")
+            broker.reserve.check(WHILE_FULL)
             group = broker.transactions.begun(
-                asked.transactional_id, asked.producer_id, asked.producer_epoch, "AddPartitionsToTxn"
+                asked.transactional_id, asked.producer_id, asked.producer_epoch, WHILE_FULL
             )
     except RefusedError as why:
         return dict.fromkeys(targets, ErrorCode(why.code))
@@ -127,28 +149,28 @@ async def _add(
 
 
 async def handle(
-    broker: Broker, request: AddPartitionsToTxnRequest, context: Context
-) -> AddPartitionsToTxnResponse:
+    broker: Broker, request: "AddPartitionsToTxnRequest", context: Context
+) -> "AddPartitionsToTxnResponse":
     """Handle the request."""
     if context.api_version >= BROKERS_VERSION:
         denied = context.refusal(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         if denied is not None:
-            return AddPartitionsToTxnResponse(
+            return messages.AddPartitionsToTxnResponse(
                 throttle_time=NO_THROTTLE, error_code=denied, results_by_transaction=()
             )
     async with context.appending:
         codes = [await _add(broker, asked, context) for asked in request.transactions]
     turn = Turn()
     results = [
-        AddPartitionsToTxnResult(
+        messages.AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
             topic_results=tuple(
                 [
-                    AddPartitionsToTxnTopicResult(
+                    messages.AddPartitionsToTxnTopicResult(
                         name=topic.name,
                         results_by_partition=tuple(
                             [
-                                AddPartitionsToTxnPartitionResult(
+                                messages.AddPartitionsToTxnPartitionResult(
                                     partition_index=index, partition_error_code=found[topic.name, index]
                                 )
                                 async for index in in_turns(topic.partitions, turn=turn)
@@ -161,6 +183,6 @@ async def handle(
         )
         async for asked, found in in_turns(zip(request.transactions, codes, strict=True), turn=turn)
     ]
-    return AddPartitionsToTxnResponse(
+    return messages.AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)
     )

@@ -6,18 +6,32 @@ Version notes: v1 flexible.
 """
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from kio.schema.alter_client_quotas.v1 import request as asked
-from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse, EntityData, EntryData
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster
 from stablelog.security.quotas.entities import Alteration, entity_of
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_client_quotas.v1 import request as asked
+    from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse, EntryData
+
+API = ServedApi(
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    first_version=0,
+    last_version=1,
+    is_alone=True,
+    rights=(on_cluster(Operation.ALTER_CONFIGS),),
+)
+messages = API.messages
 
 
-def _alteration(entry: asked.EntryData) -> Alteration:
+def _alteration(entry: "asked.EntryData") -> Alteration:
     """Convert an entry of the request.
 
     Raises:
@@ -34,25 +48,28 @@ def _alteration(entry: asked.EntryData) -> Alteration:
     return Alteration(entity, values)
 
 
-def _answer(entry: asked.EntryData, refused: RefusedError | None) -> EntryData:
-    return EntryData(
+def _answer(entry: "asked.EntryData", refused: RefusedError | None) -> "EntryData":
+    return messages.EntryData(
         error_code=ErrorCode.none if refused is None else ErrorCode(refused.code),
         error_message=None if refused is None else str(refused),
         entity=tuple(
-            [EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity]
+            [
+                messages.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                for part in entry.entity
+            ]
         ),
     )
 
 
 async def handle(
-    broker: Broker, request: asked.AlterClientQuotasRequest, context: Context
-) -> AlterClientQuotasResponse:
+    broker: Broker, request: "asked.AlterClientQuotasRequest", context: Context
+) -> "AlterClientQuotasResponse":
     """Handle the request."""
     try:
         context.require(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     except RefusedError as denied:
         refusal = denied
-        return AlterClientQuotasResponse(
+        return messages.AlterClientQuotasResponse(
             throttle_time=NO_THROTTLE,
             entries=await for_each(request.entries, lambda entry: _answer(entry, refusal)),
         )
@@ -77,7 +94,7 @@ async def handle(
         made = [refused] * len(changes)
     for number, outcome in zip(changes, made, strict=True):
         outcomes[number] = outcome
-    return AlterClientQuotasResponse(
+    return messages.AlterClientQuotasResponse(
         throttle_time=NO_THROTTLE,
         entries=await for_each(
             zip(request.entries, outcomes, strict=True), lambda each: _answer(each[0], each[1])

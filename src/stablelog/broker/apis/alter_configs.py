@@ -6,16 +6,30 @@ otherwise no client that does not know them could use the API.
 Version notes: v2 flexible.
 """
 
-from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
-from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.config_changes import Present, change_each, no_value
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, ServedApi
+from stablelog.broker.apis.config_changes import ALTER_CONFIGS_RIGHTS, Present, change_each, no_value
 from stablelog.broker.settings import TOPIC_SETTINGS
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
+    from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
+
+API = ServedApi(
+    ApiKey.ALTER_CONFIGS,
+    first_version=0,
+    last_version=2,
+    is_appending=True,
+    rights=ALTER_CONFIGS_RIGHTS,
+)
+messages = API.messages
 
 
-def _replaced(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
+def _replaced(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
     """The settings of a resource after the replacement.
 
     Raises:
@@ -33,8 +47,10 @@ def _replaced(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
     return result
 
 
-def _answer(asked: AlterConfigsResource, error: ErrorCode, why: str | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
+def _answer(
+    asked: "AlterConfigsResource", error: ErrorCode, why: str | None
+) -> "AlterConfigsResourceResponse":
+    return messages.AlterConfigsResourceResponse(
         error_code=error,
         error_message=why,
         resource_type=asked.resource_type,
@@ -42,9 +58,9 @@ def _answer(asked: AlterConfigsResource, error: ErrorCode, why: str | None) -> A
     )
 
 
-async def handle(broker: Broker, request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
+async def handle(broker: Broker, request: "AlterConfigsRequest", context: Context) -> "AlterConfigsResponse":
     """Handle each topic or broker on its own: either all its settings are replaced or none."""
     responses = await change_each(
         broker, request.resources, _replaced, _answer, validate_only=request.validate_only, context=context
     )
-    return AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    return messages.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

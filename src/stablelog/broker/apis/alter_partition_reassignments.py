@@ -6,27 +6,49 @@ Version notes: v1 says whether the number of replicas may change; only one repli
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kio.schema.alter_partition_reassignments.v1.request import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kio.schema.alter_partition_reassignments.v1.response import (
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
-from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    for_each_part,
+)
+from stablelog.broker.topics.partition_state import NAMES_ONLY
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_partition_reassignments.v1.request import (
+        AlterPartitionReassignmentsRequest,
+        ReassignablePartition,
+        ReassignableTopic,
+    )
+    from kio.schema.alter_partition_reassignments.v1.response import (
+        AlterPartitionReassignmentsResponse,
+        ReassignablePartitionResponse,
+    )
+
+PARTITION_CODES = NAMES_ONLY
+API = ServedApi(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    first_version=0,
+    last_version=1,
+    is_heavy=True,
+    rights=(on_cluster(Operation.ALTER),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 DENIED = "the client is not authorized to ALTER the cluster"
-PARTITION_CODES = CODES["AlterPartitionReassignments"]
 
 
-def _answer(broker: Broker, name: str, asked: ReassignablePartition) -> tuple[ErrorCode, str | None]:
+def _answer(broker: Broker, name: str, asked: "ReassignablePartition") -> tuple[ErrorCode, str | None]:
     replicas: Sequence[int] | None = asked.replicas
     unknown = PARTITION_CODES.of(broker.topics.state(name, asked.partition_index))
     if unknown is not None:
@@ -42,18 +64,18 @@ def _answer(broker: Broker, name: str, asked: ReassignablePartition) -> tuple[Er
 
 
 async def handle(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, context: Context
-) -> AlterPartitionReassignmentsResponse:
+    broker: Broker, request: "AlterPartitionReassignmentsRequest", context: Context
+) -> "AlterPartitionReassignmentsResponse":
     """Handle the request."""
     denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
 
-    def answer(topic: ReassignableTopic, asked: ReassignablePartition) -> ReassignablePartitionResponse:
+    def answer(topic: "ReassignableTopic", asked: "ReassignablePartition") -> "ReassignablePartitionResponse":
         code, why = (denied, DENIED) if denied is not None else _answer(broker, topic.name, asked)
-        return ReassignablePartitionResponse(
+        return messages.ReassignablePartitionResponse(
             partition_index=asked.partition_index, error_code=code, error_message=why
         )
 
-    return AlterPartitionReassignmentsResponse(
+    return messages.AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=denied or ErrorCode.none,
@@ -62,6 +84,8 @@ async def handle(
             request.topics,
             lambda topic: topic.partitions,
             answer,
-            lambda topic, partitions: ReassignableTopicResponse(name=topic.name, partitions=partitions),
+            lambda topic, partitions: messages.ReassignableTopicResponse(
+                name=topic.name, partitions=partitions
+            ),
         ),
     )

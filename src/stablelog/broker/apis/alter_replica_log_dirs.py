@@ -6,25 +6,44 @@ Version notes: v2 flexible.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
-from kio.schema.alter_replica_log_dirs.v2.response import (
-    AlterReplicaLogDirPartitionResult,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopicResult,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    for_each_part,
+)
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.topics.partition_state import NAMES_ONLY
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["AlterReplicaLogDirs"]
+if TYPE_CHECKING:
+    from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
+    from kio.schema.alter_replica_log_dirs.v2.response import AlterReplicaLogDirsResponse
+
+# Apache Kafka refuses to move an offline replica, too.
+PARTITION_CODES = NAMES_ONLY._replace(offline=ErrorCode.kafka_storage_error)
+API = ServedApi(
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    first_version=1,
+    last_version=2,
+    is_heavy=True,
+    rights=(on_cluster(Operation.ALTER),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: AlterReplicaLogDirsRequest, context: Context
-) -> AlterReplicaLogDirsResponse:
+    broker: Broker, request: "AlterReplicaLogDirsRequest", context: Context
+) -> "AlterReplicaLogDirsResponse":
     """Handle the request. The response has each topic once."""
     denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
     here = broker.directory.path.resolve()
@@ -41,14 +60,16 @@ async def handle(
         if denied is None and path in (here, broker.directory.path):
             code = PARTITION_CODES.of(broker.topics.state(name, index)) or ErrorCode.none
         results.setdefault(name, {})[index] = code
-    return AlterReplicaLogDirsResponse(
+    return messages.AlterReplicaLogDirsResponse(
         throttle_time=NO_THROTTLE,
         results=await for_each_part(
             list(results),
             lambda name: list(results[name].items()),
-            lambda _name, found: AlterReplicaLogDirPartitionResult(
+            lambda _name, found: messages.AlterReplicaLogDirPartitionResult(
                 partition_index=found[0], error_code=found[1]
             ),
-            lambda name, partitions: AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions),
+            lambda name, partitions: messages.AlterReplicaLogDirTopicResult(
+                topic_name=name, partitions=partitions
+            ),
         ),
     )

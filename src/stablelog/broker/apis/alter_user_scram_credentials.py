@@ -5,23 +5,34 @@ durable. Clients that are logged in stay logged in: a change applies to the next
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
-from kio.schema.alter_user_scram_credentials.v0.response import (
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster
 from stablelog.security.credentials import Deletion, Outcome, Upsertion
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
+    from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResponse
+
+API = ServedApi(
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    first_version=0,
+    last_version=0,
+    is_appending=True,
+    rights=(on_cluster(Operation.ALTER),),
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: AlterUserScramCredentialsRequest, context: Context
-) -> AlterUserScramCredentialsResponse:
+    broker: Broker, request: "AlterUserScramCredentialsRequest", context: Context
+) -> "AlterUserScramCredentialsResponse":
     """Handle the request."""
     async with context.appending:
         deletions = await for_each(request.deletions, lambda one: Deletion(one.name, one.mechanism))
@@ -38,11 +49,11 @@ async def handle(
             changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
             names = dict.fromkeys([one.user async for one in in_turns(changes)])
             outcomes = await for_each(names, lambda name: Outcome(name, code, why))
-    return AlterUserScramCredentialsResponse(
+    return messages.AlterUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
         results=await for_each(
             outcomes,
-            lambda one: AlterUserScramCredentialsResult(
+            lambda one: messages.AlterUserScramCredentialsResult(
                 user=one.user, error_code=one.code, error_message=one.message
             ),
         ),

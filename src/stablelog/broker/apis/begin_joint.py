@@ -11,18 +11,39 @@ the version and its run is durable in the commit log.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.coordinators.transactions.joint.answers import JointAnswer
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_transactional_id
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName, child_prefix
-from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 from stablelog.wire.extension.transaction_groups import is_group_name
+
+JOINT_RIGHT = on_transactional_id(Operation.WRITE, "`[<group>/]joint:<key>:` and each named child")
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.BEGIN_JOINT,
+    first_version=0,
+    last_version=0,
+    is_appending=True,
+    rights=(
+        JOINT_RIGHT,
+        on_transactional_id(Operation.DESCRIBE, "`[<group>/]joint:<key>:`, without a run"),
+    ),
+    while_full=WHILE_FULL,
+)
+if TYPE_CHECKING:
+    from stablelog.wire.extension import joint as messages
+else:
+    messages = API.messages
 
 
 async def require_joint(
@@ -54,22 +75,24 @@ async def require_joint(
             context.require(operation, ResourceType.TRANSACTIONAL_ID, child)
 
 
-async def _begin(broker: Broker, request: BeginJointRequest, context: Context) -> Decided | None:
+async def _begin(broker: Broker, request: "messages.BeginJointRequest", context: Context) -> Decided | None:
     """Return the decision; None if the request asks for a version of a transaction group that does not exist."""
     operation = Operation.WRITE if request.run else Operation.DESCRIBE
     await require_joint(context, request.group, request.key, operation=operation)
-    broker.reserve.check("BeginJoint")
+    broker.reserve.check(WHILE_FULL)
     # A question does not create a group, because it needs only DESCRIBE.
     group = broker.transactions.get(request.group)
     if group is None and not request.run and is_group_name(request.group):
         return None
-    group = broker.transactions.for_joint(request.group, "BeginJoint")
+    group = broker.transactions.for_joint(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
     return await joint.begin(request)
 
 
-async def handle(broker: Broker, request: BeginJointRequest, context: Context) -> BeginJointResponse:
+async def handle(
+    broker: Broker, request: "messages.BeginJointRequest", context: Context
+) -> "messages.BeginJointResponse":
     """Handle the request."""
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
@@ -81,8 +104,8 @@ async def handle(broker: Broker, request: BeginJointRequest, context: Context) -
     return _answer(answer)
 
 
-def _answer(answer: JointAnswer) -> BeginJointResponse:
-    return BeginJointResponse(
+def _answer(answer: JointAnswer) -> "messages.BeginJointResponse":
+    return messages.BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,
         committed=answer.committed,

@@ -12,31 +12,56 @@ restart, gets the same response, with `already` set.
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, check_marked
-from stablelog.broker.apis.begin_joint import require_joint
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, check_marked
+from stablelog.broker.apis.begin_joint import JOINT_RIGHT, require_joint
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
-from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.checks import check_child_count
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group, on_topic
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName
-from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse, JointOffset
+
+PARTITION_CODES = NAMES_ONLY
+# While the disk is full, a request is served only if it ends an open transaction.
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.COMMIT_JOINT,
+    first_version=0,
+    last_version=0,
+    is_appending=True,
+    rights=(
+        JOINT_RIGHT,
+        on_group(Operation.READ, "each group whose offsets are committed"),
+        on_topic(Operation.READ, "each topic whose offsets are committed"),
+    ),
+    codes={"": PARTITION_CODES},
+    while_full=WHILE_FULL,
+)
+if TYPE_CHECKING:
+    from stablelog.wire.extension import joint as messages
+else:
+    messages = API.messages
 
 NO_LEADER_EPOCH = -1
 OFFSETS_AT_ONCE = 300  # The number of offsets that are written in one turn of the event loop.
-PARTITION_CODES = CODES["CommitJoint"]
 
 
-def _offset_records(broker: Broker, group_offsets: Sequence[JointOffset]) -> list[tuple[bytes, bytes | None]]:
+def _offset_records(
+    broker: Broker, group_offsets: "Sequence[messages.JointOffset]"
+) -> list[tuple[bytes, bytes | None]]:
     """Make the records that commit offsets of the request, for the offsets log (`__consumer_offsets`).
 
     Raises:
@@ -70,7 +95,7 @@ def _offset_records(broker: Broker, group_offsets: Sequence[JointOffset]) -> lis
 
 
 async def _write_offsets(
-    broker: Broker, group: TransactionGroup, request: CommitJointRequest, name: JointName
+    broker: Broker, group: TransactionGroup, request: "messages.CommitJointRequest", name: JointName
 ) -> ChildShown:
     """Write the request's offsets in a child transaction that the broker begins, and wait until they are durable.
 
@@ -107,7 +132,7 @@ def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
     group.apply(group.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
 
 
-async def _require(request: CommitJointRequest, context: Context) -> None:
+async def _require(request: "messages.CommitJointRequest", context: Context) -> None:
     """Refuse a joint commit if the client may not write a child of it, or may not commit one of its offsets.
 
     Raises:
@@ -122,9 +147,9 @@ async def _require(request: CommitJointRequest, context: Context) -> None:
             context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
 
 
-async def _commit(broker: Broker, request: CommitJointRequest, context: Context) -> Decided:
+async def _commit(broker: Broker, request: "messages.CommitJointRequest", context: Context) -> Decided:
     await _require(request, context)
-    group = broker.transactions.for_joint(request.group, "CommitJoint")
+    group = broker.transactions.for_joint(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
     joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
@@ -138,7 +163,7 @@ async def _commit(broker: Broker, request: CommitJointRequest, context: Context)
     if broker.reserve.is_full and not is_answered:
         ends_some = not request.group_offsets and await joint.has_open(children)
         if not ends_some:
-            broker.reserve.check("CommitJoint")
+            broker.reserve.check(WHILE_FULL)
     if request.group_offsets and not is_answered:
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         offsets = await _write_offsets(broker, group, request, name)
@@ -154,7 +179,9 @@ async def _commit(broker: Broker, request: CommitJointRequest, context: Context)
     return decided
 
 
-async def handle(broker: Broker, request: CommitJointRequest, context: Context) -> CommitJointResponse:
+async def handle(
+    broker: Broker, request: "messages.CommitJointRequest", context: Context
+) -> "messages.CommitJointResponse":
     """Handle the request."""
     try:
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
@@ -163,7 +190,7 @@ async def handle(broker: Broker, request: CommitJointRequest, context: Context) 
         answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
-    return CommitJointResponse(
+    return messages.CommitJointResponse(
         error_code=answer.error,
         error_message=answer.message,
         commit_sequence=i64(answer.commit_sequence),

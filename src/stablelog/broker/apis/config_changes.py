@@ -24,7 +24,14 @@ from stablelog.broker.settings import TOPIC_SETTINGS
 from stablelog.broker.topic_names import check_topic_name
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError, UsageError
+from stablelog.security.api_rights import on_cluster, on_group, on_topic
 
+# The rights of AlterConfigs and IncrementalAlterConfigs.
+ALTER_CONFIGS_RIGHTS = (
+    on_topic(Operation.ALTER_CONFIGS, "a topic whose settings change"),
+    on_group(Operation.ALTER_CONFIGS, "a group whose settings change"),
+    on_cluster(Operation.ALTER_CONFIGS, "the cluster, for settings of brokers"),
+)
 GROUPS_MAX = 1000  # The number of groups with settings of their own: each change writes the settings of all.
 VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
 

@@ -3,14 +3,8 @@
 Version notes: v1 the kind of each member.
 """
 
-from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
-from kio.schema.consumer_group_describe.v1.response import (
-    Assignment,
-    ConsumerGroupDescribeResponse,
-    DescribedGroup,
-    Member,
-    TopicPartitions,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
@@ -21,6 +15,7 @@ from stablelog.broker.apis import (
     Context,
     Operation,
     ResourceType,
+    ServedApi,
     for_each,
     for_each_part,
 )
@@ -30,24 +25,48 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     Partitions,
     by_topic,
 )
+from stablelog.security.api_rights import on_group, on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+    from kio.schema.consumer_group_describe.v1.response import (
+        Assignment,
+        ConsumerGroupDescribeResponse,
+        DescribedGroup,
+        Member,
+    )
+
+API = ServedApi(
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    first_version=0,
+    last_version=1,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_group(Operation.DESCRIBE, "each group"),
+        on_topic(Operation.DESCRIBE, "each topic of the group", "an error for the group"),
+    ),
+)
+messages = API.messages
 
 CONSUMER_MEMBER = i8(1)
 
 
-def _assignment(broker: Broker, partitions: Partitions) -> Assignment:
+def _assignment(broker: Broker, partitions: Partitions) -> "Assignment":
     """Return an assignment without the partitions of topics that were deleted."""
-    return Assignment(
+    return messages.Assignment(
         topic_partitions=tuple(
-            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(indexes))
+            messages.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(indexes))
             for topic_id, indexes in by_topic(partitions)
             if (name := broker.topics.name_of(topic_id)) is not None
         )
     )
 
 
-def _member(broker: Broker, member: DescribedConsumer) -> Member:
+def _member(broker: Broker, member: DescribedConsumer) -> "Member":
     subscription = member.subscription
-    return Member(
+    return messages.Member(
         member_id=member.member_id,
         instance_id=subscription.instance_id,
         rack_id=subscription.rack_id,
@@ -76,11 +95,13 @@ MESSAGES = {
 }
 
 
-def _group(described: DescribedConsumerGroup, members: tuple[Member, ...], operations: int) -> DescribedGroup:
+def _group(
+    described: DescribedConsumerGroup, members: "tuple[Member, ...]", operations: int
+) -> "DescribedGroup":
     message = MESSAGES.get(described.code)
     if described.code in (ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed):
         operations = NOT_ASKED
-    return DescribedGroup(
+    return messages.DescribedGroup(
         error_code=described.code,
         error_message=message.format(described.group_id) if message is not None else None,
         group_id=described.group_id,
@@ -94,8 +115,8 @@ def _group(described: DescribedConsumerGroup, members: tuple[Member, ...], opera
 
 
 async def handle(
-    broker: Broker, request: ConsumerGroupDescribeRequest, context: Context
-) -> ConsumerGroupDescribeResponse:
+    broker: Broker, request: "ConsumerGroupDescribeRequest", context: Context
+) -> "ConsumerGroupDescribeResponse":
     """Handle the request."""
     coordinator = broker.groups.coordinator
 
@@ -116,7 +137,7 @@ async def handle(
 
     described = await for_each(dict.fromkeys(request.group_ids), describe)
     await broker.groups.settled()
-    return ConsumerGroupDescribeResponse(
+    return messages.ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,

@@ -8,19 +8,12 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from kio.schema.consumer_group_heartbeat.v1.request import (
-    ConsumerGroupHeartbeatRequest,
-)
-from kio.schema.consumer_group_heartbeat.v1.request import TopicPartitions as OwnedPartitions
-from kio.schema.consumer_group_heartbeat.v1.response import (
-    Assignment,
-    ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.topics import Topics
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
@@ -34,6 +27,29 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
 )
 from stablelog.coordinators.patterns import name_matcher
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import LEFT_OUT, on_group, on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+    from kio.schema.consumer_group_heartbeat.v1.request import TopicPartitions as OwnedPartitions
+    from kio.schema.consumer_group_heartbeat.v1.response import ConsumerGroupHeartbeatResponse
+
+# Only for a member that joins.
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress, is_served_from_half=True)
+API = ServedApi(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    first_version=0,
+    last_version=1,
+    is_appending=True,
+    rights=(
+        on_group(Operation.READ),
+        on_topic(Operation.DESCRIBE, "each topic that the member subscribes to"),
+        on_topic(Operation.DESCRIBE, "each topic that matches its regular expression", LEFT_OUT),
+    ),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 OWN_ID_VERSION = 1
 ONE_MS = timedelta(milliseconds=1)
@@ -86,7 +102,7 @@ async def _selected(broker: Broker, context: Context, request: HeartbeatRequest)
     return replace(before, seen=names, names=(before.names & names) | added)
 
 
-def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
+def _owned(topics: "Iterable[OwnedPartitions] | None") -> Partitions | None:
     if topics is None:
         return None
     return frozenset(
@@ -97,16 +113,16 @@ def _owned(topics: Iterable[OwnedPartitions] | None) -> Partitions | None:
     )
 
 
-def _answered(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
+def _answered(answer: HeartbeatAnswer) -> "ConsumerGroupHeartbeatResponse":
     assignment = None
     if answer.assignment is not None:
-        assignment = Assignment(
+        assignment = messages.Assignment(
             topic_partitions=tuple(
-                TopicPartitions(topic_id=topic_id, partitions=tuple(indexes))
+                messages.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes))
                 for topic_id, indexes in by_topic(answer.assignment)
             )
         )
-    return ConsumerGroupHeartbeatResponse(
+    return messages.ConsumerGroupHeartbeatResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,
         error_message=answer.message,
@@ -118,8 +134,8 @@ def _answered(answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
 
 
 async def handle(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: Context
-) -> ConsumerGroupHeartbeatResponse:
+    broker: Broker, request: "ConsumerGroupHeartbeatRequest", context: Context
+) -> "ConsumerGroupHeartbeatResponse":
     """Handle the heartbeat, wait until its records are durable, and return the response."""
     heartbeat = HeartbeatRequest(
         group_id=request.group_id,
@@ -145,7 +161,7 @@ async def handle(
                 async for name in in_turns(request.subscribed_topic_names or ()):
                     context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
             if request.member_epoch == JOIN_EPOCH:
-                broker.reserve.check("ConsumerGroupHeartbeat")
+                broker.reserve.check(WHILE_FULL)
             heartbeat = replace(heartbeat, selection=await _selected(broker, context, heartbeat))
         except RefusedError as refused:
             return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))

@@ -5,19 +5,34 @@ success. The rules are durable before the response. Without an authorizer each e
 Version notes: v2 flexible.
 """
 
-from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
-from kio.schema.create_acls.v3.response import AclCreationResult, CreateAclsResponse
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security import acls
+from stablelog.security.api_rights import on_cluster
 from stablelog.wire.acls import AclBinding, Pattern, PatternType, Permission, known
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+    from kio.schema.create_acls.v3.response import CreateAclsResponse
+
+API = ServedApi(
+    ApiKey.CREATE_ACLS,
+    first_version=1,
+    last_version=3,
+    is_alone=True,
+    rights=(on_cluster(Operation.ALTER),),
+)
+messages = API.messages
 
 
-def _binding(asked: AclCreation) -> AclBinding:
+def _binding(asked: "AclCreation") -> AclBinding:
     """The rule that an entry of the request describes.
 
     Raises:
@@ -41,7 +56,9 @@ def _binding(asked: AclCreation) -> AclBinding:
     return binding
 
 
-async def _create(broker: Broker, request: CreateAclsRequest, context: Context) -> list[RefusedError | None]:
+async def _create(
+    broker: Broker, request: "CreateAclsRequest", context: Context
+) -> list[RefusedError | None]:
     """Create the rules. Return the error of each entry, or None.
 
     Raises:
@@ -62,17 +79,17 @@ async def _create(broker: Broker, request: CreateAclsRequest, context: Context) 
     return errors
 
 
-async def handle(broker: Broker, request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
+async def handle(broker: Broker, request: "CreateAclsRequest", context: Context) -> "CreateAclsResponse":
     """Create each valid rule of the request."""
     try:
         errors = await _create(broker, request, context)
     except RefusedError as refused:
         errors = [refused] * len(request.creations)
-    return CreateAclsResponse(
+    return messages.CreateAclsResponse(
         throttle_time=NO_THROTTLE,
         results=await for_each(
             errors,
-            lambda error: AclCreationResult(
+            lambda error: messages.AclCreationResult(
                 error_code=ErrorCode.none if error is None else ErrorCode(error.code),
                 error_message=None if error is None else str(error),
             ),

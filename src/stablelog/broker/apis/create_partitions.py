@@ -1,20 +1,40 @@
 """CreatePartitions (37): add partitions to a topic. Version notes: v3 THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
-from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
-from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topic_changes import NO_NEW_PARTITIONS
 from stablelog.broker.topic_names import check_not_own
+from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+    from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
+
+PARTITION_CODES = NAMES_ONLY
+API = ServedApi(
+    ApiKey.CREATE_PARTITIONS,
+    first_version=0,
+    last_version=3,
+    is_alone=True,
+    rights=(on_topic(Operation.ALTER),),
+    codes={"": PARTITION_CODES},
+    while_full=NO_NEW_PARTITIONS,
+)
+messages = API.messages
 
 STRICT_SINCE = 3
 
 
 async def _add(
-    broker: Broker, asked: CreatePartitionsTopic, context: Context, *, validate_only: bool
-) -> CreatePartitionsTopicResult:
+    broker: Broker, asked: "CreatePartitionsTopic", context: Context, *, validate_only: bool
+) -> "CreatePartitionsTopicResult":
     try:
         context.require(Operation.ALTER, ResourceType.TOPIC, asked.name)
         topic = broker.topics.named(asked.name)
@@ -35,17 +55,17 @@ async def _add(
         if not validate_only:
             await broker.topic_changes.grow(asked.name, asked.count)
     except RefusedError as refused:
-        return CreatePartitionsTopicResult(
+        return messages.CreatePartitionsTopicResult(
             name=asked.name, error_code=refused.code, error_message=str(refused)
         )
-    return CreatePartitionsTopicResult(name=asked.name, error_code=ErrorCode.none)
+    return messages.CreatePartitionsTopicResult(name=asked.name, error_code=ErrorCode.none)
 
 
 async def handle(
-    broker: Broker, request: CreatePartitionsRequest, context: Context
-) -> CreatePartitionsResponse:
+    broker: Broker, request: "CreatePartitionsRequest", context: Context
+) -> "CreatePartitionsResponse":
     """Add partitions to each topic that the request names. An error of one topic does not affect the others."""
-    return CreatePartitionsResponse(
+    return messages.CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(
             [

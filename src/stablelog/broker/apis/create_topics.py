@@ -5,26 +5,42 @@ THROTTLING_QUOTA_EXCEEDED (KIP-599); v7 also the topic id.
 """
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
-from kio.schema.create_topics.v7.response import (
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreateTopicsResponse,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.apis.config_resources import topic_config_values
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topic_changes import NO_NEW_PARTITIONS
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster, on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+    from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+
+API = ServedApi(
+    ApiKey.CREATE_TOPICS,
+    first_version=2,
+    last_version=7,
+    is_alone=True,
+    rights=(
+        on_cluster(Operation.CREATE, without="the next right is needed"),
+        on_topic(Operation.CREATE),
+        on_topic(Operation.DESCRIBE_CONFIGS, without="the response lacks the settings"),
+    ),
+    while_full=NO_NEW_PARTITIONS,
+)
+messages = API.messages
 
 DEFAULT = -1
 STRICT_SINCE = 6
 
 
-def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
+def _partition_count(broker: Broker, asked: "CreatableTopic") -> int:
     """The partition count that the request asks for.
 
     Raises:
@@ -54,8 +70,8 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
 
 
 async def _create(
-    broker: Broker, asked: CreatableTopic, context: Context, *, validate_only: bool
-) -> CreatableTopicResult:
+    broker: Broker, asked: "CreatableTopic", context: Context, *, validate_only: bool
+) -> "CreatableTopicResult":
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
     try:
         if not context.allows(Operation.CREATE, ResourceType.CLUSTER, is_logged=False):
@@ -68,7 +84,7 @@ async def _create(
         if not validate_only:
             topic = await broker.topic_changes.create(asked.name, count, configs)
     except RefusedError as refused:
-        return CreatableTopicResult(
+        return messages.CreatableTopicResult(
             name=asked.name,
             topic_id=None,
             error_code=refused.code,
@@ -76,7 +92,7 @@ async def _create(
             configs=None,
         )
     if not context.allows(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name, is_logged=False):
-        return CreatableTopicResult(
+        return messages.CreatableTopicResult(
             name=asked.name,
             topic_id=topic.topic_id if topic else None,
             error_code=ErrorCode.none,
@@ -84,7 +100,7 @@ async def _create(
             topic_config_error_code=ErrorCode.topic_authorization_failed,
             configs=(),
         )
-    return CreatableTopicResult(
+    return messages.CreatableTopicResult(
         name=asked.name,
         topic_id=topic.topic_id if topic else None,
         error_code=ErrorCode.none,
@@ -92,7 +108,7 @@ async def _create(
         num_partitions=count,
         replication_factor=1,
         configs=tuple(
-            CreatableTopicConfigs(
+            messages.CreatableTopicConfigs(
                 name=value.name,
                 value=value.text,
                 read_only=value.read_only,
@@ -104,14 +120,14 @@ async def _create(
     )
 
 
-async def handle(broker: Broker, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+async def handle(broker: Broker, request: "CreateTopicsRequest", context: Context) -> "CreateTopicsResponse":
     """Create each topic that the request names. An error of one topic does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
     async for asked in in_turns(request.topics):
         if named[asked.name] > 1:
             results.append(
-                CreatableTopicResult(
+                messages.CreatableTopicResult(
                     name=asked.name,
                     topic_id=None,
                     error_code=ErrorCode.invalid_request,
@@ -121,4 +137,4 @@ async def handle(broker: Broker, request: CreateTopicsRequest, context: Context)
             )
         else:
             results.append(await _create(broker, asked, context, validate_only=request.validate_only))
-    return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))
+    return messages.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

@@ -5,24 +5,39 @@ the response. Without an authorizer each filter gets SECURITY_DISABLED.
 Version notes: v2 flexible.
 """
 
-from kio.schema.delete_acls.v3.request import DeleteAclsRequest
-from kio.schema.delete_acls.v3.response import (
-    DeleteAclsFilterResult,
-    DeleteAclsMatchingAcl,
-    DeleteAclsResponse,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of, filter_of
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster
 from stablelog.wire.acls import AclBinding, AclFilter
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_acls.v3.request import DeleteAclsRequest
+    from kio.schema.delete_acls.v3.response import (
+        DeleteAclsFilterResult,
+        DeleteAclsMatchingAcl,
+        DeleteAclsResponse,
+    )
+
+API = ServedApi(
+    ApiKey.DELETE_ACLS,
+    first_version=1,
+    last_version=3,
+    is_alone=True,
+    rights=(on_cluster(Operation.ALTER),),
+)
+messages = API.messages
 
 
-def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
-    return DeleteAclsMatchingAcl(
+def _deleted(binding: AclBinding) -> "DeleteAclsMatchingAcl":
+    return messages.DeleteAclsMatchingAcl(
         error_code=ErrorCode.none,
         error_message=None,
         resource_type=i8(binding.pattern.resource_type),
@@ -35,15 +50,15 @@ def _deleted(binding: AclBinding) -> DeleteAclsMatchingAcl:
     )
 
 
-def _refused(error: RefusedError) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(
+def _refused(error: RefusedError) -> "DeleteAclsFilterResult":
+    return messages.DeleteAclsFilterResult(
         error_code=ErrorCode(error.code), error_message=str(error), matching_acls=()
     )
 
 
 async def _delete(
-    broker: Broker, request: DeleteAclsRequest, context: Context
-) -> list[DeleteAclsFilterResult]:
+    broker: Broker, request: "DeleteAclsRequest", context: Context
+) -> "list[DeleteAclsFilterResult]":
     """Delete the rules.
 
     Raises:
@@ -63,7 +78,7 @@ async def _delete(
     return [
         _refused(one)
         if isinstance(one, RefusedError)
-        else DeleteAclsFilterResult(
+        else messages.DeleteAclsFilterResult(
             error_code=ErrorCode.none,
             error_message=None,
             matching_acls=tuple([_deleted(binding) async for binding in in_turns(next(deleted))]),
@@ -72,10 +87,10 @@ async def _delete(
     ]
 
 
-async def handle(broker: Broker, request: DeleteAclsRequest, context: Context) -> DeleteAclsResponse:
+async def handle(broker: Broker, request: "DeleteAclsRequest", context: Context) -> "DeleteAclsResponse":
     """Delete the rules that each valid filter selects."""
     try:
         results = await _delete(broker, request, context)
     except RefusedError as refused:
         results = [_refused(refused)] * len(request.filters)
-    return DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=tuple(results))
+    return messages.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=tuple(results))

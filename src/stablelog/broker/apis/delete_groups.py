@@ -5,32 +5,45 @@ between, or the group gets a member, the group remains without some of its offse
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
-from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
-
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+    from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
+
+API = ServedApi(
+    ApiKey.DELETE_GROUPS,
+    first_version=0,
+    last_version=2,
+    is_appending=True,
+    rights=(on_group(Operation.DELETE, "each group"),),
+)
+messages = API.messages
 
 
-async def _delete(broker: Broker, group_id: str, context: Context) -> DeletableGroupResult:
+async def _delete(broker: Broker, group_id: str, context: Context) -> "DeletableGroupResult":
     """Delete a group. If it has many offsets, other tasks run between two parts of the deletion."""
     denied = context.refusal(Operation.DELETE, ResourceType.GROUP, group_id)
     if denied is not None:
-        return DeletableGroupResult(group_id=group_id, error_code=denied)
+        return messages.DeletableGroupResult(group_id=group_id, error_code=denied)
     while True:
         decision = broker.groups.coordinator.delete_groups([group_id], now_ms=broker.now_ms())
         broker.groups.apply(decision)
         if decision.answer:
-            return DeletableGroupResult(group_id=group_id, error_code=decision.answer[group_id])
+            return messages.DeletableGroupResult(group_id=group_id, error_code=decision.answer[group_id])
         await asyncio.sleep(0)
 
 
-async def handle(broker: Broker, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
+async def handle(broker: Broker, request: "DeleteGroupsRequest", context: Context) -> "DeleteGroupsResponse":
     """Delete each group that the request names. An error of one group does not affect the others."""
     # Hold the lock `appending`, so that the groups of one connection change in the order of its requests.
     async with context.appending:
         group_ids = dict.fromkeys(request.groups_names)
         results = [await _delete(broker, group_id, context) async for group_id in in_turns(group_ids)]
     await broker.groups.settled()
-    return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
+    return messages.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

@@ -7,32 +7,45 @@ log starts of all partitions is written later, within `CHECKPOINT_S` seconds.
 """
 
 import logging
+from typing import TYPE_CHECKING
 
-from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
-from kio.schema.delete_records.v2.response import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import check_not_own
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+    from kio.schema.delete_records.v2.response import DeleteRecordsPartitionResult, DeleteRecordsResponse
+
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.DELETE_RECORDS,
+    first_version=0,
+    last_version=2,
+    is_alone=True,
+    rights=(on_topic(Operation.DELETE),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 HIGH_WATERMARK = -1
-PARTITION_CODES = CODES["DeleteRecords"]
 
 log = logging.getLogger(__name__)
 
 
-async def handle(broker: Broker, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
+async def handle(
+    broker: Broker, request: "DeleteRecordsRequest", context: Context
+) -> "DeleteRecordsResponse":
     """Handle the request."""
     turn = Turn()
     topics = [
-        DeleteRecordsTopicResult(
+        messages.DeleteRecordsTopicResult(
             name=topic.name,
             partitions=tuple(
                 [
@@ -43,12 +56,12 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, context: Context
         )
         async for topic in in_turns(request.topics, turn=turn)
     ]
-    return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+    return messages.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
 async def _delete(
-    broker: Broker, name: str, asked: DeleteRecordsPartition, context: Context
-) -> DeleteRecordsPartitionResult:
+    broker: Broker, name: str, asked: "DeleteRecordsPartition", context: Context
+) -> "DeleteRecordsPartitionResult":
     """Delete records of one partition. If the deletion needs commit indexes in an object store, these are loaded, and
     the deletion begins again. The result is the same whether an earlier attempt has moved the log start or not.
     """
@@ -63,12 +76,12 @@ async def _delete(
     except PARTITION_ERRORS as error:
         if not isinstance(error, RefusedError):
             log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)
-        return DeleteRecordsPartitionResult(
+        return messages.DeleteRecordsPartitionResult(
             partition_index=asked.partition_index,
             low_watermark=-1,
             error_code=PARTITION_CODES.of_error(error),
         )
     broker.waiters.wake(partition)
-    return DeleteRecordsPartitionResult(
+    return messages.DeleteRecordsPartitionResult(
         partition_index=asked.partition_index, low_watermark=start, error_code=ErrorCode.none
     )

@@ -3,18 +3,39 @@
 Version notes: v5 THROTTLING_QUOTA_EXCEEDED (KIP-599); v6 by name or by topic id.
 """
 
-from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
-from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+    from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+
+PARTITION_CODES = NAMES_ONLY._replace(unknown_id=ErrorCode.unknown_topic_id)
+API = ServedApi(
+    ApiKey.DELETE_TOPICS,
+    first_version=1,
+    last_version=6,
+    is_alone=True,
+    rights=(
+        on_topic(Operation.DELETE),
+        on_topic(Operation.DESCRIBE, "each topic named by id", "the error lacks the name"),
+    ),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 STRICT_SINCE = 5
 
 
-async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> DeletableTopicResult:
+async def _delete(broker: Broker, asked: "DeleteTopicState", context: Context) -> "DeletableTopicResult":
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
@@ -27,7 +48,7 @@ async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> 
         if not context.allows(Operation.DELETE, ResourceType.TOPIC, name):
             # A client that may not describe the topic does not learn the name that belongs to the id.
             can_describe = context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_logged=False)
-            return DeletableTopicResult(
+            return messages.DeletableTopicResult(
                 name=name if can_describe else asked.name,
                 topic_id=asked.topic_id,
                 error_code=ErrorCode.topic_authorization_failed,
@@ -37,13 +58,13 @@ async def _delete(broker: Broker, asked: DeleteTopicState, context: Context) -> 
             context.charge_partitions(broker.topics.named(name).partition_count, strict_since=STRICT_SINCE)
         await broker.topic_changes.delete(name)
     except RefusedError as refused:
-        return DeletableTopicResult(
+        return messages.DeletableTopicResult(
             name=asked.name, topic_id=asked.topic_id, error_code=refused.code, error_message=str(refused)
         )
-    return DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
+    return messages.DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
 
 
-async def handle(broker: Broker, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
+async def handle(broker: Broker, request: "DeleteTopicsRequest", context: Context) -> "DeleteTopicsResponse":
     """Delete each topic that the request names. An error of one topic does not affect the others."""
     results = [await _delete(broker, asked, context) async for asked in in_turns(request.topics)]
-    return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))
+    return messages.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

@@ -3,11 +3,26 @@
 Version notes: v1 the type of the endpoints that are asked for; v2 whether fenced brokers are asked for; there are none.
 """
 
-from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
-from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+    from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
+
+API = ServedApi(
+    ApiKey.DESCRIBE_CLUSTER,
+    first_version=0,
+    last_version=2,
+    is_heavy=True,
+    rights=(on_cluster(Operation.DESCRIBE, without="the response names no authorized operation"),),
+)
+messages = API.messages
 
 # The endpoint types. Only a KRaft cluster of Apache Kafka has controllers.
 BROKERS, CONTROLLERS = 1, 2
@@ -21,12 +36,12 @@ def cluster_operations(context: Context) -> int:
 
 
 async def handle(
-    broker: Broker, request: DescribeClusterRequest, context: Context
-) -> DescribeClusterResponse:
+    broker: Broker, request: "DescribeClusterRequest", context: Context
+) -> "DescribeClusterResponse":
     """Handle the request."""
     if request.endpoint_type != BROKERS:
         is_known = request.endpoint_type == CONTROLLERS
-        return DescribeClusterResponse(
+        return messages.DescribeClusterResponse(
             throttle_time=NO_THROTTLE,
             error_code=ErrorCode.mismatched_endpoint_type
             if is_known
@@ -37,13 +52,15 @@ async def handle(
             brokers=(),
         )
     host, port = context.session.listener.advertised
-    return DescribeClusterResponse(
+    return messages.DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
-        brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, is_fenced=False),),
+        brokers=(
+            messages.DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port, is_fenced=False),
+        ),
         # As in Kafka, a client that may not describe the cluster gets no operations.
         cluster_authorized_operations=cluster_operations(context)
         if request.include_cluster_authorized_operations

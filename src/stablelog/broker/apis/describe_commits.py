@@ -7,28 +7,38 @@ Fetch does: a writer that waits for the position of its commit need not ask agai
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation, Partition
+from stablelog.security.api_rights import on_topic
 from stablelog.views.commit_order import CommitOrder
-from stablelog.wire.extension.commits import (
-    COUNT_MAX,
-    DescribeCommitsRequest,
-    DescribeCommitsResponse,
-    DescribedCommit,
-)
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["DescribeCommits"]
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.DESCRIBE_COMMITS,
+    first_version=0,
+    last_version=0,
+    is_long_poll=True,
+    has_long_response=True,
+    rights=(on_topic(Operation.READ, "the topic"),),
+    codes={"": PARTITION_CODES},
+)
+if TYPE_CHECKING:
+    from stablelog.wire.extension import commits as messages
+else:
+    messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: DescribeCommitsRequest, context: Context
-) -> DescribeCommitsResponse:
+    broker: Broker, request: "messages.DescribeCommitsRequest", context: Context
+) -> "messages.DescribeCommitsResponse":
     """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
     is needed only for a commit index that is in an object store and not in the broker's cache, and to wait for a
     transaction.
@@ -48,14 +58,16 @@ async def handle(
                     return response
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
-        return DescribeCommitsResponse(error_code=code, error_message=str(error))
+        return messages.DescribeCommitsResponse(error_code=code, error_message=str(error))
 
 
-def _partition(broker: Broker, request: DescribeCommitsRequest) -> Partition:
+def _partition(broker: Broker, request: "messages.DescribeCommitsRequest") -> Partition:
     return broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
 
 
-def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommitsResponse:
+def _describe(
+    broker: Broker, request: "messages.DescribeCommitsRequest"
+) -> "messages.DescribeCommitsResponse":
     view = _partition(broker, request).view
     if not isinstance(view, CommitOrder):
         raise RefusedError(
@@ -66,15 +78,15 @@ def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommit
     start = int(request.offset)
     if request.commit_sequence > 0:
         start = max(start, view.offset_after(request.commit_sequence - 1))
-    count_max = max(0, min(request.count_max, COUNT_MAX))
+    count_max = max(0, min(request.count_max, messages.COUNT_MAX))
     found = view.transactions(start, count_max, with_outside=request.with_outside)
-    return DescribeCommitsResponse(
+    return messages.DescribeCommitsResponse(
         error_code=ErrorCode.none,
         topic_id=broker.topics.named(request.topic).topic_id,
         log_start_offset=i64(view.start_offset),
         end_offset=i64(view.end_offset),
         commits=tuple(
-            DescribedCommit(
+            messages.DescribedCommit(
                 start_offset=i64(one.start),
                 end_offset=i64(one.end),
                 commit_sequence=i64(one.commit_sequence),

@@ -6,16 +6,11 @@ Version notes: v1 synonyms: the values of all sources, if the request asks for t
 flexible.
 """
 
-from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-from kio.schema.describe_configs.v4.response import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ServedApi, for_each
 from stablelog.broker.apis.config_resources import (
     GroupResource,
     broker_config_values,
@@ -26,14 +21,34 @@ from stablelog.broker.apis.config_resources import (
 )
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster, on_group, on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse, DescribeConfigsResult
+
+API = ServedApi(
+    ApiKey.DESCRIBE_CONFIGS,
+    first_version=1,
+    last_version=4,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_topic(Operation.DESCRIBE_CONFIGS),
+        on_group(Operation.DESCRIBE_CONFIGS, "each group"),
+        on_cluster(Operation.DESCRIBE_CONFIGS, "the cluster, for settings of brokers"),
+    ),
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: DescribeConfigsRequest, context: Context
-) -> DescribeConfigsResponse:
+    broker: Broker, request: "DescribeConfigsRequest", context: Context
+) -> "DescribeConfigsResponse":
     """Handle the request."""
 
-    def describe(asked: DescribeConfigsResource) -> DescribeConfigsResult:
+    def describe(asked: "DescribeConfigsResource") -> "DescribeConfigsResult":
         error, why, configs = ErrorCode.none, None, ()
         keys = frozenset(asked.configuration_keys or ())
         try:
@@ -48,14 +63,14 @@ async def handle(
             else:
                 values = broker_config_values(broker, resource)
             configs = tuple(
-                DescribeConfigsResourceResult(
+                messages.DescribeConfigsResourceResult(
                     name=value.name,
                     value=None if value.is_secret else value.text,
                     read_only=value.read_only,
                     config_source=value.source.value,
                     is_sensitive=value.is_secret,
                     synonyms=tuple(
-                        DescribeConfigsSynonym(
+                        messages.DescribeConfigsSynonym(
                             name=name, value=None if value.is_secret else text, source=source.value
                         )
                         for source, name, text in (value.values if request.include_synonyms else ())
@@ -68,7 +83,7 @@ async def handle(
             )
         except RefusedError as refused:
             error, why = ErrorCode(refused.code), str(refused)
-        return DescribeConfigsResult(
+        return messages.DescribeConfigsResult(
             error_code=error,
             error_message=why,
             resource_type=asked.resource_type,
@@ -77,6 +92,6 @@ async def handle(
         )
 
     asked_once = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
-    return DescribeConfigsResponse(
+    return messages.DescribeConfigsResponse(
         throttle_time=NO_THROTTLE, results=await for_each(asked_once.values(), describe)
     )

@@ -13,27 +13,39 @@ KAFKA_STORAGE_ERROR with the partition's name. A request for an R that a client 
 response.
 """
 
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import LEFT_OUT, on_cluster, on_topic, on_transactional_id
 from stablelog.views.commit_order import CommitOrder
-from stablelog.wire.extension.cut import (
-    NOT_KNOWN,
-    RESOLVED,
-    CutHolder,
-    CutPartition,
-    CutTopic,
-    DescribeCutRequest,
-    DescribeCutResponse,
-)
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
-PARTITION_CODES = CODES["DescribeCut"]
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.DESCRIBE_CUT,
+    first_version=0,
+    last_version=0,
+    has_long_response=True,
+    rights=(
+        on_topic(Operation.DESCRIBE),
+        on_cluster(Operation.DESCRIBE, "the cluster, without topics"),
+        on_transactional_id(Operation.DESCRIBE, "each transaction that the cut waits for", LEFT_OUT),
+    ),
+    codes={"": PARTITION_CODES},
+)
+if TYPE_CHECKING:
+    from stablelog.wire.extension import cut as messages
+else:
+    messages = API.messages
+
 NAMED_MAX = 5  # The maximum number of partitions that the message of a refused request names.
 
 
@@ -56,7 +68,7 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
     return views
 
 
-def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
+def _cut(index: int, view: CommitOrder, commit_sequence: int) -> "messages.CutPartition":
     """Return the offset of the cut in one partition: all commits up to `commit_sequence` stand before it.
 
     Raises:
@@ -64,15 +76,15 @@ def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
         UnavailableError: a commit index cannot be read.
     """
     removed = view.removed_sequence()
-    return CutPartition(
+    return messages.CutPartition(
         partition_index=i32(index),
         offset=i64(view.offset_after(commit_sequence)),
-        removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
+        removed_commit_sequence=i64(messages.NOT_KNOWN if removed is None else removed),
         torn_commit_sequence=i64(view.torn_sequence()),
     )
 
 
-def _group(broker: Broker, request: DescribeCutRequest) -> str:
+def _group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
     """Return the transaction group that all topics of the request belong to.
 
     Raises:
@@ -108,7 +120,7 @@ def _resolved(
     if 0 <= asked <= resolved:
         return asked
     unsettled = [] if numbers is None else numbers.unsettled_commits()
-    if unsettled and (asked == RESOLVED or 0 <= asked <= last):
+    if unsettled and (asked == messages.RESOLVED or 0 <= asked <= last):
         offline = [target for target in unsettled if broker.topics.state(*target) is PartitionState.OFFLINE]
         known = [
             target
@@ -123,7 +135,7 @@ def _resolved(
             f"{f' and {more} more' if more else ''} may lack a commit marker, and "
             + ("cannot be opened; the broker's log says why" if offline else "will be opened soon"),
         )
-    if asked == RESOLVED:
+    if asked == messages.RESOLVED:
         return resolved
     raise RefusedError(
         ErrorCode.invalid_request,
@@ -131,7 +143,9 @@ def _resolved(
     )
 
 
-async def handle(broker: Broker, request: DescribeCutRequest, context: Context) -> DescribeCutResponse:
+async def handle(
+    broker: Broker, request: "messages.DescribeCutRequest", context: Context
+) -> "messages.DescribeCutResponse":
     """Handle the request. If a commit index is in an object store and not in the broker's cache, load it and begin
     again.
     """
@@ -143,10 +157,12 @@ async def handle(broker: Broker, request: DescribeCutRequest, context: Context) 
         return await broker.tiering.reads.loading(lambda: _describe(broker, request, context))
     except PARTITION_ERRORS as error:
         code = code_for(broker, error, PARTITION_CODES)
-        return DescribeCutResponse(error_code=code, error_message=str(error))
+        return messages.DescribeCutResponse(error_code=code, error_message=str(error))
 
 
-def _describe(broker: Broker, request: DescribeCutRequest, context: Context) -> DescribeCutResponse:
+def _describe(
+    broker: Broker, request: "messages.DescribeCutRequest", context: Context
+) -> "messages.DescribeCutResponse":
     """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the
     same moment.
     """
@@ -157,14 +173,14 @@ def _describe(broker: Broker, request: DescribeCutRequest, context: Context) -> 
     found = {name: _views(broker, name) for name in names}
     wanted = _resolved(broker, numbers, group, request.commit_sequence, context)
     topics = tuple(
-        CutTopic(
+        messages.CutTopic(
             name=name,
             partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
         )
         for name in names
     )
     holders = tuple(
-        CutHolder(
+        messages.CutHolder(
             commit_sequence=i64(sequence),
             transactional_id=transactional_id,
             topic=topic,
@@ -176,7 +192,7 @@ def _describe(broker: Broker, request: DescribeCutRequest, context: Context) -> 
         )
         and context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=False)
     )
-    return DescribeCutResponse(
+    return messages.DescribeCutResponse(
         error_code=ErrorCode.none,
         group=group,
         commit_sequence=i64(wanted),

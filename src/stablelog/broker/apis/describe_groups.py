@@ -4,12 +4,8 @@ Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group th
 without an error.
 """
 
-from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
-from kio.schema.describe_groups.v6.response import (
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribeGroupsResponse,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import (
@@ -19,20 +15,41 @@ from stablelog.broker.apis import (
     Context,
     Operation,
     ResourceType,
+    ServedApi,
     for_each,
     for_each_part,
 )
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Description
 from stablelog.coordinators.consumer_groups.answers import DescribedMember
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+    from kio.schema.describe_groups.v6.response import (
+        DescribedGroup,
+        DescribedGroupMember,
+        DescribeGroupsResponse,
+    )
+
+API = ServedApi(
+    ApiKey.DESCRIBE_GROUPS,
+    first_version=0,
+    last_version=6,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_group(Operation.DESCRIBE, "each group"),),
+)
+messages = API.messages
 
 NOT_FOUND_VERSION = 6
 
 
 def _group(
-    described: Description, members: tuple[DescribedGroupMember, ...], operations: int, api_version: int
-) -> DescribedGroup:
+    described: Description, members: "tuple[DescribedGroupMember, ...]", operations: int, api_version: int
+) -> "DescribedGroup":
     if described.code is ErrorCode.group_authorization_failed:
-        return DescribedGroup(
+        return messages.DescribedGroup(
             error_code=described.code,
             error_message=None,
             group_id=described.group_id,
@@ -43,7 +60,7 @@ def _group(
             authorized_operations=NOT_ASKED,
         )
     is_missing = described.code is not ErrorCode.none and api_version >= NOT_FOUND_VERSION
-    return DescribedGroup(
+    return messages.DescribedGroup(
         error_code=described.code if is_missing else ErrorCode.none,
         error_message=f"There is no classic group {described.group_id}." if is_missing else None,
         group_id=described.group_id,
@@ -55,8 +72,8 @@ def _group(
     )
 
 
-def _member(_group: Description, member: DescribedMember) -> DescribedGroupMember:
-    return DescribedGroupMember(
+def _member(_group: Description, member: DescribedMember) -> "DescribedGroupMember":
+    return messages.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,
@@ -66,7 +83,9 @@ def _member(_group: Description, member: DescribedMember) -> DescribedGroupMembe
     )
 
 
-async def handle(broker: Broker, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
+async def handle(
+    broker: Broker, request: "DescribeGroupsRequest", context: Context
+) -> "DescribeGroupsResponse":
     """Handle the request."""
     coordinator = broker.groups.coordinator
 
@@ -84,7 +103,7 @@ async def handle(broker: Broker, request: DescribeGroupsRequest, context: Contex
 
     described = await for_each(dict.fromkeys(request.groups), describe)
     await broker.groups.settled()
-    return DescribeGroupsResponse(
+    return messages.DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,

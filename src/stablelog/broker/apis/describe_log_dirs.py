@@ -10,37 +10,59 @@ full.
 import os
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
-from kio.schema.describe_log_dirs.v4.response import (
-    DescribeLogDirsPartition,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    for_each_part,
+)
 from stablelog.broker.topics.partition_state import PartitionState
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+    from kio.schema.describe_log_dirs.v4.response import (
+        DescribeLogDirsPartition,
+        DescribeLogDirsResponse,
+        DescribeLogDirsTopic,
+    )
+
+API = ServedApi(
+    ApiKey.DESCRIBE_LOG_DIRS,
+    first_version=1,
+    last_version=4,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_cluster(Operation.DESCRIBE),),
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: DescribeLogDirsRequest, context: Context
-) -> DescribeLogDirsResponse:
+    broker: Broker, request: "DescribeLogDirsRequest", context: Context
+) -> "DescribeLogDirsResponse":
     """Handle the request. Topics that do not exist and partitions that are not open are left out."""
     denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
-        return DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
+        return messages.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
     if request.topics is None:
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:
         wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
 
-    def partition(of: tuple[str, list[int]], index: int) -> DescribeLogDirsPartition | None:
+    def partition(of: tuple[str, list[int]], index: int) -> "DescribeLogDirsPartition | None":
         topic = broker.topics.get(of[0])
         if topic is None or topic.state(index) is not PartitionState.OPEN:
             return None
-        return DescribeLogDirsPartition(
+        return messages.DescribeLogDirsPartition(
             partition_index=index,
             partition_size=topic.partitions[index].size,
             offset_lag=0,
@@ -48,20 +70,20 @@ async def handle(
         )
 
     def topic(
-        of: tuple[str, list[int]], partitions: tuple[DescribeLogDirsPartition | None, ...]
-    ) -> DescribeLogDirsTopic | None:
+        of: tuple[str, list[int]], partitions: "tuple[DescribeLogDirsPartition | None, ...]"
+    ) -> "DescribeLogDirsTopic | None":
         if broker.topics.get(of[0]) is None:
             return None
-        return DescribeLogDirsTopic(name=of[0], partitions=tuple(filter(None, partitions)))
+        return messages.DescribeLogDirsTopic(name=of[0], partitions=tuple(filter(None, partitions)))
 
     described = await for_each_part(list(wanted.items()), itemgetter(1), partition, topic)
     directory = broker.directory.path.resolve()
     total_size, usable_size = _volume(directory)
-    return DescribeLogDirsResponse(
+    return messages.DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         results=(
-            DescribeLogDirsResult(
+            messages.DescribeLogDirsResult(
                 error_code=ErrorCode.none,
                 log_dir=str(directory),
                 topics=tuple(topic for topic in described if topic is not None),

@@ -1,24 +1,39 @@
 """DescribeProducers (61): the producers of a partition and their open transactions (KIP-664)."""
 
-from kio.schema.describe_producers.v0.request import DescribeProducersRequest
-from kio.schema.describe_producers.v0.response import (
-    DescribeProducersResponse,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
-)
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.log.producer_state.producer import Producer
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["DescribeProducers"]
+if TYPE_CHECKING:
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+    from kio.schema.describe_producers.v0.response import (
+        DescribeProducersResponse,
+        PartitionResponse,
+        ProducerState,
+    )
+
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.DESCRIBE_PRODUCERS,
+    first_version=0,
+    last_version=0,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_topic(Operation.READ),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 
-def _state(producer: Producer) -> ProducerState:
-    return ProducerState(
+def _state(producer: Producer) -> "ProducerState":
+    return messages.ProducerState(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         last_sequence=producer.last_sequence,
@@ -29,32 +44,32 @@ def _state(producer: Producer) -> ProducerState:
 
 
 async def handle(
-    broker: Broker, request: DescribeProducersRequest, context: Context
-) -> DescribeProducersResponse:
+    broker: Broker, request: "DescribeProducersRequest", context: Context
+) -> "DescribeProducersResponse":
     """Handle the request."""
 
-    async def describe(name: str, index: int) -> PartitionResponse:
+    async def describe(name: str, index: int) -> "PartitionResponse":
         try:
             context.require(Operation.READ, ResourceType.TOPIC, name)
             producers = broker.topics.partition(name, index, PARTITION_CODES).producers()
         except PARTITION_ERRORS as error:
-            return PartitionResponse(
+            return messages.PartitionResponse(
                 partition_index=index,
                 error_code=PARTITION_CODES.of_error(error),
                 error_message=str(error),
                 active_producers=(),
             )
-        return PartitionResponse(
+        return messages.PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.none,
             active_producers=await for_each(producers, _state),
         )
 
-    return DescribeProducersResponse(
+    return messages.DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
-                TopicResponse(
+                messages.TopicResponse(
                     name=topic.name,
                     partitions=tuple(
                         [

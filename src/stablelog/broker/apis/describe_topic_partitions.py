@@ -9,29 +9,48 @@ partition that is opening or offline has leader -1 and an error code, as in Meta
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop
+from typing import TYPE_CHECKING
 
-from kio.schema.describe_topic_partitions.v0.request import (
-    Cursor as AskedCursor,
-)
-from kio.schema.describe_topic_partitions.v0.request import (
-    DescribeTopicPartitionsRequest,
-)
-from kio.schema.describe_topic_partitions.v0.response import (
-    Cursor,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponsePartition,
-    DescribeTopicPartitionsResponseTopic,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import check_topic_name, is_internal
-from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import LEFT_OUT, on_topic
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["DescribeTopicPartitions"]
+if TYPE_CHECKING:
+    from kio.schema.describe_topic_partitions.v0.request import Cursor as AskedCursor
+    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+    from kio.schema.describe_topic_partitions.v0.response import (
+        Cursor,
+        DescribeTopicPartitionsResponse,
+        DescribeTopicPartitionsResponsePartition,
+        DescribeTopicPartitionsResponseTopic,
+    )
+
+PARTITION_CODES = Codes(
+    opening=ErrorCode.leader_not_available,
+    offline=ErrorCode.leader_not_available,
+    unknown=ErrorCode.unknown_topic_or_partition,
+)
+API = ServedApi(
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    first_version=0,
+    last_version=0,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_topic(Operation.DESCRIBE, "each named topic"),
+        on_topic(Operation.DESCRIBE, "each topic, if all are asked for", LEFT_OUT),
+    ),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
+
 NO_LEADER_ID = -1
 PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
 
@@ -44,10 +63,10 @@ def _in_order(names: Iterable[str]) -> Iterator[str]:
         yield heappop(heap)
 
 
-def _partition(broker: Broker, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(broker: Broker, topic: Topic, index: int) -> "DescribeTopicPartitionsResponsePartition":
     here = (broker.node_id,)
     state = topic.state(index)
-    return DescribeTopicPartitionsResponsePartition(
+    return messages.DescribeTopicPartitionsResponsePartition(
         error_code=PARTITION_CODES.of(state) or ErrorCode.none,
         partition_index=index,
         leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
@@ -60,8 +79,10 @@ def _partition(broker: Broker, topic: Topic, index: int) -> DescribeTopicPartiti
     )
 
 
-def _without_partitions(name: str, code: ErrorCode, operations: int) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
+def _without_partitions(
+    name: str, code: ErrorCode, operations: int
+) -> "DescribeTopicPartitionsResponseTopic":
+    return messages.DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
         topic_id=None,
@@ -71,7 +92,7 @@ def _without_partitions(name: str, code: ErrorCode, operations: int) -> Describe
     )
 
 
-def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, operations: int) -> "DescribeTopicPartitionsResponseTopic":
     try:
         check_topic_name(name)
     except RefusedError as refused:
@@ -79,19 +100,19 @@ def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic
     return _without_partitions(name, PARTITION_CODES.unknown, operations)
 
 
-def _start(cursor: AskedCursor | None, name: str) -> int:
+def _start(cursor: "AskedCursor | None", name: str) -> int:
     return cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
 
 
 async def _page(
     broker: Broker,
     names: Iterable[str],
-    cursor: AskedCursor | None,
+    cursor: "AskedCursor | None",
     limit: int,
     context: Context,
     *,
     skips_unknown: bool,
-) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
+) -> "tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]":
     """Describe the topics of these names up to a limit of partitions.
 
     Args:
@@ -110,7 +131,7 @@ async def _page(
     async for name in in_turns(names, turn=turn):
         topic = broker.topics.get(name)
         if limit == 0:
-            return topics, Cursor(topic_name=name, partition_index=0)
+            return topics, messages.Cursor(topic_name=name, partition_index=0)
         if topic is None:
             if not skips_unknown:
                 topics.append(_unknown(name, context.operations(ResourceType.TOPIC, name)))
@@ -121,7 +142,7 @@ async def _page(
             _partition(broker, topic, index) async for index in in_turns(range(start, end), turn=turn)
         ]
         topics.append(
-            DescribeTopicPartitionsResponseTopic(
+            messages.DescribeTopicPartitionsResponseTopic(
                 error_code=ErrorCode.none,
                 name=name,
                 topic_id=topic.topic_id,
@@ -131,14 +152,14 @@ async def _page(
             )
         )
         if end < topic.partition_count:
-            return topics, Cursor(topic_name=name, partition_index=end)
+            return topics, messages.Cursor(topic_name=name, partition_index=end)
         limit -= len(partitions)
     return topics, None
 
 
 async def handle(
-    broker: Broker, request: DescribeTopicPartitionsRequest, context: Context
-) -> DescribeTopicPartitionsResponse:
+    broker: Broker, request: "DescribeTopicPartitionsRequest", context: Context
+) -> "DescribeTopicPartitionsResponse":
     """Handle the request."""
     cursor = request.cursor
     names = {topic.name for topic in request.topics}
@@ -148,7 +169,7 @@ async def handle(
             _without_partitions(name, ErrorCode.invalid_request, context.operations(ResourceType.TOPIC, name))
             async for name in in_turns(_in_order(names))
         ]
-        return DescribeTopicPartitionsResponse(
+        return messages.DescribeTopicPartitionsResponse(
             throttle_time=NO_THROTTLE, topics=tuple(refused), next_cursor=None
         )
     first = cursor.topic_name if cursor is not None else ""
@@ -168,6 +189,6 @@ async def handle(
             _without_partitions(name, ErrorCode.topic_authorization_failed, NOT_ASKED)
             async for name in in_turns(_in_order(denied))
         ]
-    return DescribeTopicPartitionsResponse(
+    return messages.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor
     )

@@ -1,27 +1,41 @@
 """DescribeTransactions (65): the coordinator's state of transactional ids (KIP-664)."""
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
-from kio.schema.describe_transactions.v0.response import (
-    DescribeTransactionsResponse,
-    TopicData,
-    TransactionState,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
+from stablelog.security.api_rights import LEFT_OUT, on_topic, on_transactional_id
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+    from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TransactionState
+
+API = ServedApi(
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    first_version=0,
+    last_version=0,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_transactional_id(Operation.DESCRIBE, "each transactional id"),
+        on_topic(Operation.DESCRIBE, "each topic of a transaction", LEFT_OUT),
+    ),
+)
+messages = API.messages
 
 # As a start time in the response: -1 ms, that is, no transaction has begun.
 NEVER = datetime.fromtimestamp(-0.001, UTC)
 
 
-def _describe(broker: Broker, transactional_id: str, context: Context) -> TransactionState:
+def _describe(broker: Broker, transactional_id: str, context: Context) -> "TransactionState":
     denied = context.refusal(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     found = broker.transactions.describe(transactional_id) if denied is None else None
     if found is None:
-        return TransactionState(
+        return messages.TransactionState(
             error_code=denied or ErrorCode.transactional_id_not_found,
             transactional_id=transactional_id,
             transaction_state="",
@@ -38,7 +52,7 @@ def _describe(broker: Broker, transactional_id: str, context: Context) -> Transa
     start_ms = (
         found.start_ms if found.start_ms < 0 else found.start_ms + broker.clock.wall_ms() - broker.now_ms()
     )
-    return TransactionState(
+    return messages.TransactionState(
         error_code=ErrorCode.none,
         transactional_id=transactional_id,
         transaction_state=found.state.label,
@@ -46,15 +60,17 @@ def _describe(broker: Broker, transactional_id: str, context: Context) -> Transa
         transaction_start_time=NEVER if start_ms < 0 else datetime.fromtimestamp(start_ms / 1000, UTC),
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
-        topics=tuple(TopicData(topic=name, partitions=tuple(indexes)) for name, indexes in topics.items()),
+        topics=tuple(
+            messages.TopicData(topic=name, partitions=tuple(indexes)) for name, indexes in topics.items()
+        ),
     )
 
 
 async def handle(
-    broker: Broker, request: DescribeTransactionsRequest, context: Context
-) -> DescribeTransactionsResponse:
+    broker: Broker, request: "DescribeTransactionsRequest", context: Context
+) -> "DescribeTransactionsResponse":
     """Handle the request."""
-    return DescribeTransactionsResponse(
+    return messages.DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(
             [

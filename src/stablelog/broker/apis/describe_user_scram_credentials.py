@@ -4,31 +4,44 @@ Salts and keys are not returned, as in Kafka. No user in the request means all u
 """
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
-from kio.schema.describe_user_scram_credentials.v0.response import (
-    CredentialInfo,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResult,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+    from kio.schema.describe_user_scram_credentials.v0.response import (
+        DescribeUserScramCredentialsResponse,
+        DescribeUserScramCredentialsResult,
+    )
+
+API = ServedApi(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    first_version=0,
+    last_version=0,
+    is_heavy=True,
+    rights=(on_cluster(Operation.DESCRIBE),),
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: DescribeUserScramCredentialsRequest, context: Context
-) -> DescribeUserScramCredentialsResponse:
+    broker: Broker, request: "DescribeUserScramCredentialsRequest", context: Context
+) -> "DescribeUserScramCredentialsResponse":
     """Handle the request."""
     denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
-        return DescribeUserScramCredentialsResponse(
+        return messages.DescribeUserScramCredentialsResponse(
             throttle_time=NO_THROTTLE, error_code=denied, error_message=None, results=()
         )
     users = broker.users.credentials.users
     named = Counter(user.name for user in request.users or ())
 
-    def describe(name: str) -> DescribeUserScramCredentialsResult:
+    def describe(name: str) -> "DescribeUserScramCredentialsResult":
         error, message = ErrorCode.none, None
         if named[name] > 1:
             error, message = (
@@ -41,17 +54,17 @@ async def handle(
                 f"Attempt to describe a user credential that does not exist: {name}",
             )
         known = {} if error is not ErrorCode.none else users[name]
-        return DescribeUserScramCredentialsResult(
+        return messages.DescribeUserScramCredentialsResult(
             user=name,
             error_code=error,
             error_message=message,
             credential_infos=tuple(
-                CredentialInfo(mechanism=mechanism.value, iterations=one.iterations)
+                messages.CredentialInfo(mechanism=mechanism.value, iterations=one.iterations)
                 for mechanism, one in sorted(known.items(), key=lambda item: item[0].value)
             ),
         )
 
-    return DescribeUserScramCredentialsResponse(
+    return messages.DescribeUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,

@@ -8,21 +8,44 @@ its own; v2 flexible.
 """
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
-from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
-from kio.schema.elect_leaders.v2.response import (
-    ElectLeadersResponse,
-    PartitionResult,
-    ReplicaElectionResult,
-)
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import Turn, in_turns
-from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.partition_state import Codes, PartitionState
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+    from kio.schema.elect_leaders.v2.response import ElectLeadersResponse, PartitionResult
+
+# An open partition needs no election.
+PREFERRED_CODES = Codes(
+    opening=ErrorCode.preferred_leader_not_available,
+    offline=ErrorCode.preferred_leader_not_available,
+    unknown=ErrorCode.unknown_topic_or_partition,
+)
+UNCLEAN_CODES = Codes(
+    opening=ErrorCode.eligible_leaders_not_available,
+    offline=ErrorCode.eligible_leaders_not_available,
+    unknown=ErrorCode.unknown_topic_or_partition,
+)
+API = ServedApi(
+    ApiKey.ELECT_LEADERS,
+    first_version=0,
+    last_version=2,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_cluster(Operation.ALTER),),
+    codes={"": PREFERRED_CODES, "unclean": UNCLEAN_CODES},
+)
+messages = API.messages
 
 # By Kafka's number of the type of an election: election of the preferred replica, and of any replica.
-TYPES = {0: CODES["ElectLeaders"], 1: CODES["ElectLeaders, unclean"]}
+TYPES = {0: PREFERRED_CODES, 1: UNCLEAN_CODES}
 WORDS = {
     PartitionState.OPEN: "its only replica leads the partition",
     PartitionState.OPENING: "its only replica is recovering",
@@ -43,18 +66,18 @@ async def _unopened(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list
             yield topic.name, indexes
 
 
-async def _asked(request: ElectLeadersRequest) -> AsyncIterator[tuple[str, list[int]]]:
+async def _asked(request: "ElectLeadersRequest") -> AsyncIterator[tuple[str, list[int]]]:
     for topic in request.topic_partitions or ():
         yield topic.topic, list(topic.partitions)
 
 
-async def handle(broker: Broker, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
+async def handle(broker: Broker, request: "ElectLeadersRequest", context: Context) -> "ElectLeadersResponse":
     """Handle the request."""
     denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
     codes = TYPES.get(request.election_type)
     turn = Turn()
 
-    def elect(name: str, index: int) -> PartitionResult:
+    def elect(name: str, index: int) -> "PartitionResult":
         if denied is not None:
             code, why = denied, "the client is not authorized to ALTER the cluster"
         elif codes is None:
@@ -62,17 +85,17 @@ async def handle(broker: Broker, request: ElectLeadersRequest, context: Context)
         else:
             state = broker.topics.state(name, index)
             code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
-        return PartitionResult(partition_id=index, error_code=code, error_message=why)
+        return messages.PartitionResult(partition_id=index, error_code=code, error_message=why)
 
     wanted = _asked(request) if request.topic_partitions is not None or denied else _unopened(broker, turn)
     results = [
-        ReplicaElectionResult(
+        messages.ReplicaElectionResult(
             topic=name,
             partition_result=tuple([elect(name, index) async for index in in_turns(indexes, turn=turn)]),
         )
         async for name, indexes in wanted
     ]
-    return ElectLeadersResponse(
+    return messages.ElectLeadersResponse(
         throttle_time=NO_THROTTLE,
         error_code=denied or (ErrorCode.none if codes is not None else ErrorCode.invalid_request),
         replica_election_results=tuple(results),

@@ -7,20 +7,42 @@ transaction.
 Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 
-from kio.schema.end_txn.v5.request import EndTxnRequest
-from kio.schema.end_txn.v5.response import EndTxnResponse
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_transactional_id
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.end_txn.v5.request import EndTxnRequest
+    from kio.schema.end_txn.v5.response import EndTxnResponse
+
+# While the disk is full, a request is served only if it ends an open transaction.
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.END_TXN,
+    first_version=0,
+    last_version=5,
+    is_appending=True,
+    repeats_request=True,
+    repeats_response=True,
+    rights=(on_transactional_id(Operation.WRITE),),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 
-async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> EndTxnResponse:
+async def handle(broker: Broker, request: "EndTxnRequest", context: Context) -> "EndTxnResponse":
     """Handle the request."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
-        return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
+        return messages.EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     # Hold the lock `appending`, so that the transaction ends before a later request of the connection begins.
     async with context.appending:
         if request.committed:
@@ -37,7 +59,7 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> En
         done = group.begin_to_carry_out(decision)
     await group.finished(done)
     answer = decision.answer
-    return EndTxnResponse(
+    return messages.EndTxnResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
         producer_id=answer.producer_id,

@@ -19,21 +19,23 @@ from errno import EIO
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.waiting import Poll
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoadedError, RefusedError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import ABORTED_COUNT_MAX
+from stablelog.security.api_rights import on_topic
 from stablelog.security.principal import Principal
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -41,6 +43,17 @@ from stablelog.wire.fetch import (
     ForgottenTopic,
     WantedTopic,
     encode_fetch_response,
+)
+
+PARTITION_CODES = COMMON._replace(unknown_id=ErrorCode.unknown_topic_id, storage_error_since=6)
+API = ServedApi(
+    ApiKey.FETCH,
+    first_version=4,
+    last_version=17,
+    is_long_poll=True,
+    is_heavy=True,
+    rights=(on_topic(Operation.READ),),
+    codes={"": PARTITION_CODES},
 )
 
 # For fewer bytes of records than this, the broker does not check whether their pages are in memory.
@@ -265,7 +278,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     if context.throttle is not None:
         size_max = min(size_max, context.throttle.fetch_size_max())
     size_min = min(request.size_min, size_max)
-    codes = CODES["Fetch"].for_version(version)
+    codes = PARTITION_CODES.for_version(version)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.wait_ms_max / 1000
     while True:

@@ -3,23 +3,40 @@
 Version notes: v4+ several keys at once.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
+from stablelog.security.api_rights import on_group, on_transactional_id
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
+    from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
+
+API = ServedApi(
+    ApiKey.FIND_COORDINATOR,
+    first_version=0,
+    last_version=5,
+    rights=(
+        on_group(Operation.DESCRIBE, "each group"),
+        on_transactional_id(Operation.DESCRIBE, "each transactional id"),
+    ),
+)
+messages = API.messages
 
 GROUP, TRANSACTION = 0, 1
 RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 
 async def handle(
-    broker: Broker, request: FindCoordinatorRequest, context: Context
-) -> FindCoordinatorResponse:
+    broker: Broker, request: "FindCoordinatorRequest", context: Context
+) -> "FindCoordinatorResponse":
     """Handle the request."""
     host, port = context.session.listener.advertised
 
-    def find(key: str) -> Coordinator:
+    def find(key: str) -> "Coordinator":
         if request.key_type not in (GROUP, TRANSACTION):
             error, why = (
                 ErrorCode.invalid_request,
@@ -30,7 +47,7 @@ async def handle(
         elif denied := context.refusal(Operation.DESCRIBE, RESOURCES[request.key_type], key):
             error, why = denied, "the client is not authorized to DESCRIBE the group or transactional id"
         else:
-            return Coordinator(
+            return messages.Coordinator(
                 key=key,
                 node_id=broker.node_id,
                 host=host,
@@ -38,8 +55,10 @@ async def handle(
                 error_code=ErrorCode.none,
                 error_message=None,
             )
-        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=why)
+        return messages.Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=error, error_message=why
+        )
 
-    return FindCoordinatorResponse(
+    return messages.FindCoordinatorResponse(
         throttle_time=NO_THROTTLE, coordinators=await for_each(request.coordinator_keys, find)
     )

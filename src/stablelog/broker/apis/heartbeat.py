@@ -2,13 +2,28 @@
 members.
 """
 
-from kio.schema.heartbeat.v4.request import HeartbeatRequest
-from kio.schema.heartbeat.v4.response import HeartbeatResponse
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.heartbeat.v4.request import HeartbeatRequest
+    from kio.schema.heartbeat.v4.response import HeartbeatResponse
+
+API = ServedApi(
+    ApiKey.HEARTBEAT,
+    first_version=0,
+    last_version=4,
+    repeats_request=True,
+    repeats_response=True,
+    rights=(on_group(Operation.READ),),
+)
+messages = API.messages
 
 
-async def handle(broker: Broker, request: HeartbeatRequest, context: Context) -> HeartbeatResponse:
+async def handle(broker: Broker, request: "HeartbeatRequest", context: Context) -> "HeartbeatResponse":
     """Handle the request."""
     code = context.refusal(
         Operation.READ, ResourceType.GROUP, request.group_id
@@ -21,4 +36,4 @@ async def handle(broker: Broker, request: HeartbeatRequest, context: Context) ->
             now_ms=broker.now_ms(),
         )
     )
-    return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=code)
+    return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=code)

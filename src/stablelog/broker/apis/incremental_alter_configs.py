@@ -5,19 +5,33 @@ apply to the value in effect.
 Version notes: v1 flexible.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.incremental_alter_configs.v1.request import (
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from kio.schema.incremental_alter_configs.v1.response import (
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsResponse,
-)
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.broker.apis.config_changes import Present, change_each, no_value
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, ServedApi
+from stablelog.broker.apis.config_changes import ALTER_CONFIGS_RIGHTS, Present, change_each, no_value
 from stablelog.errors import RefusedError
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.incremental_alter_configs.v1.request import (
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+    from kio.schema.incremental_alter_configs.v1.response import (
+        AlterConfigsResourceResponse,
+        IncrementalAlterConfigsResponse,
+    )
+
+API = ServedApi(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    first_version=0,
+    last_version=1,
+    is_appending=True,
+    rights=ALTER_CONFIGS_RIGHTS,
+)
+messages = API.messages
 
 # Kafka's limits of a broker for the move of replicas. `kafka-reassign-partitions` deletes them after each reassignment.
 # The broker does not have these settings, so a deletion changes nothing.
@@ -31,7 +45,7 @@ THROTTLES = frozenset(
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def _changed(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
+def _changed(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
     """The settings of a resource after the changes.
 
     Raises:
@@ -63,8 +77,10 @@ def _changed(asked: AlterConfigsResource, present: Present) -> dict[str, str]:
     return result
 
 
-def _answer(asked: AlterConfigsResource, error: ErrorCode, why: str | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
+def _answer(
+    asked: "AlterConfigsResource", error: ErrorCode, why: str | None
+) -> "AlterConfigsResourceResponse":
+    return messages.AlterConfigsResourceResponse(
         error_code=error,
         error_message=why,
         resource_type=asked.resource_type,
@@ -73,10 +89,10 @@ def _answer(asked: AlterConfigsResource, error: ErrorCode, why: str | None) -> A
 
 
 async def handle(
-    broker: Broker, request: IncrementalAlterConfigsRequest, context: Context
-) -> IncrementalAlterConfigsResponse:
+    broker: Broker, request: "IncrementalAlterConfigsRequest", context: Context
+) -> "IncrementalAlterConfigsResponse":
     """Handle each topic or broker on its own: either all its changes are made or none."""
     responses = await change_each(
         broker, request.resources, _changed, _answer, validate_only=request.validate_only, context=context
     )
-    return IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)
+    return messages.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

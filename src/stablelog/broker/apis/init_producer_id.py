@@ -6,16 +6,38 @@ Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 PROD
 
 import logging
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
-from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.coordinators.transactions.decisions import InitAnswer
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster, on_topic, on_transactional_id
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import group_of
+
+if TYPE_CHECKING:
+    from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
+    from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
+
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.INIT_PRODUCER_ID,
+    first_version=0,
+    last_version=6,
+    is_alone=True,
+    rights=(
+        on_transactional_id(Operation.WRITE),
+        on_transactional_id(Operation.TWO_PHASE_COMMIT, "the transactional id, with `enable2Pc`"),
+        on_topic(Operation.WRITE, "any topic, without a transactional id", "the next right is needed"),
+        on_cluster(Operation.IDEMPOTENT_WRITE, "the cluster, without a transactional id"),
+    ),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +67,7 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
     await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
 
-def _require(request: InitProducerIdRequest, context: Context) -> None:
+def _require(request: "InitProducerIdRequest", context: Context) -> None:
     """Refuse a client that may not get a producer id.
 
     Raises:
@@ -62,9 +84,9 @@ def _require(request: InitProducerIdRequest, context: Context) -> None:
         context.require(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 
-async def _answer(broker: Broker, request: InitProducerIdRequest, context: Context) -> InitAnswer:
+async def _answer(broker: Broker, request: "InitProducerIdRequest", context: Context) -> InitAnswer:
     _require(request, context)
-    broker.reserve.check("InitProducerId")
+    broker.reserve.check(WHILE_FULL)
     transactional_id = request.transactional_id
     if transactional_id is not None:
         # Abort the old transaction first, even if the transaction group that the id names could not begin.
@@ -84,13 +106,15 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, context: Conte
     )
 
 
-async def handle(broker: Broker, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
+async def handle(
+    broker: Broker, request: "InitProducerIdRequest", context: Context
+) -> "InitProducerIdResponse":
     """Handle the request."""
     try:
         answer = await _answer(broker, request, context)
     except RefusedError as refused:
         answer = InitAnswer(ErrorCode(refused.code))
-    return InitProducerIdResponse(
+    return messages.InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,
         producer_id=answer.producer_id,

@@ -8,21 +8,39 @@ v9+ the response may tell the leader that there is nothing to assign.
 
 import uuid
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.join_group.v9.request import JoinGroupRequest
-from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.join_group.v9.request import JoinGroupRequest
+    from kio.schema.join_group.v9.response import JoinGroupResponse
+
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress, is_served_from_half=True)
+API = ServedApi(
+    ApiKey.JOIN_GROUP,
+    first_version=0,
+    last_version=9,
+    is_long_poll=True,
+    has_long_response=True,
+    rights=(on_group(Operation.READ),),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 ONE_MS = timedelta(milliseconds=1)
 
 
-async def handle(broker: Broker, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
+async def handle(broker: Broker, request: "JoinGroupRequest", context: Context) -> "JoinGroupResponse":
     """Add the member, wait until the next generation begins, and return the response."""
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
@@ -42,13 +60,13 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
     )
     try:
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-        broker.reserve.check("JoinGroup")
+        broker.reserve.check(WHILE_FULL)
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
         answer = await broker.groups.wait(token)
     except RefusedError as refused:
         answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)
-    return JoinGroupResponse(
+    return messages.JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,
         generation_id=answer.generation,
@@ -59,7 +77,7 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Context) ->
         member_id=answer.member_id,
         members=await for_each(
             answer.members,
-            lambda member: JoinGroupResponseMember(
+            lambda member: messages.JoinGroupResponseMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 metadata=member.metadata,

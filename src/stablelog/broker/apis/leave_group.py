@@ -4,22 +4,36 @@ Version notes: v3+ several members at once, static members by their instance id;
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.leave_group.v5.request import LeaveGroupRequest
-from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.coordinators.consumer_groups.answers import LeavingMember
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.leave_group.v5.request import LeaveGroupRequest
+    from kio.schema.leave_group.v5.response import LeaveGroupResponse
+
+API = ServedApi(
+    ApiKey.LEAVE_GROUP,
+    first_version=0,
+    last_version=5,
+    is_appending=True,
+    rights=(on_group(Operation.READ),),
+)
+messages = API.messages
 
 LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one turn of the event loop.
 
 
-async def handle(broker: Broker, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
+async def handle(broker: Broker, request: "LeaveGroupRequest", context: Context) -> "LeaveGroupResponse":
     """Remove each member that the request names. An error of one member does not affect the others."""
     denied = context.refusal(Operation.READ, ResourceType.GROUP, request.group_id)
     if denied is not None:
-        return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=denied, members=())
+        return messages.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=denied, members=())
     code, members = ErrorCode.none, []
     # Hold the lock `appending`, so that the members of one connection leave in the order of its requests.
     async with context.appending:
@@ -36,13 +50,13 @@ async def handle(broker: Broker, request: LeaveGroupRequest, context: Context) -
                 code = decision.answer.code
                 break
             members += [
-                MemberResponse(
+                messages.MemberResponse(
                     member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=of_member
                 )
                 for one, of_member in decision.answer.members
             ]
     await broker.groups.settled()
-    return LeaveGroupResponse(
+    return messages.LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
         members=() if code is not ErrorCode.none else tuple(members),

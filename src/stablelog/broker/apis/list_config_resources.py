@@ -6,47 +6,67 @@ names an unknown type gets UNSUPPORTED_VERSION, as in Apache Kafka.
 Version notes: v0 asks only for client metrics resources, so its list is empty; v1 names types, and no type means all.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
-from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ServedApi
 from stablelog.broker.apis.config_resources import ResourceType
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.security.api_rights import on_cluster
 from stablelog.wire import acls
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+    from kio.schema.list_config_resources.v1.response import ListConfigResourcesResponse
+
+API = ServedApi(
+    ApiKey.LIST_CONFIG_RESOURCES,
+    first_version=0,
+    last_version=1,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_cluster(Operation.DESCRIBE_CONFIGS),),
+)
+messages = API.messages
 
 VERSION_WITH_TYPES = 1
 
 
 async def handle(
-    broker: Broker, request: ListConfigResourcesRequest, context: Context
-) -> ListConfigResourcesResponse:
+    broker: Broker, request: "ListConfigResourcesRequest", context: Context
+) -> "ListConfigResourcesResponse":
     """Handle the request."""
     types = frozenset(request.resource_types or ResourceType)
     if context.api_version < VERSION_WITH_TYPES:
         types = frozenset({ResourceType.CLIENT_METRICS})
     if not types <= frozenset(ResourceType):
-        return ListConfigResourcesResponse(
+        return messages.ListConfigResourcesResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
         )
     denied = context.refusal(Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER)
     if denied is not None:
-        return ListConfigResourcesResponse(throttle_time=NO_THROTTLE, error_code=denied, config_resources=())
+        return messages.ListConfigResourcesResponse(
+            throttle_time=NO_THROTTLE, error_code=denied, config_resources=()
+        )
     found = []
     if ResourceType.BROKER in types:
         found.append(
-            ConfigResource(resource_name=str(broker.node_id), resource_type=ResourceType.BROKER.value)
+            messages.ConfigResource(
+                resource_name=str(broker.node_id), resource_type=ResourceType.BROKER.value
+            )
         )
     if ResourceType.TOPIC in types:
         found += [
-            ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC.value)
+            messages.ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC.value)
             async for topic in in_turns(list(broker.topics), at_once=AT_ONCE_MAX)
         ]
     if ResourceType.GROUP in types:
         found += [
-            ConfigResource(resource_name=group, resource_type=ResourceType.GROUP.value)
+            messages.ConfigResource(resource_name=group, resource_type=ResourceType.GROUP.value)
             for group in broker.config.groups.own
         ]
-    return ListConfigResourcesResponse(
+    return messages.ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)
     )

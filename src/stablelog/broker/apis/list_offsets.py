@@ -15,23 +15,34 @@ version does not have gets UNSUPPORTED_VERSION.
 
 import asyncio
 import contextlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
-from kio.schema.list_offsets.v11.response import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, code_for
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import NotLoadedError, RefusedError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+    from kio.schema.list_offsets.v11.response import ListOffsetsPartitionResponse, ListOffsetsResponse
+
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.LIST_OFFSETS,
+    first_version=1,
+    last_version=11,
+    is_heavy=True,
+    rights=(on_topic(Operation.DESCRIBE),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -53,7 +64,6 @@ FIRST_VERSIONS = {
 }
 UNKNOWN_TIMESTAMP = 2**15  # A version that no client sends.
 NOT_FOUND = -1
-PARTITION_CODES = CODES["ListOffsets"]
 # The number of partitions whose end offsets are read in one turn of the event loop. That takes a millisecond or two.
 BRIEF_MAX = 1000
 
@@ -72,7 +82,7 @@ class Limits(NamedTuple):
 
 
 async def _look_up(
-    broker: Broker, name: str, asked: ListOffsetsPartition, limits: Limits
+    broker: Broker, name: str, asked: "ListOffsetsPartition", limits: Limits
 ) -> tuple[int, int, int]:
     """Look up what the request asks for one partition: (offset, timestamp, leader epoch), with -1 for each that does
     not exist.
@@ -153,7 +163,7 @@ def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Looku
     return partition.look_up_time(timestamp, isolation)
 
 
-async def _markers_durable(broker: Broker, request: ListOffsetsRequest, context: Context) -> None:
+async def _markers_durable(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:
     """Wait until readers can see all earlier writes, except those of open transactions.
 
     Topics that the client may not describe are left out: how long a request takes would tell of their writes.
@@ -177,14 +187,14 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest, context:
                 await wait
 
 
-def _is_brief(request: ListOffsetsRequest) -> bool:
+def _is_brief(request: "ListOffsetsRequest") -> bool:
     """Whether the request asks only for start or end offsets, and for at most BRIEF_MAX of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )
 
 
-async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+async def handle(broker: Broker, request: "ListOffsetsRequest", context: Context) -> "ListOffsetsResponse":
     """Handle the request."""
     time_s = request.timeout.total_seconds()
     deadline_s = asyncio.get_running_loop().time() + time_s if time_s > 0 else None
@@ -194,14 +204,16 @@ async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) 
     limits = Limits(context.api_version, isolation, deadline_s)
     at_once = BRIEF_MAX if _is_brief(request) else 1
 
-    async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    async def answer(name: str, asked: "ListOffsetsPartition") -> "ListOffsetsPartitionResponse":
         try:
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
             offset, timestamp, epoch = await _look_up(broker, name, asked, limits)
         except PARTITION_ERRORS as error:
             code = code_for(broker, error, PARTITION_CODES)
-            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
-        return ListOffsetsPartitionResponse(
+            return messages.ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=code
+            )
+        return messages.ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=ErrorCode.none,
             timestamp=timestamp,
@@ -209,11 +221,11 @@ async def handle(broker: Broker, request: ListOffsetsRequest, context: Context) 
             leader_epoch=epoch,
         )
 
-    return ListOffsetsResponse(
+    return messages.ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
-                ListOffsetsTopicResponse(
+                messages.ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=tuple(
                         [

@@ -3,19 +3,35 @@
 Version notes: v1 only transactions that have been open for a given time; v2 only ids that match a pattern.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.list_transactions.v2.request import ListTransactionsRequest
-from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import LEFT_OUT, on_transactional_id
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+    from kio.schema.list_transactions.v2.response import ListTransactionsResponse
+
+API = ServedApi(
+    ApiKey.LIST_TRANSACTIONS,
+    first_version=0,
+    last_version=2,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(on_transactional_id(Operation.DESCRIBE, "each transactional id", LEFT_OUT),),
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: ListTransactionsRequest, context: Context
-) -> ListTransactionsResponse:
+    broker: Broker, request: "ListTransactionsRequest", context: Context
+) -> "ListTransactionsResponse":
     """Handle the request, for all transaction groups."""
     listed: list[Listed] = []
     unknown: list[str] = []
@@ -40,16 +56,16 @@ async def handle(
                     )
                 ]
     except RefusedError as refused:
-        return ListTransactionsResponse(
+        return messages.ListTransactionsResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()
         )
-    return ListTransactionsResponse(
+    return messages.ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(unknown),
         transaction_states=tuple(
             [
-                TransactionState(
+                messages.TransactionState(
                     transactional_id=found.transactional_id,
                     producer_id=found.producer_id,
                     transaction_state=found.state,

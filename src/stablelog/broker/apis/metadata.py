@@ -8,32 +8,58 @@ v8+ authorized operations of topics, and v8 to v10 also of the cluster, if the r
 
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v13.request import MetadataRequest
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 
-from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.apis.describe_cluster import cluster_operations
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.broker.topics.partition_state import CODES, PartitionState
+from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
-from stablelog.wire.shapes import ClusterMetadataRequest, ClusterMetadataResponse
+from stablelog.security.api_rights import LEFT_OUT, on_cluster, on_topic
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["Metadata"]
+if TYPE_CHECKING:
+    from kio.schema.metadata.v13.request import MetadataRequest
+    from kio.schema.metadata.v13.response import (
+        MetadataResponse,
+        MetadataResponsePartition,
+        MetadataResponseTopic,
+    )
+
+# The response has this code and leader -1, as in Apache Kafka for a partition without a live replica: producers choose
+# other partitions.
+PARTITION_CODES = Codes(
+    opening=ErrorCode.leader_not_available,
+    offline=ErrorCode.leader_not_available,
+    unknown=ErrorCode.unknown_topic_or_partition,
+    unknown_id=ErrorCode.unknown_topic_id,
+)
+API = ServedApi(
+    ApiKey.METADATA,
+    first_version=0,
+    last_version=13,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_topic(Operation.DESCRIBE, "each named topic", "the error code; by id UNKNOWN_TOPIC_ID"),
+        on_topic(Operation.DESCRIBE, "each topic, if all are asked for", LEFT_OUT),
+        on_cluster(Operation.CREATE, "the cluster, to create a missing topic", "the next right is needed"),
+        on_topic(Operation.CREATE, "a missing topic that is to be created"),
+    ),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
+
 NO_LEADER_ID = -1
 
 
-def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponsePartition:
+def _partition(broker: Broker, topic: Topic, index: int) -> "MetadataResponsePartition":
     here = (broker.node_id,)
     state = topic.state(index)
-    return MetadataResponsePartition(
+    return messages.MetadataResponsePartition(
         error_code=PARTITION_CODES.of(state) or ErrorCode.none,
         partition_index=index,
         leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
@@ -44,9 +70,9 @@ def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponsePart
     )
 
 
-async def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponseTopic:
+async def _topic(broker: Broker, topic: Topic, operations: int) -> "MetadataResponseTopic":
     indexes = in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX)
-    return MetadataResponseTopic(
+    return messages.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
@@ -56,8 +82,8 @@ async def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataRespo
     )
 
 
-def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
+def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> "MetadataResponseTopic":
+    return messages.MetadataResponseTopic(
         error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=()
     )
 
@@ -70,7 +96,7 @@ async def _find(
     operations: Callable[[str], int],
     *,
     create: bool,
-) -> MetadataResponseTopic:
+) -> "MetadataResponseTopic":
     if name is None:
         name = broker.topics.name_of(topic_id)
         if name is None or not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
@@ -106,7 +132,7 @@ async def _find(
     return await _topic(broker, topic, operations(name))
 
 
-async def handle(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
+async def handle(broker: Broker, request: "MetadataRequest", context: Context) -> "MetadataResponse":
     """Handle the request."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
 
@@ -134,12 +160,14 @@ async def handle(broker: Broker, request: MetadataRequest, context: Context) -> 
     host, port = context.session.listener.advertised
     fields = {
         "throttle_time": NO_THROTTLE,
-        "brokers": (MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        "brokers": (messages.MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": topics,
         "error_code": ErrorCode.none,
     }
-    if isinstance(request, ClusterMetadataRequest) and request.include_cluster_authorized_operations:
+    if getattr(request, "include_cluster_authorized_operations", False):
+        from stablelog.wire.cluster_metadata import ClusterMetadataResponse  # only for versions 8 to 10
+
         return ClusterMetadataResponse(**fields, cluster_authorized_operations=cluster_operations(context))
-    return MetadataResponse(**fields)
+    return messages.MetadataResponse(**fields)

@@ -9,19 +9,14 @@ does not exist is GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v9.request import OffsetCommitRequest, OffsetCommitRequestTopic
-from kio.schema.offset_commit.v9.response import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
-from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import Turn, in_turns
-from stablelog.broker.topics.partition_state import CODES, Codes
+from stablelog.broker.topics.partition_state import NAMES_ONLY, Codes
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
@@ -29,17 +24,35 @@ from stablelog.coordinators.consumer_groups.answers import (
     OffsetCommit,
 )
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group, on_topic
 from stablelog.types import TopicPartition
-from stablelog.wire.timed_commit import TimedOffsetCommitRequest
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.offset_commit.v9.request import OffsetCommitRequest, OffsetCommitRequestTopic
+    from kio.schema.offset_commit.v9.response import OffsetCommitResponse
+    from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
+
+PARTITION_CODES = NAMES_ONLY
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress, is_served_from_half=True)
+API = ServedApi(
+    ApiKey.OFFSET_COMMIT,
+    first_version=2,
+    last_version=9,
+    is_appending=True,
+    rights=(on_group(Operation.READ), on_topic(Operation.READ)),
+    codes={"": PARTITION_CODES},
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 MISSING_GROUP_VERSION = 9
 OFFSETS_AT_ONCE = 500
-PARTITION_CODES = CODES["OffsetCommit"]
 
 
 async def offsets_asked(
     broker: Broker,
-    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    topics: "Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]",
     partition_codes: Codes,
     context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
@@ -64,7 +77,7 @@ async def offsets_asked(
 
 async def refused_offsets(
     broker: Broker,
-    topics: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    topics: "Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]",
     partition_codes: Codes,
     context: Context,
     refusal: ErrorCode,
@@ -100,11 +113,12 @@ async def in_slices(
 
 async def _commit(
     broker: Broker,
-    request: OffsetCommitRequest,
+    request: "OffsetCommitRequest",
     commits: dict[TopicPartition, OffsetCommit],
     context: Context,
 ) -> CodeByPartition:
-    is_timed = isinstance(request, TimedOffsetCommitRequest)
+    # Only a request of versions 2 to 4 has a retention time (`wire.timed_commit`).
+    retention_ms = getattr(request, "retention_ms", RETENTION_OF_BROKER)
     codes: CodeByPartition = {}
     membership = Membership(
         request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
@@ -114,7 +128,7 @@ async def _commit(
             request.group_id,
             some,
             membership,
-            retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
+            retention_ms=retention_ms,
             knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
             now_ms=broker.now_ms(),
         )
@@ -123,13 +137,13 @@ async def _commit(
     return codes
 
 
-async def handle(broker: Broker, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
+async def handle(broker: Broker, request: "OffsetCommitRequest", context: Context) -> "OffsetCommitResponse":
     """Commit the offsets, wait until they are durable, and return the response."""
     # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
         try:
             context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-            broker.reserve.check("OffsetCommit")
+            broker.reserve.check(WHILE_FULL)
         except RefusedError as refused:
             codes = await refused_offsets(
                 broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)
@@ -139,15 +153,15 @@ async def handle(broker: Broker, request: OffsetCommitRequest, context: Context)
             codes |= await _commit(broker, request, commits, context)
     await broker.groups.settled()
     turn = Turn()
-    return OffsetCommitResponse(
+    return messages.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
-                OffsetCommitResponseTopic(
+                messages.OffsetCommitResponseTopic(
                     name=topic.name,
                     partitions=tuple(
                         [
-                            OffsetCommitResponsePartition(
+                            messages.OffsetCommitResponsePartition(
                                 partition_index=asked.partition_index,
                                 error_code=codes[topic.name, asked.partition_index],
                             )

@@ -1,23 +1,42 @@
 """OffsetDelete (47): delete offsets of a group, except for topics that its members are subscribed to."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
-from kio.schema.offset_delete.v0.response import (
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each_part
-from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    for_each_part,
+)
+from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.coordinators.consumer_groups.answers import CodeByPartition
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group, on_topic
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+    from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+
+PARTITION_CODES = NAMES_ONLY
+API = ServedApi(
+    ApiKey.OFFSET_DELETE,
+    first_version=0,
+    last_version=0,
+    is_appending=True,
+    rights=(on_group(Operation.DELETE), on_topic(Operation.READ)),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 DELETED_AT_ONCE = 500
-PARTITION_CODES = CODES["OffsetDelete"]
 
 
 async def _delete(
@@ -52,7 +71,7 @@ async def _delete(
     return codes
 
 
-async def handle(broker: Broker, request: OffsetDeleteRequest, context: Context) -> OffsetDeleteResponse:
+async def handle(broker: Broker, request: "OffsetDeleteRequest", context: Context) -> "OffsetDeleteResponse":
     """Delete the offsets, wait until the deletion is durable, and return the response."""
     # Hold the lock `appending`, so that the offsets of one connection are changed in the order of its requests.
     async with context.appending:
@@ -67,16 +86,18 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, context: Context)
             code = ErrorCode.none
     await broker.groups.settled()
     if code is not ErrorCode.none:
-        return OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
-    return OffsetDeleteResponse(
+        return messages.OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
+    return messages.OffsetDeleteResponse(
         error_code=ErrorCode.none,
         throttle_time=NO_THROTTLE,
         topics=await for_each_part(
             request.topics,
             lambda topic: topic.partitions,
-            lambda topic, one: OffsetDeleteResponsePartition(
+            lambda topic, one: messages.OffsetDeleteResponsePartition(
                 partition_index=one.partition_index, error_code=codes[topic.name, one.partition_index]
             ),
-            lambda topic, partitions: OffsetDeleteResponseTopic(name=topic.name, partitions=partitions),
+            lambda topic, partitions: messages.OffsetDeleteResponseTopic(
+                name=topic.name, partitions=partitions
+            ),
         ),
     )

@@ -7,30 +7,48 @@ group names itself and its epoch.
 
 from collections.abc import Collection
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
-from kio.schema.offset_fetch.v9.response import (
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-)
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
 from stablelog.coordinators.consumer_groups.answers import FetchedOffset, FetchedOffsets
+from stablelog.security.api_rights import LEFT_OUT, on_group, on_topic
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
+    from kio.schema.offset_fetch.v9.response import (
+        OffsetFetchResponse,
+        OffsetFetchResponseGroup,
+        OffsetFetchResponsePartitions,
+    )
+
+API = ServedApi(
+    ApiKey.OFFSET_FETCH,
+    first_version=1,
+    last_version=9,
+    is_heavy=True,
+    has_long_response=True,
+    rights=(
+        on_group(Operation.DESCRIBE, "each group"),
+        on_topic(Operation.DESCRIBE, "each named topic"),
+        on_topic(Operation.DESCRIBE, "each topic, if all are asked for", LEFT_OUT),
+    ),
+)
+messages = API.messages
 
 NO_OFFSET = FetchedOffset(ErrorCode.topic_authorization_failed)
 FETCHED_AT_ONCE = 1000  # The number of partitions whose offsets are looked up in one turn of the event loop.
 
 
-async def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
+async def _group(group_id: str, fetched: FetchedOffsets) -> "OffsetFetchResponseGroup":
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
     async for (topic, index), offset in in_turns(fetched.items()):
         topics.setdefault(topic, []).append(
-            OffsetFetchResponsePartitions(
+            messages.OffsetFetchResponsePartitions(
                 partition_index=index,
                 committed_offset=offset.offset,
                 committed_leader_epoch=offset.leader_epoch,
@@ -38,17 +56,17 @@ async def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseG
                 error_code=offset.code,
             )
         )
-    return OffsetFetchResponseGroup(
+    return messages.OffsetFetchResponseGroup(
         group_id=group_id,
         topics=tuple(
-            OffsetFetchResponseTopics(name=topic, partitions=tuple(partitions))
+            messages.OffsetFetchResponseTopics(name=topic, partitions=tuple(partitions))
             for topic, partitions in topics.items()
         ),
         error_code=ErrorCode.none,
     )
 
 
-async def _asked(request: OffsetFetchRequest) -> dict[str, dict[TopicPartition, None] | None]:
+async def _asked(request: "OffsetFetchRequest") -> dict[str, dict[TopicPartition, None] | None]:
     """The partitions that the request names, by group; None for all partitions of the group."""
     asked: dict[str, dict[TopicPartition, None] | None] = {}
     async for group in in_turns(request.groups):
@@ -83,7 +101,7 @@ async def _fetched(
     return found
 
 
-async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
+async def handle(broker: Broker, request: "OffsetFetchRequest", context: Context) -> "OffsetFetchResponse":
     """Return the committed offsets, once they are durable. A group that is named several times is returned once."""
     groups = []
     members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
@@ -92,7 +110,7 @@ async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) 
             Operation.DESCRIBE, ResourceType.GROUP, group_id
         ) or broker.groups.coordinator.consumers.check_fetch(group_id, *members[group_id])
         if code is not ErrorCode.none:
-            groups.append(OffsetFetchResponseGroup(group_id=group_id, topics=(), error_code=code))
+            groups.append(messages.OffsetFetchResponseGroup(group_id=group_id, topics=(), error_code=code))
             continue
         denied: dict[TopicPartition, FetchedOffset] = {}
         if context.access is not None and partitions is not None:
@@ -112,4 +130,4 @@ async def handle(broker: Broker, request: OffsetFetchRequest, context: Context) 
             }
         fetched.update(denied)
         groups.append(await _group(group_id, fetched))
-    return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
+    return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

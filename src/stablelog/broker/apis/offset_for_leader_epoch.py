@@ -1,16 +1,8 @@
 """OffsetForLeaderEpoch (23): the end offset of a leader epoch, so that a reader notices lost records."""
 
+from typing import TYPE_CHECKING
+
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_for_leader_epoch.v4.request import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from kio.schema.offset_for_leader_epoch.v4.response import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
 
 from stablelog.broker.apis import (
     NO_THROTTLE,
@@ -18,21 +10,40 @@ from stablelog.broker.apis import (
     Context,
     Operation,
     ResourceType,
+    ServedApi,
     code_for,
     for_each_part,
 )
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
+from stablelog.security.api_rights import on_topic
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
+if TYPE_CHECKING:
+    from kio.schema.offset_for_leader_epoch.v4.request import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderPartition,
+        OffsetForLeaderTopic,
+    )
+    from kio.schema.offset_for_leader_epoch.v4.response import EpochEndOffset, OffsetForLeaderEpochResponse
+
+PARTITION_CODES = COMMON
+API = ServedApi(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    first_version=2,
+    last_version=4,
+    rights=(on_topic(Operation.DESCRIBE),),
+    codes={"": PARTITION_CODES},
+)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: OffsetForLeaderEpochRequest, context: Context
-) -> OffsetForLeaderEpochResponse:
+    broker: Broker, request: "OffsetForLeaderEpochRequest", context: Context
+) -> "OffsetForLeaderEpochResponse":
     """Handle the request."""
 
-    def answer(topic: OffsetForLeaderTopic, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    def answer(topic: "OffsetForLeaderTopic", asked: "OffsetForLeaderPartition") -> "EpochEndOffset":
         try:
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
             partition = broker.topics.partition(topic.topic, asked.partition, PARTITION_CODES)
@@ -40,17 +51,17 @@ async def handle(
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
             code = code_for(broker, error, PARTITION_CODES)
-            return EpochEndOffset(error_code=code, partition=asked.partition)
-        return EpochEndOffset(
+            return messages.EpochEndOffset(error_code=code, partition=asked.partition)
+        return messages.EpochEndOffset(
             error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end
         )
 
-    return OffsetForLeaderEpochResponse(
+    return messages.OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,
         topics=await for_each_part(
             request.topics,
             lambda topic: topic.partitions,
             answer,
-            lambda topic, ends: OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends),
+            lambda topic, ends: messages.OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends),
         ),
     )

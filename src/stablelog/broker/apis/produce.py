@@ -19,16 +19,27 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, check_marked, durable_code
+from stablelog.broker.apis import (
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    check_marked,
+    durable_code,
+)
 from stablelog.broker.apis.preparation import Work, with_records, work_for
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_not_own
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
+from stablelog.security.api_rights import on_topic, on_transactional_id
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
 from stablelog.wire.produce import (
@@ -37,6 +48,22 @@ from stablelog.wire.produce import (
     ProducedTopic,
     ProduceRequest,
     encode_produce_response,
+)
+
+PARTITION_CODES = COMMON._replace(storage_error_since=4)
+WHILE_FULL = WhileFull(ErrorCode.kafka_storage_error)
+# ApiVersions names Produce from version 0, as Kafka does: without version 0, librdkafka before 2.11.1 would not
+# compress. Requests below version 3 are refused: only record batches of version 2 are accepted, and these need
+# version 3.
+API = ServedApi(
+    ApiKey.PRODUCE,
+    first_version=0,
+    last_version=12,
+    served_from=3,
+    is_appending=True,
+    rights=(on_topic(Operation.WRITE), on_transactional_id(Operation.WRITE)),
+    codes={"": PARTITION_CODES},
+    while_full=WHILE_FULL,
 )
 
 SECOND_DIALECT_VERSION = 12
@@ -73,7 +100,7 @@ def _transaction_check(
             )
         if api_version >= SECOND_DIALECT_VERSION:
             group = broker.transactions.begun(
-                transactional_id, header.producer_id, header.producer_epoch, "Produce"
+                transactional_id, header.producer_id, header.producer_epoch, WHILE_FULL
             )
             code = group.apply(
                 group.coordinator.add_partitions(
@@ -236,7 +263,7 @@ async def _append_all(
     Returns:
         The parts of the response, and a `Wait` for each part that is valid only when its batch is durable.
     """
-    codes = CODES["Produce"].for_version(version)
+    codes = PARTITION_CODES.for_version(version)
     answers: list[ProducedTopic] = []
     waits: list[Wait] = []
 
@@ -293,7 +320,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
     decided = _decided(broker, request) if waits else None
     async for name, produced, place, durable in in_turns(waits):
         index = produced[place].index
-        code = await durable_code(broker, (name, index), durable, CODES["Produce"].for_version(version))
+        code = await durable_code(broker, (name, index), durable, PARTITION_CODES.for_version(version))
         if code is not ErrorCode.none:
             produced[place] = ProducedPartition(
                 index, code, message="the partition was deleted or failed before the batch was durable"

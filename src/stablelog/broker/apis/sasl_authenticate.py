@@ -6,28 +6,36 @@ Version notes: v1 the lifetime of the session, after which the client must authe
 
 import asyncio
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
-from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 
-from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis import Broker, Context, ServedApi
 from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
-from stablelog.security.login import Answer, LoginError
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+    from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+
+    from stablelog.security.login import Answer
+
+API = ServedApi(ApiKey.SASL_AUTHENTICATE, first_version=0, last_version=2, is_login=True)
+messages = API.messages
 
 
 async def handle(
-    broker: Broker, request: SaslAuthenticateRequest, context: Context
-) -> SaslAuthenticateResponse:
+    broker: Broker, request: "SaslAuthenticateRequest", context: Context
+) -> "SaslAuthenticateResponse":
     """Handle the request."""
     try:
         answer = await authenticate(broker, context.session, request.auth_bytes)
     except RefusedError as refused:
-        return SaslAuthenticateResponse(
+        return messages.SaslAuthenticateResponse(
             error_code=ErrorCode(refused.code), error_message=str(refused), auth_bytes=b""
         )
-    return SaslAuthenticateResponse(
+    return messages.SaslAuthenticateResponse(
         error_code=ErrorCode.none,
         error_message="",  # as in Kafka, where it is not null
         auth_bytes=answer.token,
@@ -35,7 +43,7 @@ async def handle(
     )
 
 
-async def authenticate(broker: Broker, session: Session, token: bytes) -> Answer:
+async def authenticate(broker: Broker, session: Session, token: bytes) -> "Answer":
     """Process a message of a mechanism. If the login succeeds, the session gets its principal.
 
     Raises:
@@ -48,6 +56,8 @@ async def authenticate(broker: Broker, session: Session, token: bytes) -> Answer
             ErrorCode.illegal_sasl_state, "SaslAuthenticate request received after successful authentication"
         )
     assert broker.logins is not None
+    from stablelog.security.login import LoginError  # imported already if there is a login
+
     try:
         answer = await broker.logins.authenticate(session.listener.name, session.host, login, token)
     except LoginError as failed:

@@ -7,22 +7,32 @@ SaslAuthenticate requests.
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
-from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
-from stablelog.broker.apis import Broker, Context
+from stablelog.broker.apis import Broker, Context, ServedApi
 from stablelog.errors import RefusedError
-from stablelog.security.login import LoginError
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+    from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+
+API = ServedApi(ApiKey.SASL_HANDSHAKE, first_version=0, last_version=1, is_login=True)
+messages = API.messages
 
 
-async def handle(broker: Broker, request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:
+async def handle(
+    broker: Broker, request: "SaslHandshakeRequest", context: Context
+) -> "SaslHandshakeResponse":
     """Handle the request."""
     login, begun_s = context.session.login, asyncio.get_running_loop().time()
     if login is None:
-        return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+        return messages.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
     assert broker.logins is not None
+    from stablelog.security.login import LoginError  # imported already if there is a login
+
     code = ErrorCode.none
     try:
         login.handshake(request.mechanism, context.api_version, broker.now_ms())
@@ -32,4 +42,4 @@ async def handle(broker: Broker, request: SaslHandshakeRequest, context: Context
         code = ErrorCode(failed.code)
     except RefusedError as refused:
         code = ErrorCode(refused.code)
-    return SaslHandshakeResponse(error_code=code, mechanisms=tuple(login.mechanisms))
+    return messages.SaslHandshakeResponse(error_code=code, mechanisms=tuple(login.mechanisms))

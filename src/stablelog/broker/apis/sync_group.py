@@ -4,16 +4,35 @@ Behaviour: the request of a member waits until the request of the leader has arr
 Version notes: v3+ static members; v5 the request names a protocol, which must be the protocol of the group.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.sync_group.v5.request import SyncGroupRequest
-from kio.schema.sync_group.v5.response import SyncGroupResponse
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.sync_group.v5.request import SyncGroupRequest
+    from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+# After this code the member sends JoinGroup. The broker refuses this JoinGroup, and the member waits before it retries.
+WHILE_FULL = WhileFull(ErrorCode.rebalance_in_progress, is_served_from_half=True)
+API = ServedApi(
+    ApiKey.SYNC_GROUP,
+    first_version=0,
+    last_version=5,
+    is_long_poll=True,
+    rights=(on_group(Operation.READ),),
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 
-async def handle(broker: Broker, request: SyncGroupRequest, context: Context) -> SyncGroupResponse:
+async def handle(broker: Broker, request: "SyncGroupRequest", context: Context) -> "SyncGroupResponse":
     """Wait until the leader has sent the member's assignment, and return the assignment."""
     sync = SyncRequest(
         group_id=request.group_id,
@@ -27,13 +46,13 @@ async def handle(broker: Broker, request: SyncGroupRequest, context: Context) ->
     answer: SyncAnswer
     try:
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-        broker.reserve.check("SyncGroup")
+        broker.reserve.check(WHILE_FULL)
         token = broker.groups.new_token()
         broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
         answer = await broker.groups.wait(token)
     except RefusedError as refused:
         answer = SyncAnswer(ErrorCode(refused.code))
-    return SyncGroupResponse(
+    return messages.SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,
         protocol_type=answer.protocol_type,

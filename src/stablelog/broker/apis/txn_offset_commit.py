@@ -7,26 +7,54 @@ Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVAL
 the request adds the offsets log to the transaction.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
-from kio.schema.txn_offset_commit.v5.response import (
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, check_marked
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    check_marked,
+)
 from stablelog.broker.apis.offset_commit import in_slices, offsets_asked, refused_offsets
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
-from stablelog.broker.topics.partition_state import CODES
+from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_group, on_topic, on_transactional_id
 from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+    from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse
+
+PARTITION_CODES = NAMES_ONLY
+WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+API = ServedApi(
+    ApiKey.TXN_OFFSET_COMMIT,
+    first_version=0,
+    last_version=5,
+    is_appending=True,
+    repeats_response=True,
+    rights=(
+        on_transactional_id(Operation.WRITE),
+        on_group(Operation.READ),
+        on_topic(Operation.READ),
+    ),
+    codes={"": PARTITION_CODES},
+    while_full=WHILE_FULL,
+)
+messages = API.messages
 
 SECOND_DIALECT_VERSION = 5
-PARTITION_CODES = CODES["TxnOffsetCommit"]
 
 # The error codes of the transaction coordinator and of the log, each with the code that Kafka's group coordinator
 # returns in its place.
@@ -40,7 +68,7 @@ _IN_WORDS_OF_GROUPS = {
 
 
 def _check_transaction(
-    group: TransactionGroup, now_ms: int, request: TxnOffsetCommitRequest, api_version: int
+    group: TransactionGroup, now_ms: int, request: "TxnOffsetCommitRequest", api_version: int
 ) -> ErrorCode:
     """Check whether the offsets log is part of the producer's open transaction. In v5+, add it to the transaction.
 
@@ -64,7 +92,7 @@ def _check_transaction(
 
 
 async def _commit(
-    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Context
+    broker: Broker, group: TransactionGroup, request: "TxnOffsetCommitRequest", context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
@@ -79,7 +107,7 @@ async def _commit(
 def _commit_some(
     broker: Broker,
     group: TransactionGroup,
-    request: TxnOffsetCommitRequest,
+    request: "TxnOffsetCommitRequest",
     commits: dict[TopicPartition, OffsetCommit],
     api_version: int,
 ) -> dict[TopicPartition, ErrorCode]:
@@ -107,17 +135,17 @@ def _commit_some(
 
 
 async def handle(
-    broker: Broker, request: TxnOffsetCommitRequest, context: Context
-) -> TxnOffsetCommitResponse:
+    broker: Broker, request: "TxnOffsetCommitRequest", context: Context
+) -> "TxnOffsetCommitResponse":
     """Commit the offsets, and return the response once the offsets log and the commit log are durable."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
-        broker.reserve.check("TxnOffsetCommit")
+        broker.reserve.check(WHILE_FULL)
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         who = (request.transactional_id, request.producer_id, request.producer_epoch)
         if context.api_version >= SECOND_DIALECT_VERSION:
-            group = broker.transactions.begun(*who, "TxnOffsetCommit")
+            group = broker.transactions.begun(*who, WHILE_FULL)
         else:
             group = broker.transactions.of_id(request.transactional_id)
     except RefusedError as refused:
@@ -129,15 +157,15 @@ async def handle(
         await group.journal.settled()
         await broker.groups.settled()
     turn = Turn()
-    return TxnOffsetCommitResponse(
+    return messages.TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
-                TxnOffsetCommitResponseTopic(
+                messages.TxnOffsetCommitResponseTopic(
                     name=topic.name,
                     partitions=tuple(
                         [
-                            TxnOffsetCommitResponsePartition(
+                            messages.TxnOffsetCommitResponsePartition(
                                 partition_index=p.partition_index,
                                 error_code=codes.get((topic.name, p.partition_index), ErrorCode.none),
                             )

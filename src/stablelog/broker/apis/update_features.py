@@ -5,18 +5,35 @@ INVALID_UPDATE_VERSION, and so does the whole request.
 Version notes: v1 validate_only, and a type of the update; v2 the response has no entry for each feature.
 """
 
-from kio.schema.errors import ErrorCode
-from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
-from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+from typing import TYPE_CHECKING
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, for_each
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.apis.api_versions import FEATURES
 from stablelog.errors import RefusedError
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
+from stablelog.wire.message_classes import Messages
+
+if TYPE_CHECKING:
+    from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse
+    from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+
+API = ServedApi(
+    ApiKey.UPDATE_FEATURES,
+    first_version=0,
+    last_version=2,
+    is_heavy=True,
+    rights=(on_cluster(Operation.ALTER),),
+)
+# The response is made in version 1: version 2 lacks its results.
+messages = Messages(ApiKey.UPDATE_FEATURES, 1)
 
 UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe downgrade
 
 
-def _check(update: FeatureUpdateKey) -> None:
+def _check(update: "FeatureUpdateKey") -> None:
     """Refuse every update that would change something.
 
     Raises:
@@ -36,8 +53,10 @@ def _check(update: FeatureUpdateKey) -> None:
     )
 
 
-async def handle(_broker: Broker, request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
-    """Handle the request. The response is one of version 1: version 2 lacks its results."""
+async def handle(
+    _broker: Broker, request: "UpdateFeaturesRequest", context: Context
+) -> "UpdateFeaturesResponse":
+    """Handle the request."""
     error, why = ErrorCode.none, None
     results: tuple[UpdatableFeatureResult, ...] = ()
     try:
@@ -45,12 +64,12 @@ async def handle(_broker: Broker, request: UpdateFeaturesRequest, context: Conte
         await for_each(request.feature_updates, _check)
         results = await for_each(
             request.feature_updates,
-            lambda update: UpdatableFeatureResult(
+            lambda update: messages.UpdatableFeatureResult(
                 feature=update.feature, error_code=ErrorCode.none, error_message=None
             ),
         )
     except RefusedError as refused:
         error, why = ErrorCode(refused.code), str(refused)
-    return UpdateFeaturesResponse(
+    return messages.UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE, error_code=error, error_message=why, results=results
     )

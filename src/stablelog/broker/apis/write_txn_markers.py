@@ -14,15 +14,9 @@ import asyncio
 import logging
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
-from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
-from kio.schema.write_txn_markers.v2.response import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersResponse,
-)
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.apis import (
@@ -30,19 +24,43 @@ from stablelog.broker.apis import (
     Context,
     Operation,
     ResourceType,
+    ServedApi,
     check_marked,
     durable_code,
     for_each,
     for_each_part,
 )
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.topic_names import is_internal
-from stablelog.broker.topics.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import RefusedError
 from stablelog.log.partition import MarkerWrite, Partition
+from stablelog.security.api_rights import on_cluster
+from stablelog.wire.api import ApiKey
 
-PARTITION_CODES = CODES["WriteTxnMarkers"]
+if TYPE_CHECKING:
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
+    from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
+PARTITION_CODES = COMMON
+# While the disk is full, a request is served only if it ends an open transaction.
+WHILE_FULL = WhileFull(ErrorCode.kafka_storage_error)
+API = ServedApi(
+    ApiKey.WRITE_TXN_MARKERS,
+    first_version=1,
+    last_version=2,
+    is_appending=True,
+    rights=(
+        on_cluster(Operation.ALTER, without="the next right is needed"),
+        on_cluster(Operation.CLUSTER_ACTION),
+    ),
+    codes={"": PARTITION_CODES},
+    while_full=WHILE_FULL,
+)
+messages = API.messages
+
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +77,7 @@ def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
 
 
 def _write(
-    broker: Broker, name: str, index: int, asked: WritableTxnMarker
+    broker: Broker, name: str, index: int, asked: "WritableTxnMarker"
 ) -> "ErrorCode | asyncio.Future[None]":
     """Append a marker. Return the error code of its partition, or a future that is done when the marker is durable."""
     marker = Marker(
@@ -78,7 +96,7 @@ def _write(
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
             raise RefusedError(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
         if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
-            broker.reserve.check("WriteTxnMarkers")
+            broker.reserve.check(WHILE_FULL)
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         append = partial(
             partition.append_markers, [write], now_ms=broker.now_ms(), wall_ms=broker.clock.wall_ms()
@@ -102,8 +120,8 @@ def _write(
 
 
 async def handle(
-    broker: Broker, request: WriteTxnMarkersRequest, context: Context
-) -> WriteTxnMarkersResponse:
+    broker: Broker, request: "WriteTxnMarkersRequest", context: Context
+) -> "WriteTxnMarkersResponse":
     """Write all markers, wait until they are durable, and return the response."""
     is_denied = not context.allows(
         Operation.ALTER, ResourceType.CLUSTER, is_logged=False
@@ -136,14 +154,16 @@ async def handle(
         await for_each_part(
             asked_topics,
             lambda of: of[1].partition_indexes,
-            lambda _, index: WritableTxnMarkerPartitionResult(partition_index=index, error_code=next(codes)),
-            lambda of, results: WritableTxnMarkerTopicResult(name=of[1].name, partitions=results),
+            lambda _, index: messages.WritableTxnMarkerPartitionResult(
+                partition_index=index, error_code=next(codes)
+            ),
+            lambda of, results: messages.WritableTxnMarkerTopicResult(name=of[1].name, partitions=results),
         )
     )
-    return WriteTxnMarkersResponse(
+    return messages.WriteTxnMarkersResponse(
         markers=await for_each(
             request.markers,
-            lambda asked: WritableTxnMarkerResult(
+            lambda asked: messages.WritableTxnMarkerResult(
                 producer_id=asked.producer_id, topics=tuple(islice(topics, len(asked.topics)))
             ),
         )

@@ -19,11 +19,10 @@ Reasons: docs/decisions/0013-disk-reserve.md.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -45,34 +44,20 @@ MARGIN_SIZE_MAX: Final = 4 << 20  # The margin without the size of the write tha
 # The number of bytes of the reserve file, or of the margin, that are written in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 20
 
-# The error code with which each API refuses while the disk is full. Clients retry each of these codes with the same
-# broker. The Java client retries COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator request, which an
-# idempotent producer could not send because it has no transactional id.
-REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
-    {
-        "Produce": ErrorCode.kafka_storage_error,
-        "CreateTopics": ErrorCode.kafka_storage_error,
-        "CreatePartitions": ErrorCode.kafka_storage_error,
-        "InitProducerId": ErrorCode.coordinator_load_in_progress,
-        "AddPartitionsToTxn": ErrorCode.coordinator_load_in_progress,
-        "AddOffsetsToTxn": ErrorCode.coordinator_load_in_progress,
-        "TxnOffsetCommit": ErrorCode.coordinator_load_in_progress,
-        "BeginJoint": ErrorCode.coordinator_load_in_progress,
-        # While the disk is full, the following requests are served only if they end an open transaction.
-        "EndTxn": ErrorCode.coordinator_load_in_progress,
-        "WriteTxnMarkers": ErrorCode.kafka_storage_error,
-        "CommitJoint": ErrorCode.coordinator_load_in_progress,
-        "AbortJoint": ErrorCode.coordinator_load_in_progress,
-        # While the disk is full, the following requests are served as long as half of the reserve is left.
-        "OffsetCommit": ErrorCode.coordinator_load_in_progress,
-        "JoinGroup": ErrorCode.coordinator_load_in_progress,
-        "ConsumerGroupHeartbeat": ErrorCode.coordinator_load_in_progress,  # Only of a member that joins.
-        # After REBALANCE_IN_PROGRESS the member sends JoinGroup. The broker refuses this JoinGroup, and the member
-        # waits before it retries.
-        "SyncGroup": ErrorCode.rebalance_in_progress,
-    }
-)
-SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "ConsumerGroupHeartbeat", "SyncGroup"})
+
+class WhileFull(NamedTuple):
+    """How an API refuses while the disk is full.
+
+    Attributes:
+        code: the error code. Clients retry it with the same broker. The Java client retries COORDINATOR_LOAD_IN_PROGRESS
+            without another FindCoordinator request, which an idempotent producer could not send because it has no
+            transactional id.
+        is_served_from_half: whether the API is served nevertheless as long as half of the reserve is left.
+    """
+
+    code: ErrorCode
+    is_served_from_half: bool = False
+
 
 Result = TypeVar("Result")
 
@@ -222,16 +207,19 @@ class DiskReserve:
             f"until {self._lacking} bytes can be written and files can be created"
         )
 
-    def check(self, api: str) -> None:
+    def check(self, while_full: WhileFull) -> None:
         """Refuse a client's write while the disk is full.
 
+        Args:
+            while_full: how the API of the request refuses.
+
         Raises:
-            RefusedError: the disk is full. The error has the code with which this API refuses then.
+            RefusedError: the disk is full. The error has the code of the API.
         """
         half_is_left = 2 * self._held > self._size and not self._waiting
-        if not self.is_full or (api in SERVED_FROM_HALF and half_is_left):
+        if not self.is_full or (while_full.is_served_from_half and half_is_left):
             return
-        raise RefusedError(REFUSED_WHILE_FULL[api], self.state())
+        raise RefusedError(while_full.code, self.state())
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
         """Do work that must succeed on a full disk. The reserve frees space for it, in steps, until it succeeds.

@@ -8,7 +8,7 @@ response bytes, no request is begun.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
@@ -20,6 +20,7 @@ from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
 from stablelog.broker.network.request_head import api_of, name_of
+from stablelog.broker.network.request_router import RequestRouter
 from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
@@ -33,7 +34,6 @@ BEGUN_AT_ONCE_COUNT = 8
 # these bytes, and reads them from disk if necessary.
 TURN_SIZE = 4 << 20
 
-Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 OnMade = Callable[["Connection", asyncio.BaseTransport], None]
 
 
@@ -41,7 +41,7 @@ class Connection(asyncio.BufferedProtocol):
     """One client's connection. An unexpected exception closes it, and is logged and counted.
 
     Args:
-        respond: computes the response to a request.
+        router: computes the response to a request.
         budgets: the memory that all connections share.
         members: the open connections.
         tasks: starts the work on requests, and timers.
@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        respond: Respond,
+        router: RequestRouter,
         limits: Limits,
         budgets: Budgets,
         members: set[Member],
@@ -74,7 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made = on_made
         self.session = session or Session()
         self.listener = self.session.listener.name
-        self._respond = respond
+        self._respond = router.respond
+        self._apis = router.apis
         self._limits = limits
         self._budgets = budgets
         self._members = members
@@ -380,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            claim.budget.whole(claim, is_quick=not api_of(frame).is_long_poll)
+            claim.budget.whole(claim, is_quick=not api_of(frame, self._apis).is_long_poll)
         work = self._work(frame, self._responses.add())
         self._in_flight.add(self.background.start_request(work, self._end), frame, claim)
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
@@ -397,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            if api_of(frame).is_heavy:
+            if api_of(frame, self._apis).is_heavy:
                 async with self._asking:
                     answer.buffers = await self._respond(self, frame)
             else:

@@ -1,6 +1,6 @@
 """Work on long requests and responses that would hold the event loop, done in threads.
 
-This work is the import of an API's modules at its first request, and the decoding and encoding of messages with many
+This work is the import of an API's messages at its first request, and the decoding and encoding of messages with many
 entries. The message library kio takes 10 to 20 microseconds for each entry. A message with thousands of entries would
 hold the event loop long enough for all its clients to notice.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import Turn
 from stablelog.env.disk import Buffer
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, has_many_topics, produce_in_steps
 
 Result = TypeVar("Result")
@@ -48,31 +48,31 @@ class Decoding:
     async def request(
         self,
         threads: Executor,
-        api_key: int,
+        api: Api,
         version: int,
         frame: Buffer,
-        prepare: Callable[[int, int], None],
+        prepare: Callable[[Api, int], None],
     ) -> tuple[str | None, Any]:
         """Decode a request in a thread, or a Produce request in turns, once all requests before it have been decoded.
 
         Args:
             threads: the thread pool that decodes.
-            api_key: the API of the request.
+            api: the API of the request.
             version: the version of the request.
             frame: the bytes of the request.
-            prepare: imports the modules of the API; called first, in a thread, with the API's key and version.
+            prepare: imports the messages of the API; called first, in a thread, with the API and the version.
         """
         self._count += 1
         try:
             async with self._turn:
                 # Wait for the thread even if the caller is cancelled: until the thread has ended, the connection must
                 # not use the memory of the frame for another request.
-                await in_thread_to_its_end(threads, prepare, api_key, version)
+                await in_thread_to_its_end(threads, prepare, api, version)
                 # Decode a Produce request on the event loop, so that no thread refers to its buffer: the buffer is used
                 # for another request as soon as this request has ended.
-                if api_key == ApiKey.PRODUCE:
+                if api.key == ApiKey.PRODUCE:
                     return await _in_turns(produce_in_steps(version, frame))
-                return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)
+                return await in_thread_to_its_end(threads, decode_request, api, version, frame)
         finally:
             self._count -= 1
 
@@ -91,14 +91,14 @@ async def _in_turns(steps: Generator[None, None, Result]) -> Result:
 
 
 async def encoded(
-    threads: Executor, api_key: int, version: int, correlation_id: int, response: Any, *, request_size: int
+    threads: Executor, api: Api, version: int, correlation_id: int, response: Any, *, request_size: int
 ) -> Sequence[Buffer]:
     """Encode a response as `encode_response` does; in a thread if it is long."""
     # A request has at least one byte for each of its entries.
-    may_be_long = request_size > ENTRY_COUNT_MAX or APIS[api_key].has_long_response
+    may_be_long = request_size > ENTRY_COUNT_MAX or api.has_long_response
     if may_be_long and _entry_count(response) > ENTRY_COUNT_MAX:
-        return await in_thread(threads, encode_response, api_key, version, correlation_id, response)
-    return encode_response(api_key, version, correlation_id, response)
+        return await in_thread(threads, encode_response, api, version, correlation_id, response)
+    return encode_response(api, version, correlation_id, response)
 
 
 def _entry_count(message: Any) -> int:

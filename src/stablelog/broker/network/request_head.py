@@ -1,10 +1,11 @@
 """The API of a request, by the first bytes of its frame."""
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from stablelog.env.disk import Buffer
-from stablelog.wire.api import APIS, Api, ApiKey
+from stablelog.wire.api import API_KEYS, Api, ApiKey
 
 API_KEY: Final = struct.Struct(">h")
 REQUEST_SIZE_MIN: Final = 8  # api key, version and correlation id
@@ -15,17 +16,20 @@ FLEXIBLE: Final = 9
 NO_ACKS: Final = b"\xff\xff\0\0"
 FLEXIBLE_NO_ACKS: Final = b"\0\0\0\0"
 # Stands for the API of a request whose API key is unknown; the router refuses the request.
-NO_API: Final = Api(0, -1)
+NO_API: Final = Api(-1, 0, -1)
 
 
-def api_of(frame: Buffer) -> Api:
-    """The API of a request. A message of a SASL mechanism without a request header may be shorter than an API key."""
-    return APIS.get(API_KEY.unpack_from(frame)[0], NO_API) if len(frame) >= API_KEY.size else NO_API
+def api_of(frame: Buffer, apis: Mapping[int, Api]) -> Api:
+    """The API of a request, out of those that the broker serves.
+
+    A message of a SASL mechanism without a request header may be shorter than an API key.
+    """
+    return apis.get(API_KEY.unpack_from(frame)[0], NO_API) if len(frame) >= API_KEY.size else NO_API
 
 
 def is_produce(frame: Buffer) -> bool:
     """Whether a request is a Produce request."""
-    return api_of(frame) is APIS[ApiKey.PRODUCE]
+    return len(frame) >= API_KEY.size and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE
 
 
 def is_one_way(frame: Buffer) -> bool:
@@ -42,4 +46,4 @@ def is_one_way(frame: Buffer) -> bool:
 def name_of(frame: Buffer) -> str:
     """The name of a request, for the log."""
     api_key = API_KEY.unpack_from(frame)[0] if len(frame) >= API_KEY.size else -1
-    return ApiKey(api_key).snake_name if api_key in APIS else "connection"
+    return ApiKey(api_key).snake_name if api_key in API_KEYS else "connection"

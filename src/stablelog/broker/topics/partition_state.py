@@ -1,13 +1,12 @@
-"""The error codes for a partition that is opening, offline or unknown, by API.
+"""The states of a partition, and the error codes of an API for a partition that is opening, offline or unknown.
 
-A client retries only the error codes that it expects in the responses of an API. So each code in the table CODES is one
-that the Java client, librdkafka and franz-go retry, or one after which their admin tools end with a clear message.
-Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
+The declaration of each API in `broker.apis` has its codes. A client retries only the error codes that it expects in the
+responses of an API. So each code is one that the Java client, librdkafka and franz-go retry, or one after which their
+admin tools end with a clear message.
+Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with the declarations.
 """
 
-from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -83,61 +82,10 @@ class Codes(NamedTuple):
 # serves the other partitions. Any other exception is unexpected.
 PARTITION_ERRORS: Final = (RefusedError, DamageError, UnavailableError, FileNotFoundError)
 
-_STORAGE: Final = ErrorCode.kafka_storage_error
-_UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
-_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
-
-COMMON: Final = Codes(opening=ErrorCode.not_leader_or_follower, offline=_STORAGE, unknown=_UNKNOWN)
-_NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=_UNKNOWN)
-
-# The table is in the order of the API keys. An API that is missing here has no partition or topic in its requests.
-CODES: Final[Mapping[str, Codes]] = MappingProxyType(
-    {
-        "Produce": COMMON._replace(storage_error_since=4),
-        "Fetch": COMMON._replace(unknown_id=_UNKNOWN_ID, storage_error_since=6),
-        "ListOffsets": COMMON,
-        # The response has this code and leader -1, as in Apache Kafka for a partition without a live replica: producers
-        # choose other partitions.
-        "Metadata": Codes(
-            opening=ErrorCode.leader_not_available,
-            offline=ErrorCode.leader_not_available,
-            unknown=_UNKNOWN,
-            unknown_id=_UNKNOWN_ID,
-        ),
-        "OffsetCommit": _NAMES_ONLY,
-        "DeleteTopics": _NAMES_ONLY._replace(unknown_id=_UNKNOWN_ID),
-        "DeleteRecords": COMMON,
-        "OffsetForLeaderEpoch": COMMON,
-        # An offline partition is not added to a transaction: the transaction could not get its marker there, and its
-        # transactional id could then begin no other transaction.
-        "AddPartitionsToTxn": _NAMES_ONLY._replace(offline=_STORAGE),
-        "AddPartitionsToTxn, verifyOnly": _NAMES_ONLY,
-        "WriteTxnMarkers": COMMON,
-        "TxnOffsetCommit": _NAMES_ONLY,
-        # Apache Kafka refuses to move an offline replica, too.
-        "AlterReplicaLogDirs": _NAMES_ONLY._replace(offline=_STORAGE),
-        "CreatePartitions": _NAMES_ONLY,
-        # An open partition needs no election.
-        "ElectLeaders": Codes(
-            opening=ErrorCode.preferred_leader_not_available,
-            offline=ErrorCode.preferred_leader_not_available,
-            unknown=_UNKNOWN,
-        ),
-        "ElectLeaders, unclean": Codes(
-            opening=ErrorCode.eligible_leaders_not_available,
-            offline=ErrorCode.eligible_leaders_not_available,
-            unknown=_UNKNOWN,
-        ),
-        "AlterPartitionReassignments": _NAMES_ONLY,
-        "OffsetDelete": _NAMES_ONLY,
-        "DescribeProducers": COMMON,
-        "DescribeTopicPartitions": Codes(
-            opening=ErrorCode.leader_not_available,
-            offline=ErrorCode.leader_not_available,
-            unknown=_UNKNOWN,
-        ),
-        "CommitJoint": _NAMES_ONLY,
-        "DescribeCut": COMMON,
-        "DescribeCommits": COMMON,
-    }
+# The codes of most APIs that read or write a partition, and of most APIs that only name a topic or a partition.
+COMMON: Final = Codes(
+    opening=ErrorCode.not_leader_or_follower,
+    offline=ErrorCode.kafka_storage_error,
+    unknown=ErrorCode.unknown_topic_or_partition,
 )
+NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=ErrorCode.unknown_topic_or_partition)

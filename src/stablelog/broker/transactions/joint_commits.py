@@ -10,7 +10,7 @@ waits for them. They wait for no disk, so a stop does not wait for space on a fu
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -24,7 +24,9 @@ from stablelog.coordinators.transactions.joint.child_checks import Checked
 from stablelog.coordinators.transactions.joint.coordinator import JointCommits
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.wire.extension.children import Child, JointName
-from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest
+
+if TYPE_CHECKING:
+    from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest
 
 # How often the children of a commit are checked again because some of them have changed meanwhile.
 CHECKS_MAX = 10
@@ -87,7 +89,7 @@ class JointRequests:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    async def begin(self, request: BeginJointRequest) -> Decided:
+    async def begin(self, request: "BeginJointRequest") -> Decided:
         """Begin a version, and abort the open children of other runs of it."""
 
         async def decide() -> tuple[JointAnswer, Done]:
@@ -99,7 +101,7 @@ class JointRequests:
 
         return await self._to_its_end(decide)
 
-    async def commit(self, request: CommitJointRequest, children: Sequence[ChildShown]) -> Decided:
+    async def commit(self, request: "CommitJointRequest", children: Sequence[ChildShown]) -> Decided:
         """Commit these children, and abort the others of this version and of earlier versions."""
 
         async def decide() -> tuple[JointAnswer, Done]:

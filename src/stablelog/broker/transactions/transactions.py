@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.disk_reserve import DiskReserve, WhileFull
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
@@ -137,14 +137,14 @@ class Transactions:
         """The group of this name; None if no transaction of the group has begun yet."""
         return self._groups.get(name)
 
-    def _make(self, name: str, api: str) -> TransactionGroup:
+    def _make(self, name: str, while_full: WhileFull) -> TransactionGroup:
         """Make a transaction group that does not exist, with an empty, durable commit log.
 
         Raises:
             RefusedError: the name is not valid for a group, there are too many groups, or the disk is full.
         """
         self._check_new(name)
-        self._reserve.check(api)
+        self._reserve.check(while_full)
         try:
             partitions = self._make_log(name)
         except RefusedError as why:
@@ -174,12 +174,12 @@ class Transactions:
         except RefusedError as why:
             raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
 
-    def for_joint(self, name: str, api: str) -> TransactionGroup:
+    def for_joint(self, name: str, while_full: WhileFull) -> TransactionGroup:
         """Return the transaction group of a joint commit. A group that does not exist begins, if it has a topic.
 
         Args:
             name: name of the group; empty for the default one.
-            api: the name of the request's API, which determines the error code on a full disk.
+            while_full: how the API of the request refuses while the disk is full.
 
         Raises:
             RefusedError: no topic belongs to the group, the name is not valid for a group, there are too many groups, or
@@ -194,7 +194,7 @@ class Transactions:
                 f"no topic belongs to {group_in_words(name)}: name the group of the topic, or create a topic with "
                 f"stablelog.group={name}",
             )
-        return self._make(name, api)
+        return self._make(name, while_full)
 
     # -- transactional ids ---------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Transactions:
         return group
 
     def begun(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, api: str
+        self, transactional_id: str, producer_id: int, producer_epoch: int, while_full: WhileFull
     ) -> TransactionGroup:
         """Return the group of a transactional id whose producer adds to its transaction. The first such request begins
         the group.
@@ -258,7 +258,7 @@ class Transactions:
             transactional_id: the transactional id.
             producer_id: producer id of the request.
             producer_epoch: producer epoch of the request.
-            api: the name of the request's API, which determines the error code on a full disk.
+            while_full: how the API of the request refuses while the disk is full.
 
         Raises:
             RefusedError: no producer has the id; or the group cannot begin, because there are too many groups, or the
@@ -268,7 +268,7 @@ class Transactions:
         if name not in self._groups:
             held = self._held(transactional_id)
             if held is not None and held.client == (producer_id, producer_epoch):
-                self._make(name, api)
+                self._make(name, while_full)
         return self.of_id(transactional_id)
 
     def _held(self, transactional_id: str) -> Transaction | None:

@@ -23,9 +23,9 @@ from stablelog.client.core.security import PLAINTEXT, Security
 from stablelog.client.core.steps import NOW, Pause, Receive, Send, Steps
 from stablelog.client.responses import ClosedError, RetriableError
 from stablelog.errors import AuthenticationError, UnavailableError
-from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.api import ApiKey
 from stablelog.wire.guard import Buffer, checked
-from stablelog.wire.message_classes import message_class
+from stablelog.wire.message_classes import message_class, oldest_version
 from stablelog.wire.versions import adapt
 
 CLIENT_ID: Final = "stablelog"
@@ -168,9 +168,12 @@ class Connection(ABC):
         """Whether the broker supports this API in this version or a later one."""
         return self.versions.get(api_key, (0, -1))[1] >= version
 
-    def version(self, api_key: int, newest: int | None = None) -> int:
-        """Return the newest version of an API that the client and the broker support, but at most `newest` if that is
-        given.
+    def version(self, api_key: int, newest: int) -> int:
+        """Return the newest version of an API that the client and the broker support.
+
+        Args:
+            api_key: the API.
+            newest: the newest version that the client supports.
 
         Raises:
             UnavailableError: the broker does not support the API, or only in versions that this client does not know.
@@ -178,12 +181,12 @@ class Connection(ABC):
         if api_key not in self.versions:
             raise UnavailableError(f"{self.address} does not support {_name(api_key)}")
         first, last = self.versions[api_key]
-        version = min(last, APIS[api_key].last_version if newest is None else newest)
+        version = min(last, newest)
         if version < first:
             raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
             )
-        oldest = APIS[api_key].served_versions.start
+        oldest = oldest_version(api_key)
         if version < oldest:
             raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only up to version {last}, but this client only from version {oldest} on"

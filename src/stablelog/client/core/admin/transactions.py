@@ -134,7 +134,7 @@ def describe_at(connection: Connection, transactional_id: str) -> Steps[Describe
     from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 
     yield from connection.negotiate()
-    connection.version(DescribeTransactionsRequest.__api_key__)
+    connection.version(DescribeTransactionsRequest.__api_key__, DescribeTransactionsRequest.__version__)
     request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
     (found,) = (yield from connection.call_steps(request, _response_class())).transaction_states
     check(found.error_code, f"transactional id {transactional_id!r}")

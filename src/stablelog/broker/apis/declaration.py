@@ -1,0 +1,33 @@
+"""The declaration of an API: all that the broker, its documents and its tests know of the API beside its handler."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stablelog.broker.durability.disk_reserve import WhileFull
+from stablelog.broker.topics.partition_state import Codes
+from stablelog.security.api_rights import Right
+from stablelog.wire.api import Api
+from stablelog.wire.message_classes import Messages
+
+
+@dataclass(frozen=True, eq=False)
+class ServedApi(Api):
+    """An API that the broker serves. The module of the API has it under the name `API`.
+
+    Attributes:
+        is_login: the requests are messages of a login. A listener with SASL handles them at any time.
+        rights: the rights that the handler asks for. Empty: each client may send the request.
+        codes: the error codes for partitions that are not open. The name of a row is empty, or says to which requests of
+            the API the row applies. Empty: requests of the API have no partition and no topic.
+        while_full: how the API refuses while the disk is full; None if it does not refuse.
+    """
+
+    is_login: bool = False
+    rights: tuple[Right, ...] = ()
+    codes: Mapping[str, Codes] = field(default_factory=dict)
+    while_full: WhileFull | None = None
+
+    @property
+    def messages(self) -> Messages:
+        """The classes of the messages with which the handler works: those of the newest version."""
+        return Messages(self.key, self.last_version)

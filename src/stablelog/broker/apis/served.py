@@ -1,0 +1,32 @@
+"""The table of the APIs that the broker serves. Each entry comes from the module of its API.
+
+A module (or a package) of `broker.apis` whose name is the name of an API key in lower case has the declaration of this
+API under the name `API`, and its handler under the name `handle`.
+"""
+
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from stablelog.broker.apis import Broker, Context, ServedApi
+from stablelog.wire.api import ApiKey
+
+Handler = Callable[[Broker, Any, Context], Awaitable[Any]]
+
+
+def _module(key: ApiKey) -> ModuleType:
+    return importlib.import_module(f"{__package__}.{key.snake_name}")
+
+
+@cache
+def served_apis() -> Mapping[int, ServedApi]:
+    """The declarations of all APIs, by API key and in the order of the keys. The first call imports their modules."""
+    return MappingProxyType({key: _module(key).API for key in ApiKey})
+
+
+@cache
+def handlers() -> Mapping[int, Handler]:
+    """The handlers of all APIs, by API key. The first call imports their modules."""
+    return MappingProxyType({key: _module(key).handle for key in ApiKey})
