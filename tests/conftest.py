@@ -1,6 +1,7 @@
 """One Spark session, and one Apache Kafka, serve all tests that use them, in one process: each takes seconds to start."""
 
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -57,6 +58,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("spark"))
         if "shared_kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared kafka"))
+
+
+def pytest_collection_finish():
+    """Leave the tests themselves out of each later collection of garbage: they are more than what a test makes."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):

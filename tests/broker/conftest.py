@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.broker.holding import timed_steps
+from tests.broker.holding import collected_again, timed_steps
 
 
 @pytest.fixture
 def holds():
     """How long each callback of the loop took (`tests.broker.holding`)."""
-    with timed_steps() as found:
+    with collected_again(), timed_steps() as found:
         yield found

@@ -17,7 +17,10 @@ Hold = tuple[float, str]
 
 @contextlib.contextmanager
 def timed_steps() -> Iterator[list[Hold]]:
-    """Record the steps of all event loops while the block runs: the processor time in seconds, and what ran."""
+    """Record the steps of all event loops while the block runs: the processor time in seconds, and what ran.
+
+    The garbage collector does not look at what was made before. `collected_again` ends that.
+    """
     found: list[Hold] = []
     original = Handle._run
 
@@ -31,7 +34,15 @@ def timed_steps() -> Iterator[list[Hold]]:
         gc.collect()
         gc.freeze()  # what other tests have left is no work of this broker
         yield found
-        gc.unfreeze()
+
+
+@contextlib.contextmanager
+def collected_again() -> Iterator[None]:
+    """After the block, collect what `timed_steps` has kept from the collector."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as at the start of the tests
 
 
 def longest(holds: list[Hold]) -> Hold:

@@ -203,6 +203,8 @@ def own_collector():
     gc.set_threshold(*threshold)
     gc.callbacks[:] = callbacks
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def test_no_collection_looks_at_many_objects_however_many_there_are(own_collector, monkeypatch):

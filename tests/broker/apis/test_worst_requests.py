@@ -12,7 +12,7 @@ import pytest
 
 from stablelog.wire.api import ApiKey
 from stablelog.wire.guard import ITEMS_MAX
-from tests.broker.holding import HOLD_S_MAX
+from tests.broker.holding import HOLD_S_MAX, collected_again
 from tests.broker.worst_requests import PRINCIPALS, a_broker, cost_of, item_max, lists_of, worst_requests
 from tests.declared_apis import APIS
 
@@ -37,7 +37,8 @@ def test_no_request_holds_the_event_loop(api):
                         cost = await cost_of(desk, worst, principal)
                     assert cost.step[0] < HOLD_S_MAX, (worst.label, principal, cost)
 
-    asyncio.run(asyncio.wait_for(conversation(), 250))
+    with collected_again():
+        asyncio.run(asyncio.wait_for(conversation(), 250))
 
 
 def test_the_table_of_costs_has_each_api_and_a_request_with_as_many_entries_as_it_may_have():
