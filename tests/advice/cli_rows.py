@@ -537,6 +537,7 @@ CLI = [
         steps(_sees_its_member, lambda user: user.first.close(), command("groups delete $group")),
         steps(_commits_offsets_in_a_transaction, _sees_its_transaction, command("groups delete $group")),
         seen="deleted",
+        night=True,
     ),
     # -- what cannot be read ---------------------------------------------------------------------------------------
     row(

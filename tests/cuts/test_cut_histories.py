@@ -41,7 +41,7 @@ RARE = {"recovered_as_decided", "deletions_forget_open_transactions"}
 RARE_SEED = 35
 
 
-@pytest.mark.extended
+@pytest.mark.night
 @pytest.mark.parametrize("first", [0, RARE_SEED])
 def test_the_histories_find_every_fault_that_is_made_on_purpose(first):
     known = {mutant.__name__ for mutant in MUTANTS}

@@ -34,6 +34,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_histories_find_every_fault_that_is_made_on_purpose(monkeypatch, fault):
     owner, name, wrong = FAULTS[fault]
