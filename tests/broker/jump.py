@@ -44,9 +44,12 @@ def run(conversation):
 
 
 class Wire:
-    """A transport with its client: what that sends arrives in pieces, and what it is answered it reads or does not."""
+    """A transport with its client: what that sends arrives in pieces, and what it is answered it reads or does not.
 
-    def __init__(self, *, piece=1 << 20, reads=True, high_water=64 << 10, host="10.0.0.1"):
+    A transport that lingers has bytes which its client does not read: it ends when it is aborted, not when it is closed.
+    """
+
+    def __init__(self, *, piece=1 << 20, reads=True, high_water=64 << 10, host="10.0.0.1", lingers=False):
         self.host = host
         self.inbound = bytearray()
         self.outbound = bytearray()
@@ -55,9 +58,11 @@ class Wire:
         self.high_water = high_water
         self.unread = 0
         self.closed = False
+        self.lingers = lingers
         self.paused = False
         self.protocol = None
         self._told = False
+        self._ended = False
 
     # what the connection sees
 
@@ -68,11 +73,14 @@ class Wire:
         return self.closed
 
     def abort(self):
-        if not self.closed:
-            self.closed = True
+        if not self._ended:
+            self.closed = self._ended = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
-    close = abort
+    def close(self):
+        self.closed = True
+        if not self.lingers:
+            self.abort()
 
     def pause_reading(self):
         self.paused = True
@@ -107,6 +115,12 @@ class Wire:
             del self.inbound[:count], room
             self.protocol.buffer_updated(count)
 
+    def leave_unread(self):
+        """The client reads nothing more, and what its transport holds is too much."""
+        if not self._told:
+            self._told = True
+            self.protocol.pause_writing()
+
     def read_on(self):
         """The client reads what it has left unread."""
         self.unread = 0
@@ -115,7 +129,7 @@ class Wire:
             self.protocol.resume_writing()
 
     def lost(self):
-        self.closed = True
+        self.closed = self._ended = True
         self.protocol.connection_lost(None)
 
     def answers(self):

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
+from stablelog.broker.network import connection_states as states
 from stablelog.broker.network.budget import Budgets, Claim
+from stablelog.broker.network.connection_states import follow
 from stablelog.broker.network.contained import contained
 from stablelog.broker.network.in_flight import InFlight
 from stablelog.broker.network.inbox import Inbox
@@ -21,7 +23,7 @@ from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reac
 from stablelog.broker.network.mute import Mute
 from stablelog.broker.network.request_head import api_of, name_of
 from stablelog.broker.network.request_router import RequestRouter
-from stablelog.broker.network.responses import LENGTH, WRITE_SIZE, Answer, Responses
+from stablelog.broker.network.responses import LENGTH, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
@@ -30,9 +32,6 @@ FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
 # their turn.
 BEGUN_AT_ONCE_COUNT = 8
-# The number of response bytes that one connection sends before other connections get their turn: the event loop copies
-# these bytes, and reads them from disk if necessary.
-TURN_SIZE = 4 << 20
 
 OnMade = Callable[["Connection", asyncio.BaseTransport], None]
 
@@ -50,7 +49,6 @@ class Connection(asyncio.BufferedProtocol):
             raises closes the connection.
 
     Attributes:
-        is_draining: whether the connection accepts no more requests.
         peer: the client's address and port.
         host: the client's address.
         listener: the name of the listener on which the client has connected.
@@ -72,6 +70,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.background = tasks
         self._on_made = on_made
+        self._life = states.CONNECTING
+        self._intake = states.READING
         self.session = session or Session()
         self.listener = self.session.listener.name
         self._respond = router.respond
@@ -86,22 +86,12 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         # The claim (bytes of the memory budget) of the request that is arriving, or that waits in the inbox for room.
         self._claim: Claim | None = None
-        self._waits_for_room = False
-        self._waits_for_turn = False
         self._responses = Responses()
         self._in_flight = InFlight()
-        self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
         self.appending = asyncio.Lock()
-        self._reading = True
         self._mute = Mute(self._later, self._unmute)
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._unwritable_since = 0.0
-        self.is_draining = False
-        self._closes_when_sent = False
-        self._is_cut = False  # whether the broker has closed the connection
         self._timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -117,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up after the client has connected."""
+        self._life = follow(self._life, states.OPEN)
         self._transport = cast("asyncio.Transport", transport)
         self.host, self.peer = peer_of(transport)
         self.session.host = self.host
@@ -129,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         reached = limit_reached(self._members, self._limits, self.host)
         if reached is not None:
             self._limits.log_close(self.peer, reached)
+            self._life = follow(self._life, states.CUT)
             self._transport.close()
             return
         self._members.add(self)
@@ -148,20 +140,17 @@ class Connection(asyncio.BufferedProtocol):
         The connection remains a member until then, because its requests take memory: otherwise clients that connect, send
         and leave could use more memory than the limits of connections allow. The stop of the broker waits for members.
         """
+        is_cut, self._life = self._life is states.CUT, follow(self._life, states.LOST)
         self._lost.set()
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         self._mute.cancel()
-        self._writable.set()
-        self._in_flight.cancel(keeps_one_way=not self._is_cut)
+        self._responses.unblock()
+        self._in_flight.cancel(keeps_one_way=not is_cut)
         if not self._in_flight:
             self._members.discard(self)
-        if self._claim is not None:
-            self._claim.budget.give_back(self._claim)
-            self._claim = None
-        self._frame = None
-        self._inbox.clear()
+        self._drop_arriving()
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
@@ -170,11 +159,12 @@ class Connection(asyncio.BufferedProtocol):
         """
         if why is not None:
             self._limits.log_close(self.peer, why)
-        self._is_cut = True
-        if self._lost.is_set():
+        if self._life is states.LOST:
             self._in_flight.cancel()
-        elif self._transport is not None and not self.is_closing:
-            self._transport.abort()
+        elif self._life is not states.CUT:
+            self._life = follow(self._life, states.CUT)
+            if self._transport is not None:
+                self._transport.abort()  # also if it is closing, and the client does not read the rest
 
     @property
     def is_closing(self) -> bool:
@@ -186,7 +176,12 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the client reads its responses fast enough, so that the connection sends responses and begins
         requests.
         """
-        return self._writable.is_set()
+        return self._responses.state is not states.BLOCKED
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the connection accepts no more requests."""
+        return self._intake is states.DROPPING
 
     @property
     def scope(self) -> Scope:
@@ -208,15 +203,21 @@ class Connection(asyncio.BufferedProtocol):
         closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
         read yet.
         """
-        self.is_draining = True
+        if self._life is states.OPEN:
+            self._life = follow(self._life, states.DRAINING)
+            self._drop_arriving()
+
+    def _drop_arriving(self) -> None:
+        """Drop the requests that have not begun, and all bytes that arrive from now on."""
         if self._claim is not None:
             self._claim.budget.give_back(self._claim)
         self._claim = self._frame = self._partial_since = None
-        self._waits_for_room = False
         self._inbox.clear()
-        if not self._reading and self._transport is not None and not self.is_closing:
-            self._reading = True
-            self._transport.resume_reading()
+        if self._intake is not states.DROPPING:
+            was_paused = self._intake not in states.READ
+            self._intake = follow(self._intake, states.DROPPING)
+            if was_paused and self._transport is not None and not self.is_closing:
+                self._transport.resume_reading()
 
     async def finish(self) -> None:
         """Accept no more requests, complete the requests in flight, and close when all responses have been sent.
@@ -226,14 +227,15 @@ class Connection(asyncio.BufferedProtocol):
         self.drain()
         while self._in_flight:
             await asyncio.wait(self.tasks)
-        self._closes_when_sent = True
+        self.close_when_sent()
         self._send_answered()
         await self._lost.wait()
 
     def close_when_sent(self) -> None:
         """Accept no more requests, and close when the responses to all earlier requests have been sent."""
         self.drain()
-        self._closes_when_sent = True
+        if self._life is states.DRAINING:
+            self._life = follow(self._life, states.ENDING)
 
     def _check_idle(self) -> None:
         login = self.session.login
@@ -242,9 +244,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         limit_s = self._limits.idle_ms_max / 1000
         idle_s = limit_s - (self._loop.time() - self._last_request_at)
-        if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:
+        responses = self._responses
+        if responses.state is states.BLOCKED and self._loop.time() - responses.blocked_since > limit_s:
             self.close(f"the client has not read any byte of a response for {limit_s:g} s")
-        elif idle_s <= 0 and self._responses.are_sent:
+        elif idle_s <= 0 and responses.are_sent:
             self.close()
         else:
             self._timer = self._later(max(idle_s, 1), self._check_idle)
@@ -261,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
     @contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived in the buffer."""
-        if self.is_draining:
+        if self._intake is states.DROPPING:
             self._inbox.clear()
             return
         if self._frame is None:
@@ -274,13 +277,14 @@ class Connection(asyncio.BufferedProtocol):
         claim.arrived = self._frame_filled
         if self._frame_filled == claim.size:
             frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
+            self._intake = follow(self._intake, states.READING)
             self._begin(frame.toreadonly(), claim)
         elif self._frame_filled == claim.held and not claim.budget.grow(claim, self._frame_filled):
-            self._wait_for_room()
+            self._pause_reading(states.LARGE_ROOM)
 
     def _split_inbox(self) -> None:
         at = begun = 0
-        while self._reading and self._inbox.filled - at >= LENGTH.size:
+        while self._intake is states.READING and self._inbox.filled - at >= LENGTH.size:
             size = LENGTH.unpack_from(self._inbox.buffer, at)[0]
             size_min, size_max = self._limits.request_sizes(self.session.login)
             if not size_min <= size <= size_max:
@@ -292,8 +296,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._expect_large(size)
                 break
             if begun == BEGUN_AT_ONCE_COUNT:
-                self._waits_for_turn = True
-                self._pause_reading()
+                self._pause_reading(states.TURN)
                 self.background.soon("connection", self._go_on, scope=self.scope)
                 break
             claim = None
@@ -303,13 +306,13 @@ class Connection(asyncio.BufferedProtocol):
                 claim = self._budgets.of(self.session.login).claim(self, size)
                 if not claim.budget.take_whole(claim):
                     self._claim = claim
-                    self._wait_for_room()
+                    self._pause_reading(states.ROOM)
                     break
             frame = bytes(self._inbox.buffer[at + LENGTH.size : end])
             at = end
             begun += 1
             self._begin(frame, claim)
-        if at and not self.is_draining:
+        if at and self._intake is not states.DROPPING:
             self._partial_since = None
             self._inbox.drop(at)
         if self._partial_since is None and (self._inbox.filled > 0 or self._frame is not None):
@@ -323,9 +326,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._partial_since is not None:
             self._claim.since = self._partial_since
         if self._claim.budget.grow(self._claim, self._inbox.filled - LENGTH.size):
+            self._intake = follow(self._intake, states.LARGE)
             self._open_frame(size)
         else:
-            self._wait_for_room()
+            self._pause_reading(states.ROOM)
 
     def _open_frame(self, size: int) -> None:
         """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
@@ -336,26 +340,26 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = len(part)
         self._inbox.clear()
 
-    def _wait_for_room(self) -> None:
-        self._waits_for_room = True
-        self._pause_reading()
-
     def _go_on(self) -> None:
-        self._waits_for_turn = False
-        self._resume_reading()
+        if self._intake is states.TURN:
+            self._intake = follow(self._intake, states.HELD)
+            self._resume_reading()
 
     @contained
     def admitted(self) -> None:
         """Continue receiving a request: the memory budget now has the room that the request waited for."""
-        self._waits_for_room = False
         claim = self._claim
         assert claim is not None
-        if LENGTH.size + claim.size <= len(self._inbox.buffer):
+        if self._intake is states.LARGE_ROOM:
+            self._intake = follow(self._intake, states.LARGE_HELD)
+        elif LENGTH.size + claim.size <= len(self._inbox.buffer):
+            self._intake = follow(self._intake, states.HELD)
             frame = bytes(self._inbox.buffer[LENGTH.size : LENGTH.size + claim.size])
             self._inbox.drop(LENGTH.size + claim.size)
             self._claim = self._partial_since = None
             self._begin(frame, claim)
-        elif self._frame is None:
+        else:
+            self._intake = follow(self._intake, states.LARGE_HELD)
             self._open_frame(claim.size)
         self._resume_reading()
 
@@ -368,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._partial_since is None:
             return
         left_s = limit_s = self._limits.receive_ms_max / 1000
-        if self._reading:
+        if self._intake in states.READ:
             since = self._partial_since if self._claim is None else self._claim.since
             left_s -= self._loop.time() - since
         if left_s <= 0:
@@ -385,19 +389,19 @@ class Connection(asyncio.BufferedProtocol):
         work = self._work(frame, self._responses.add())
         self._in_flight.add(self.background.start_request(work, self._end), frame, claim)
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
-            self._pause_reading()
+            self._hold_reading()
 
     @contained
     def _end(self, task: "asyncio.Task[None]") -> None:
         """Free what a request has held. Also called if its task was cancelled before its first step."""
         self._in_flight.end(task)
-        if self._lost.is_set() and not self._in_flight:
+        if self._life is states.LOST and not self._in_flight:
             self._members.discard(self)
 
     async def _work(self, frame: Buffer, answer: Answer) -> None:
         try:
-            while not self._writable.is_set():
-                await self._writable.wait()
+            while self._responses.state is states.BLOCKED:
+                await self._responses.unblocked.wait()
             if api_of(frame, self._apis).is_heavy:
                 async with self._asking:
                     answer.buffers = await self._respond(self, frame)
@@ -415,40 +419,31 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def _send_answered(self) -> None:
-        transport = self._transport
-        if transport is None or self.is_closing or self._sends_soon:
+        transport, responses = self._transport, self._responses
+        if transport is None or self.is_closing or responses.state is states.LATER:
             return
-        size = 0
-        while self._writable.is_set():
-            if size + WRITE_SIZE > TURN_SIZE:
-                self._sends_soon = True
-                self.background.soon("connection", self._send_on, scope=self.scope)
-                return
-            part = self._responses.next_part()
-            if part is None:
-                if self._closes_when_sent and self._responses.are_sent:
-                    transport.close()  # The transport sends its buffered bytes before it closes.
-                break
-            size += sum(map(len, part))
-            transport.writelines(part)
+        if responses.send(transport):
+            self.background.soon("connection", self._send_on, scope=self.scope)
+            return
+        if self._life is states.ENDING and responses.are_sent and responses.state is states.READY:
+            transport.close()  # The transport sends its buffered bytes before it closes.
         self._resume_reading()
 
     def _send_on(self) -> None:
-        self._sends_soon = False
+        self._responses.end_turn()
         self._send_answered()
 
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         """Send no more responses and begin no more requests, because the client reads too slowly."""
-        self._writable.clear()
-        self._unwritable_since = self._loop.time()
-        self._pause_reading()
+        self._responses.block(self._loop.time())
+        self._hold_reading()
 
     @contained
     def resume_writing(self) -> None:
         """Send responses and begin requests again, because the client has read enough."""
-        self._writable.set()
+        self._responses.unblock()
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
@@ -458,8 +453,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self.is_draining and not self.is_closing:
             self._mute.begin(ms, why_closed)
-            if self._frame is None:
-                self._pause_reading()
+            if self._intake is states.READING:
+                self._pause_reading(states.HELD)
 
     def _unmute(self) -> None:
         if self._mute.why_closed is not None:
@@ -468,28 +463,34 @@ class Connection(asyncio.BufferedProtocol):
             self._partial_since = self._loop.time()
         self._resume_reading()
 
-    def _pause_reading(self) -> None:
-        if self.is_draining:
-            return  # Bytes that arrive now are dropped.
-        if self._reading and self._transport is not None and not self.is_closing:
-            self._reading = False
+    def _hold_reading(self) -> None:
+        """Stop reading until `_resume_reading` finds no more reason. Does nothing if the connection waits already."""
+        if self._intake is states.READING:
+            self._pause_reading(states.HELD)
+        elif self._intake is states.LARGE:
+            self._pause_reading(states.LARGE_HELD)
+
+    def _pause_reading(self, why: states.Intake) -> None:
+        self._intake = follow(self._intake, why)
+        if self._transport is not None and not self.is_closing:
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
+        """Read again if reading is held, and no reason is left to hold it."""
+        is_held = self._intake is states.HELD
         if (
-            self._reading
-            or self.is_draining
-            or self._waits_for_room
-            or self._waits_for_turn
-            or (self._mute.is_on and self._frame is None)
-            or not self._writable.is_set()
+            not (is_held or self._intake is states.LARGE_HELD)
+            or (is_held and self._mute.is_on)
+            or self._responses.state is states.BLOCKED
             or len(self._responses) >= self._limits.in_flight_count_max
             or self._transport is None
             or self.is_closing
         ):
             return
-        self._reading = True
-        if self._frame is None:
+        if is_held:
+            self._intake = follow(self._intake, states.READING)
             self._split_inbox()
-        if self._reading and not self.is_closing:
+        else:
+            self._intake = follow(self._intake, states.LARGE)
+        if self._intake in states.READ and not self.is_closing:
             self._transport.resume_reading()

@@ -1,15 +1,21 @@
-"""The queue of responses of one connection: in the order of its requests, and in parts that are small enough for one
+"""The responses of one connection: queued in the order of its requests, and sent in parts that are small enough for one
 write.
 """
 
+import asyncio
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from stablelog.broker.network import connection_states as states
+from stablelog.broker.network.connection_states import follow
 from stablelog.env.disk import Buffer
 
 LENGTH = struct.Struct(">i")
 WRITE_SIZE = 1 << 20  # The number of bytes of a large response that are passed to the transport at once.
+# The number of response bytes that one connection sends before other connections get their turn: the event loop copies
+# these bytes, and reads them from disk if necessary.
+TURN_SIZE = 4 << 20
 
 
 class Answer:
@@ -23,9 +29,19 @@ class Answer:
 
 
 class Responses:
-    """The queue of the responses that a connection has not sent to its client yet."""
+    """The responses that a connection has not sent to its client yet, and whether it may send them.
+
+    Attributes:
+        state: whether responses are sent.
+        unblocked: set unless the client has too many unread response bytes.
+        blocked_since: when the client had too many unread response bytes the last time, in seconds of the event loop.
+    """
 
     def __init__(self) -> None:
+        self.state = states.READY
+        self.unblocked = asyncio.Event()
+        self.unblocked.set()
+        self.blocked_since = 0.0
         self._answers: deque[Answer] = deque()
         # The parts of the current response that are not sent yet.
         self._unsent: deque[Sequence[Buffer]] = deque()
@@ -45,7 +61,42 @@ class Responses:
         self._answers.append(answer)
         return answer
 
-    def next_part(self) -> Sequence[Buffer] | None:
+    def send(self, transport: asyncio.Transport) -> bool:
+        """Send the responses that are ready, until the client has too many unread bytes.
+
+        Returns:
+            Whether more is sent in the next turn of the event loop. The caller then calls `end_turn` and `send`.
+        """
+        size = 0
+        while self.state is states.READY:
+            if size + WRITE_SIZE > TURN_SIZE:
+                self.state = follow(self.state, states.LATER)
+                return True
+            part = self._next_part()
+            if part is None:
+                break
+            size += sum(map(len, part))
+            transport.writelines(part)
+        return False
+
+    def end_turn(self) -> None:
+        """Begin the turn of the event loop for which `send` has left more to be sent."""
+        if self.state is states.LATER:
+            self.state = follow(self.state, states.READY)
+
+    def block(self, now_s: float) -> None:
+        """Send nothing more: the client has too many unread response bytes."""
+        self.state = follow(self.state, states.BLOCKED)
+        self.unblocked.clear()
+        self.blocked_since = now_s
+
+    def unblock(self) -> None:
+        """Send again: the client has read enough, or has left. Has no effect if nothing was blocked."""
+        if self.state is states.BLOCKED:
+            self.state = follow(self.state, states.READY)
+            self.unblocked.set()
+
+    def _next_part(self) -> Sequence[Buffer] | None:
         """Take the next buffers to write: a response, or a part of a large response. None if no response is ready."""
         while not self._unsent:
             if not self._answers or not self._answers[0].done:
