@@ -17,6 +17,7 @@ from pathlib import Path
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.local_disk import LocalDisk
+from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
 
 ABORT = Marker(MarkerType.ABORT, 0)
@@ -38,7 +39,7 @@ def filled(segment_counts: Sequence[int], abort_count: int) -> Iterator[Mapping[
 
 def opened(directory: Path) -> Partition:
     """The partition in a directory, which is made if it is missing."""
-    return Partition.open(LocalDisk(), directory, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
+    return open_partition(LocalDisk(), directory, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
 
 
 def fill(directory: Path, segment_count: int, abort_count: int) -> None:

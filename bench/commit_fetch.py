@@ -23,7 +23,8 @@ from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.names import COMMIT_SUFFIXES
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.commit_ordered import CommitOrdered
 
@@ -203,7 +204,7 @@ def measure_index(directory: Path, shapes: tuple[Shape, ...], section: Section) 
         log_size = sum(size for path, size in files.items() if path.suffix == ".log")
         section.row(f"{named(shape)}: on disk, B per transaction").add(OURS, size / shape.transaction_count)
         section.row(f"{named(shape)}: on disk, % of the log").add(OURS, size * 100 / log_size)
-        partition = Partition.open(
+        partition = open_partition(
             LocalDisk(),
             directory / f"{name}-0",
             LogConfig(order="commit"),

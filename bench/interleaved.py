@@ -20,7 +20,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.partition import LogConfig, MarkerWrite, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig, MarkerWrite
 from stablelog.views.commit_ordered import CommitOrdered
 
 ORDINARY = "ordinary topic"
@@ -90,7 +91,7 @@ def steps(shape: Shape) -> Iterator[tuple[int, bool]]:
 def fill(directory: Path, shape: Shape, contestant: str) -> None:
     """Append the transactions to an empty partition that no broker has open."""
     disk = LocalDisk()
-    partition = Partition.open(
+    partition = open_partition(
         disk,
         directory,
         LogConfig(order=ORDERS[contestant]),

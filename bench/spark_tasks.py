@@ -24,7 +24,8 @@ from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig
 from stablelog.spark.options import ReadOptions, read_options, write_options
 from stablelog.spark.planning import plan
 from stablelog.spark.source.reader import limits, open_log
@@ -222,7 +223,7 @@ def fill_log(directory: Path, size: int, batch_size: int, value_size: int, codec
     batch = encode_batch(records, codec=codec)
     config = LogConfig(segment_bytes=2 * size + 2 * len(batch), max_message_bytes=len(batch) + 1)
     directory.parent.mkdir(exist_ok=True)
-    partition = Partition.open(
+    partition = open_partition(
         LocalDisk(), directory, config, topic="events", partition=0, clean=True, now_ms=NOW_MS
     )
     unpacked = count * (value_size + 30)

@@ -294,7 +294,7 @@ class Desk:
     def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
         """What a reader of this isolation gets, as it would filter it."""
         log = self.broker.topics.partition(topic, partition)
-        log.prove()
+        log.log.prove()
         read = log.read(log.start_offset, 1 << 30, isolation)
         data, found, at = b"".join(read.buffers), [], 0
         for at, header in headers_in(data):
@@ -361,7 +361,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         await _all_but(gate.held, broker.topics)
     for partition in broker.topics.open_partitions() if prove else ():
         with contextlib.suppress(DamageError, DiskError):
-            partition.prove()
+            partition.log.prove()
     for name in topics:
         if broker.topics.get(name) is None:
             broker.topics.create(name, partitions, {})

@@ -103,7 +103,7 @@ class FullDisk(SimDisk):
 
 def committed_values(partition):
     """What a committed reader gets, fetch after fetch."""
-    partition.prove()
+    partition.log.prove()
     found, position = [], partition.visible_start(Isolation.READ_COMMITTED)
     while position < partition.last_stable_offset:
         read = partition.read(position, 1 << 20, Isolation.READ_COMMITTED)
@@ -301,7 +301,7 @@ class Life:
         """Time-outs, compaction, retention, deletion, trimming."""
         broker = self.desk.broker
         self.clock.advance(61_000)
-        await self.until(lambda: not any(p.open_transactions() for p in broker.topics.open_partitions()))
+        await self.until(lambda: not any(p.log.open_transactions() for p in broker.topics.open_partitions()))
         for key in (b"a", b"b", b"a", b"c", b"a", b"b", b"a"):
             await self.keyed(key)
         await broker.compactor.compact_all()

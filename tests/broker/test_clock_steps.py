@@ -194,7 +194,7 @@ def test_the_lag_of_compaction_follows_the_wall_clock(step_ms, first_dirty_offse
             await desk.durable()
             clock.set_wall_clock(step_ms)
             await broker.compactor.compact_all()
-            assert partition.first_dirty_offset == first_dirty_offset
+            assert partition.compaction.first_dirty_offset == first_dirty_offset
 
     run(conversation())
 

@@ -69,7 +69,7 @@ def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_be
             await write(desk, 20, 1500)
             old = desk.broker.topics.partition("z", 0)
             if name == "removal":
-                assert old.apply_retention(desk.broker.now_ms()) > 0
+                assert old.deletion.apply_retention(desk.broker.now_ms()) > 0
             passing = asyncio.create_task(every_pass(desk)[name]())
             await asyncio.sleep(0)
             await desk.broker.topic_changes.delete("z")
@@ -122,7 +122,7 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
             await write(desk, 3, 10)
             go_on.set()
             await scrubbing
-            assert desk.broker.topics.partition("z", 0).damaged_count == 0
+            assert desk.broker.topics.partition("z", 0).log.segments.damaged_count == 0
             assert not [
                 record
                 for record in caplog.records

@@ -265,7 +265,7 @@ def test_readers_are_served_and_transactions_end_by_their_producers_and_by_time(
         assert (await desk.end("one", one, COMMIT)).error_code is NONE
         clock.advance(61_000)
         await desk.broker.maintenance.abort_overdue()
-        await until(lambda: not partition.open_transactions())
+        await until(lambda: not partition.log.open_transactions())
         await desk.durable()
         assert partition.last_stable_offset == partition.end_offset
         assert desk.values() == [b"outside", b"1"]
@@ -298,7 +298,7 @@ def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
         topics.configure(topics.get("shrunk"), retention)
         await tend(desk)
         assert topics.partition("shrunk", 0).size < 4000
-        assert topics.partition("cut", 0).delete_records(140) == 140
+        assert topics.partition("cut", 0).deletion.delete_records(140) == 140
         await desk.broker.topic_changes.delete("gone")
         await desk.broker.maintenance.remove_deleted()
         await tend(desk)
@@ -454,7 +454,7 @@ def test_a_commit_that_was_not_written_before_a_kill_is_not_there_after_it():
     async def after(desk):
         assert desk.values() == []
         assert desk.broker.transactions.default.coordinator.table.sequences.last == 0
-        assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+        assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
 
     assert run(disk, after) == []
 
@@ -655,7 +655,7 @@ def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
         assert (await arrived[0]).error_code is NONE
         await desk.durable()
         assert committed(desk) == ([b"x"] if decided is COMMIT else [])
-        assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+        assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
         assert (await desk.end("a", who, not decided, version=end_version)).error_code is NONE
         await desk.durable()
         assert committed(desk) == ([b"x"] if decided is COMMIT else [b"new"])
@@ -757,7 +757,7 @@ def test_what_waits_is_written_also_when_the_reserve_was_made_whole_by_the_start
 
     async def after(desk):
         assert not desk.broker.reserve.is_full
-        assert desk.broker.groups.journal.partition.open_transactions() == []
+        assert desk.broker.groups.journal.partition.log.open_transactions() == []
 
     assert run(disk, after) == []
 
@@ -825,7 +825,7 @@ def test_records_of_groups_wait_in_front_of_the_markers_of_offsets():
         await tend(desk)
         await desk.durable()
         assert offsets.partition.end_offset == log_end + 2
-        assert not offsets.partition.open_transactions()
+        assert not offsets.partition.log.open_transactions()
 
     assert run(disk, conversation) == []
 
@@ -850,7 +850,7 @@ def test_a_broker_starts_on_a_full_disk_with_what_was_kept_for_it():
         assert desk.broker.reserve.is_full
         clock.advance(61_000)
         await desk.broker.maintenance.abort_overdue()
-        await until(lambda: not desk.broker.topics.partition("t", 0).open_transactions())
+        await until(lambda: not desk.broker.topics.partition("t", 0).log.open_transactions())
         await desk.durable()
         assert desk.values() == [b"x"]
         assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error

@@ -44,7 +44,7 @@ def test_a_client_is_answered_when_all_markers_are_written_and_others_are_served
             steps = []
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
             while not ended.done():
-                steps.append(sum(bool(log.open_transactions()) for log in logs))
+                steps.append(sum(bool(log.log.open_transactions()) for log in logs))
                 await asyncio.sleep(0)
             assert len(set(steps)) > 2, "it was done in turns"
             await desk.durable()
@@ -70,7 +70,7 @@ def test_what_is_decided_meanwhile_is_written_after_it():
             for index in (0, 6):
                 log = desk.broker.topics.partition("t", index)
                 assert log.last_stable_offset == log.end_offset == 6
-                log.prove()
+                log.log.prove()
                 data = b"".join(log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).buffers)
                 markers = [header.producer_id for _, header in headers_in(data) if header.is_control]
                 assert markers == [first[0], others["b"][0], others["c"][0]]
@@ -96,13 +96,13 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
 
             monkeypatch.setattr(Partition, "append_markers", append_or_refuse)
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
-            while all(log.open_transactions() for log in logs):  # noqa: ASYNC110
+            while all(log.log.open_transactions() for log in logs):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             [target] = without_room
             assert group.waits_at(target)
             desk.broker.transactions.retry()
             assert not group.waits_at(target)
-            assert any(log.open_transactions() for log in logs)
+            assert any(log.log.open_transactions() for log in logs)
             assert group.coordinator.table.get("a").state.label == "PrepareCommit"
             await ended
             await desk.durable()
@@ -126,7 +126,7 @@ def test_each_small_transaction_ends_in_all_of_its_partitions_in_one_turn(monkey
                     await asyncio.sleep(0)
             while not all(end.done() for end in ends):
                 for targets in writers.values():
-                    seen.add(tuple(bool(logs[index].open_transactions()) for index in targets))
+                    seen.add(tuple(bool(logs[index].log.open_transactions()) for index in targets))
                 await asyncio.sleep(0)
             assert seen <= {(True,) * 3, (False,) * 3}, seen
 
@@ -146,7 +146,7 @@ def test_the_markers_of_many_transactions_in_one_partition_are_written_in_severa
             def append(partition, markers, **times):
                 appended = append_markers(partition, markers, **times)
                 if partition is log:
-                    written.add(len(log.open_transactions()))
+                    written.add(len(log.log.open_transactions()))
                 return appended
 
             monkeypatch.setattr(Partition, "append_markers", append)
@@ -155,7 +155,7 @@ def test_the_markers_of_many_transactions_in_one_partition_are_written_in_severa
                 for _ in range(3):
                     await asyncio.sleep(0)
             while not all(end.done() for end in ends):
-                seen.add(len(log.open_transactions()))
+                seen.add(len(log.log.open_transactions()))
                 await asyncio.sleep(0)
             assert max(written | seen) == COUNT
             # A sync that ends writes a portion, too, so another task may see two portions at once, and not each of them.
@@ -189,9 +189,9 @@ def test_the_children_of_a_joint_commit_in_one_partition_are_ended_in_several_tu
             committing = asyncio.create_task(desk.ask(ApiKey.COMMIT_JOINT, 0, **fields))
             open_counts, known_counts = set(), set()
             while not committing.done() or table.decided():
-                open_counts.add(len(log.open_transactions()))
+                open_counts.add(len(log.log.open_transactions()))
                 known_counts.add(len(table))
-                assert not (committing.done() and log.open_transactions())
+                assert not (committing.done() and log.log.open_transactions())
                 await asyncio.sleep(0)
             assert (await committing).error_code is ErrorCode.none
             assert open_counts == {7, 5, 3, 1, 0}
@@ -209,10 +209,10 @@ def test_a_stop_writes_the_markers_that_are_left(caplog):
             producer = await write(desk, "a", range(COUNT))
             logs = list(desk.broker.topics.get("t").partitions.values())
             ended = asyncio.create_task(desk.end("a", producer, ABORT))
-            while all(log.open_transactions() for log in logs):  # noqa: ASYNC110
+            while all(log.log.open_transactions() for log in logs):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            assert any(log.open_transactions() for log in logs)
-        assert all(not log.open_transactions() for log in logs)
+            assert any(log.log.open_transactions() for log in logs)
+        assert all(not log.log.open_transactions() for log in logs)
         await asyncio.sleep(0)
         assert ended.done() or ended.cancel()
         assert not [record for record in caplog.records if record.levelname == "ERROR"]

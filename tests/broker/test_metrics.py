@@ -294,7 +294,7 @@ def test_partitions_are_counted_and_those_that_have_failed():
         async with served(topics=("t",), partitions=2) as desk:
             told = teller(desk.broker.metrics.port)
             own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
-            desk.broker.topics.partition("t", 0).fail(UnavailableError("the disk fails"))
+            desk.broker.topics.partition("t", 0).usability.fail(UnavailableError("the disk fails"))
             assert await asyncio.to_thread(lambda: told("stablelog_partitions")) == own + 2
             assert await asyncio.to_thread(lambda: told("stablelog_offline_partitions")) == 1
             assert await asyncio.to_thread(lambda: told("stablelog_opening_partitions")) == 0
@@ -461,7 +461,7 @@ def test_the_tiers_of_a_partition_are_told(tmp_path):
             manifest = max(tmp_path.rglob("manifest/*"))
             epoch, _, number = manifest.name.partition("-")
             manifest.with_name(f"{epoch}-{int(number) + 1:012}").write_bytes(b"fence")
-            log.delete_records(log.end_offset)
+            log.deletion.delete_records(log.end_offset)
             await copy(desk)
             assert (await values())["fenced"] == 1
             await asyncio.to_thread(desk.broker.metrics.close)

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -67,7 +67,7 @@ def firsts(topics):
     return [topic.partitions[0].error_code for topic in topics]
 
 
-# By API: its key, a version, the method of a partition that raises, the request, and the codes of the answer.
+# By API: its key, a version, the method of a partition, or of a part of it, that raises, the request, and the codes of the answer.
 REQUESTS = {
     "Fetch": (
         1,
@@ -86,14 +86,14 @@ REQUESTS = {
     "DeleteRecords": (
         21,
         2,
-        "delete_records",
+        "deletion.delete_records",
         lambda desk: both(lambda name: in_topics(offset=0)(desk, name, 0)),
         lambda answer: firsts(answer.topics),
     ),
     "OffsetForLeaderEpoch": (
         23,
         4,
-        "end_offset_for_epoch",
+        "replication.end_offset_for_epoch",
         lambda desk: both(lambda name: in_topics(leader_epoch=0)(desk, name, 0)),
         lambda answer: firsts(answer.topics),
     ),
@@ -127,7 +127,9 @@ def test_each_api_answers_for_the_partition_and_serves_the_other(api, error):
     key, version, method, values, codes = REQUESTS[api]
 
     async def conversation(desk):
-        setattr(desk.broker.topics.partition("bad", 0), method, raising(error))
+        *parts, name = method.split(".")
+        part = reduce(getattr, parts, desk.broker.topics.partition("bad", 0))
+        setattr(part, name, raising(error))
         assert codes(await desk.ask_with(key, version, values(desk))) == [STORAGE, NONE]
 
     run(conversation)
@@ -323,8 +325,8 @@ def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
         await desk.broker.topic_changes.grow("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
-            desk.broker.topics.partition(name, index).fail(UnavailableError("on purpose"))
-            desk.broker.topics.get(name).partitions[index].fail(UnavailableError("again"))
+            desk.broker.topics.partition(name, index).usability.fail(UnavailableError("on purpose"))
+            desk.broker.topics.get(name).partitions[index].usability.fail(UnavailableError("again"))
         assert len(offline_lines(caplog)) == 1
         assert caplog.text.count("good-1 has failed") == 1
         assert "again" not in caplog.text

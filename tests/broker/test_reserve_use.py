@@ -100,7 +100,7 @@ def test_what_ends_an_open_transaction_is_served_and_so_is_its_repetition():
         assert (await abort_joint(desk, "committed")).committed
         assert await write_marker(desk, hanging[0]) is NONE
         await desk.durable()
-        assert not desk.broker.topics.partition("t", 0).open_transactions()
+        assert not desk.broker.topics.partition("t", 0).log.open_transactions()
         assert desk.values() == [b"own", b"committed"]
 
     assert run(disk, conversation, size=SIZE) == []

@@ -701,7 +701,7 @@ def test_a_producer_whose_take_over_a_crash_has_lost_continues_its_transaction()
         for path, size in kept["logs"]:
             without_later_bytes(crashed, path, size)
         async with opened(crashed, topics=()) as desk:
-            (found,) = desk.broker.topics.partition("ta", 0).open_transactions()
+            (found,) = desk.broker.topics.partition("ta", 0).log.open_transactions()
             assert (found.producer_id, found.producer_epoch) == kept["me"]
             await write(desk, "a/me", kept["me"], b"two", "ta", sequence=1)
             assert (await desk.end("a/me", kept["me"], COMMIT)).error_code is NONE
@@ -899,15 +899,15 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
     async def afterwards():
         # A producer that the broker refuses a group can be ended all the same.
         async with opened(disk, stablelog_max_transaction_groups=0) as desk:
-            assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+            assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
             assert desk.broker.transactions.describe("a/me").state.label == "Ongoing"
             refused = (await desk.ask(22, 4, **_init("a/me"))).error_code
             assert refused is ErrorCode.policy_violation
-            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
         async with opened(disk, stablelog_max_transaction_groups=1) as desk:
             told = await desk.init("a/me")
             assert told != old
-            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
             assert group_of("a/me") == "a"
             assert await desk.add("a/me", told, ("t", 0)) == [REFUSED]
 
@@ -923,10 +923,10 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_not_aborted_by_who_want
             asked = {**_init("a/me"), "enable2_pc": True, "keep_prepared_txn": True}
             assert (await desk.ask(22, 6, **asked)).error_code is ErrorCode.invalid_txn_state
             assert "'a/me' has an open transaction of a release" in caplog.text
-            assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+            assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
             for _ in range(2):  # without it
                 await desk.ask(22, 4, **_init("a/me"))
-            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
             kept = await desk.ask(22, 6, **asked)  # there is nothing left to be kept, and nothing to refuse
             assert (kept.error_code, kept.ongoing_txn_producer_id) == (NONE, -1)
 

@@ -148,8 +148,8 @@ def test_a_partition_that_cannot_be_read_is_not_compacted_and_the_next_one_is(ca
                 log.synced(work)
             spoil(desk.broker.disk, "bad-0", "good-0")
             await desk.broker.compactor.compact_all()
-            assert logs["good"].first_dirty_offset == 10
-            assert logs["bad"].first_dirty_offset == 0
+            assert logs["good"].compaction.first_dirty_offset == 10
+            assert logs["bad"].compaction.first_dirty_offset == 0
 
     run(conversation)
     assert "bad-0 cannot be compacted: reading /data/bad-0" in caplog.text

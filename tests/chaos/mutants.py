@@ -11,7 +11,6 @@ from stablelog.log.producer_state import producers
 from stablelog.log.producer_state.producer import NO_TXN
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.readable_log import ReadableLog
 from stablelog.log.recovery.plan import Planner
 from stablelog.log.recovery.replay import _Replay
 from stablelog.log.segments.segment import Segment
@@ -97,7 +96,7 @@ MUTANTS = {
     open_transactions_are_forgotten_at_a_restart: (Partition, "_load"),
     aborts_are_not_indexed_again: (_Replay, "_take"),
     an_abort_at_the_end_of_a_fetch_is_left_out: (TransactionIndex, "collect"),
-    the_stable_offset_ignores_open_transactions: (ReadableLog, "last_stable_offset"),
+    the_stable_offset_ignores_open_transactions: (Partition, "last_stable_offset"),
     the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
     offsets_of_aborted_transactions_count: (Groups, "transaction_ended"),
     offsets_of_committed_transactions_are_lost: (Groups, "transaction_ended"),

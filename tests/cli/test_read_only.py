@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig
 from tests.broker.desk import batch
 from tests.chaos.test_full_disk import namespace
 
@@ -20,7 +21,7 @@ RUN = "from stablelog.cli.main import run; run()"
 @pytest.mark.parametrize("command", [["verify"], ["inspect"], ["inspect", "--records"]])
 def test_a_directory_on_a_read_only_file_system_can_be_looked_into(tmp_path, command):
     partition = tmp_path / "t-0"
-    log = Partition.open(LocalDisk(), partition, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
+    log = open_partition(LocalDisk(), partition, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
     log.append(batch(b"value"), now_ms=1)
     log.close(clean=True)
     mounted = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/x" 2>/dev/null && shift && exec "$@"'

@@ -10,7 +10,8 @@ from stablelog.cli import verify
 from stablelog.data_directory.catalog import ListedTopic, encode_catalog
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig
 from stablelog.log.verify import Finding, verify_directory
 from tests.broker.desk import batch
 
@@ -21,7 +22,7 @@ LOG = f"{0:020d}.log"
 def data(tmp_path):
     """Two partitions."""
     for name in ("a-0", "b-0"):
-        log = Partition.open(
+        log = open_partition(
             LocalDisk(), tmp_path / name, LogConfig(), topic=name[0], partition=0, clean=True, now_ms=1
         )
         log.append(batch(b"x"), now_ms=1)

@@ -314,8 +314,8 @@ class History:
                 client_of(0),
             )
         else:
-            self.counts["segments deleted"] += partition.apply_retention(self.broker.now_ms())
-            partition.remove_deleted(self.broker.now_ms())
+            self.counts["segments deleted"] += partition.deletion.apply_retention(self.broker.now_ms())
+            partition.deletion.remove_deleted(self.broker.now_ms())
             self.broker.topics.checkpoints.log_starts.update()
         self.model.check_view(target, partition, self.chance)
 

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.model import LogConfig
-from stablelog.log.partition import Partition
+from stablelog.log.opening import open_partition
 from stablelog.log.segments.interrupted import SWAP
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.api import ApiKey
@@ -338,7 +338,7 @@ async def first_life(disk):
         await write_round(desk, 0)
         await desk.durable()
         await desk.broker.compactor.compact_all()
-        assert desk.broker.topics.partition("keys", 0).first_dirty_offset > 0
+        assert desk.broker.topics.partition("keys", 0).compaction.first_dirty_offset > 0
 
 
 async def second_life(disk):
@@ -419,7 +419,7 @@ def interrupted(disk):
     while True:
         step += 1
         copy = copied(disk)
-        partition = Partition.open(
+        partition = open_partition(
             copy,
             DATA / "keys-0",
             LogConfig(
@@ -431,11 +431,11 @@ def interrupted(disk):
             now_ms=1_700_000_000_000,
             recovery_point=0,
         )
-        work = partition.begin_compaction(1_700_000_000_000, key_count_max=1000)
+        work = partition.compaction.begin(1_700_000_000_000, key_count_max=1000)
         cleaned = next(done for done in work.steps() if done is not None and done.changed)
         copy.crash_at = copy.steps + step
         try:
-            partition.take_cleaned(cleaned)
+            partition.compaction.put_in_place(cleaned)
         except SimulatedCrash:
             copy.crash_at = None
             found.append(copied(copy))

@@ -16,7 +16,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.names import INDEX, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.transaction_index import TransactionIndex, encode_entry
 from stablelog.log.model import LogConfig
-from stablelog.log.partition import Partition
+from stablelog.log.opening import open_partition
 from stablelog.log.retention import is_log, offset_of
 from tests.golden.cells import STOPPED, Cell
 
@@ -136,7 +136,7 @@ def _log_start(data: Path, topic: str, index: str) -> int:
 def _close_again(directory: Path, log_start: int) -> None:
     kept = {name: (directory / name).read_bytes() for name in KEPT}
     interval = 4096 if directory.name.startswith(STATE_LOG) else 100
-    partition = Partition.open(
+    partition = open_partition(
         LocalDisk(),
         directory,
         LogConfig(index_interval_bytes=interval),

@@ -16,7 +16,7 @@ from stablelog.broker.durability.journal import batches_of
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin
-from stablelog.log.partition import Partition
+from stablelog.log.opening import open_partition
 from stablelog.log.producer_state.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
@@ -35,8 +35,8 @@ def data(tmp_path):
     return shutil.copytree(GOLDEN / "data", tmp_path / "data")
 
 
-def open_partition(data, topic, *, clean=True):
-    partition = Partition.open(
+def opened_partition(data, topic, *, clean=True):
+    partition = open_partition(
         LocalDisk(),
         data / f"{topic}-0",
         LogConfig(index_interval_bytes=300),
@@ -45,7 +45,7 @@ def open_partition(data, topic, *, clean=True):
         clean=clean,
         now_ms=SEEN[topic].all_records[-1].timestamp_ms,
     )
-    partition.prove()
+    partition.log.prove()
     return partition
 
 
@@ -68,13 +68,13 @@ def bounds(partition):
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_reader_gets_what_kafka_served(data, topic, clean):
     """Scenario 49: from the middle of aborted transactions too, over gaps that compaction left, before an open one."""
-    partition = open_partition(data, topic, clean=clean)
+    partition = opened_partition(data, topic, clean=clean)
     seen = SEEN[topic]
     assert bounds(partition) == (seen.first_offset, seen.stable_offset, seen.end_offset)
     check_everywhere(partition, seen)
     partition.close()
     assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
-    partition = open_partition(data, topic)
+    partition = opened_partition(data, topic)
     check_everywhere(partition, seen, sizes=(1 << 20,))
     partition.close()
 
@@ -85,7 +85,7 @@ def test_what_kafka_can_lose_is_made_again(data, suffixes):
     for path in (data / "everything-0").iterdir():
         if path.suffix in suffixes:
             path.unlink()
-    partition = open_partition(data, "everything")
+    partition = opened_partition(data, "everything")
     check_everywhere(partition, SEEN["everything"], sizes=(700,))
     partition.close()
     for path in (GOLDEN / "data" / "everything-0").glob("*.txnindex"):
@@ -98,7 +98,7 @@ def test_the_indexes_that_we_make_are_kafkas(data, topic):
     for path in (data / f"{topic}-0").iterdir():
         if path.suffix in (".index", ".timeindex", ".txnindex"):
             path.unlink()
-    open_partition(data, topic).close()
+    opened_partition(data, topic).close()
     paths = sorted((GOLDEN / "data" / f"{topic}-0").glob("*[xg]"))
     for path in paths:
         assert path.read_bytes() == (data / f"{topic}-0" / path.name).read_bytes(), path
@@ -109,8 +109,8 @@ def test_the_snapshots_that_we_make_are_kafkas(data, topic):
     """With the timestamp of a producer's last event, marker or batch: without it Kafka forgets the producer."""
     for path in (data / f"{topic}-0").glob("*.snapshot"):
         path.unlink()
-    open_partition(data, topic).close()
-    open_partition(data, topic).close()  # from our own file of producers
+    opened_partition(data, topic).close()
+    opened_partition(data, topic).close()  # from our own file of producers
     paths = sorted((GOLDEN / "data" / f"{topic}-0").glob("*.snapshot"))
     assert len(paths) > 1
     for path in paths:
@@ -123,7 +123,7 @@ def test_the_snapshots_that_we_make_are_kafkas(data, topic):
 
 def test_markers_of_a_topic_with_the_brokers_times_are_kafkas(data):
     """Their attributes say whose time they carry, as those of all its batches do."""
-    partition = open_partition(data, "append-time")
+    partition = opened_partition(data, "append-time")
     partition.reconfigure(LogConfig(message_timestamp_type="LogAppendTime"))
     (kafkas,) = {header.attributes for header in markers_of(partition)}
     (producer, *_) = partition.producers()
@@ -189,7 +189,7 @@ def test_verify_knows_a_segment_that_kafkas_compaction_has_emptied(data):
     bases = sorted(path.stem for path in directory.glob("*.log"))
     for suffix in ("log", "index", "timeindex", "txnindex"):
         (directory / f"{bases[0]}.{suffix}").write_bytes(b"")
-    open_partition(data, "everything").close()
+    opened_partition(data, "everything").close()
     assert (directory / f"{bases[0]}.summary").exists()
     assert [finding.path.name for finding in verify_directory(LocalDisk(), directory)] == []
 
@@ -239,7 +239,7 @@ def test_a_torn_end_is_cut_and_what_it_held_back_is_undecided_again(data, cut_si
     content = path.read_bytes()
     path.write_bytes(content[:-cut_size])
     seen = SEEN["everything"]
-    partition = open_partition(data, "everything", clean=False)
+    partition = opened_partition(data, "everything", clean=False)
     start, stable, end = bounds(partition)
     assert (start, end) == (seen.first_offset, partition.end_offset)
     assert int(path.stem) <= stable <= end < seen.end_offset
@@ -293,7 +293,7 @@ def test_what_kafka_had_decided_is_carried_out(data, state, commit):
 def decide(data, transactional_id, state):
     """Append to Kafka's log of transactions what it would have appended: the latest record with another state."""
     for directory in data.glob("__transaction_state-*"):
-        partition = Partition.open(
+        partition = open_partition(
             LocalDisk(), directory, LogConfig(), topic="", partition=0, clean=True, now_ms=0, leader_epoch=0
         )
         latest = None

@@ -56,8 +56,8 @@ def marks(partition):
     """The offsets of a partition, what it knows of times, and its segments."""
     yield (
         f"start {partition.start_offset}, stable {partition.last_stable_offset}, high {partition.high_watermark}, "
-        f"synced {partition.synced_offset}, end {partition.end_offset}, size {partition.size}, "
-        f"dirty {partition.first_dirty_offset}, epoch {partition.leader_epoch}, "
+        f"synced {partition.log.synced_offset}, end {partition.end_offset}, size {partition.size}, "
+        f"dirty {partition.compaction.first_dirty_offset}, epoch {partition.leader_epoch}, "
         f"pending {partition.has_pending_writes}"
     )
     for one in partition.segments():
@@ -68,7 +68,7 @@ def marks(partition):
             f"crc {one.log_crc:08x} passed {one.passed[0]} {time(one.passed[1])}"
             f"{' sealed' * one.sealed}{' durable' * one.durable}{' proven' * one.is_proven}"
         )
-    for one in partition.open_transactions():
+    for one in partition.log.open_transactions():
         yield f"open P{one.producer_id}.{one.producer_epoch} @{one.first_offset} {time(one.started_ms)} {one.leader_epoch}"
 
 
@@ -83,7 +83,7 @@ class Told:
     def tell(self, title):
         """Tell a step: what of the partition it has changed, and of the disk."""
         partition, before = self.log.partition, self.marks
-        self.marks = [] if partition.is_closed else list(marks(partition))
+        self.marks = [] if partition.usability.is_closed else list(marks(partition))
         changed = [line for line in self.marks if line not in before]
         self.account.tell(title, self.log.disk, *changed)
 
@@ -193,11 +193,11 @@ def deleting_and_truncating():
         told.pass_ms(100)
     told.tell("five times three batches")
     partition = log.partition
-    partition.delete_records(partition.segments()[1].base_offset + 1)
+    partition.deletion.delete_records(partition.segments()[1].base_offset + 1)
     told.tell("delete into the second segment")
-    partition.delete_records(partition.segments()[1].base_offset - 1)
+    partition.deletion.delete_records(partition.segments()[1].base_offset - 1)
     told.tell("delete up to the last offset of a segment")
-    close_all(partition.remove_deleted(log.now_ms - 1))
+    close_all(partition.deletion.remove_deleted(log.now_ms - 1))
     told.tell("remove what is deleted")
     log.write("- - - - - - P2a P4c")
     size = partition.size
@@ -205,36 +205,36 @@ def deleting_and_truncating():
     log.config = partition.config
     for limit in (size - first + 1, size - first):
         partition.reconfigure(log.config.__class__(**{**vars_of(log.config), "retention_bytes": limit}))
-        told.tell(f"retention by {limit} of {size} bytes: {partition.apply_retention(log.now_ms)}")
+        told.tell(f"retention by {limit} of {size} bytes: {partition.deletion.apply_retention(log.now_ms)}")
     for time_ms in (999, 1):
         told.pass_ms(time_ms)
-        files = partition.remove_deleted(log.now_ms)
+        files = partition.deletion.remove_deleted(log.now_ms)
         close_all(files)
         told.tell(f"remove files: {len(files)}")
     newest = partition.segments()[0].max_timestamp
     for time_ms in (newest + 10_000, newest + 10_001):
-        told.tell(f"retention at {time(time_ms)}: {partition.apply_retention(time_ms)}")
+        told.tell(f"retention at {time(time_ms)}: {partition.deletion.apply_retention(time_ms)}")
     log.write("P5 P6 P5 - P6a P5c P6 -")
     told.tell("more")
     end = partition.end_offset
     for offset in (end, end - 1, end - 4, partition.start_offset + 1):
-        partition.truncate_to(offset)
+        partition.replication.truncate_to(offset)
         told.tell(f"truncate to {offset}")
     log.sequences.clear()
     for words in ("- -", "P8 P8c"):  # a truncation goes by the time of the last append
         told.pass_ms(7)
         log.write(words)
-        partition.truncate_to(partition.end_offset - 1)
+        partition.replication.truncate_to(partition.end_offset - 1)
         told.tell(f"truncate behind {words}")
     log.write("P9 P9c - ")
     told.tell("write behind that")
     told.pass_ms(10**6)
     log.write("P10")
-    told.tell(f"expire: {list(partition.expire_producers(log.now_ms))}")
-    partition.apply_retention(log.now_ms + 10**7)
+    told.tell(f"expire: {list(partition.deletion.expire_producers(log.now_ms))}")
+    partition.deletion.apply_retention(log.now_ms + 10**7)
     told.tell("all is too old")
     log.sync()
-    partition.apply_retention(log.now_ms + 10**7)
+    partition.deletion.apply_retention(log.now_ms + 10**7)
     told.tell("and durable")
     partition.close()
     told.tell("stop")
@@ -275,7 +275,7 @@ def compacting():
     log.write("m=2 n=2 o=2")
     compact("with room for two keys", key_count_max=2)
     compact("again")
-    log.reopen(clean=True, first_dirty_offset=log.partition.first_dirty_offset)
+    log.reopen(clean=True, first_dirty_offset=log.partition.compaction.first_dirty_offset)
     told.tell("stop and start")
     return told.account.lines
 
@@ -321,14 +321,14 @@ def failing():
     log.sync()
     told.tell("it comes first")
     log.disk.fault = failing_at("", ("renaming",))
-    log.partition.delete_records(log.partition.segments()[2].base_offset)
+    log.partition.deletion.delete_records(log.partition.segments()[2].base_offset)
     log.disk.fault = failing_at("", ("removing",))
     try:
-        log.partition.remove_deleted(log.now_ms)
+        log.partition.deletion.remove_deleted(log.now_ms)
     except DiskError:
         told.tell("deleted, and cannot be removed")
     log.disk.fault = None
-    close_all(log.partition.remove_deleted(log.now_ms))
+    close_all(log.partition.deletion.remove_deleted(log.now_ms))
     told.tell("removed")
     log.disk.fault = failing_at("", ("syncing",))
     log.write("-", sync=False)
@@ -574,7 +574,7 @@ def opened(log, whole, disk, known, *, names_operations):
     try:
         partition = log.open(prove=False, **arguments)
         told = f"{partition.start_offset}..{partition.end_offset}"
-        told += f" {[txn.first_offset for txn in partition.open_transactions()]}"
+        told += f" {[txn.first_offset for txn in partition.log.open_transactions()]}"
         told += "".join(f" cut {c.offset}@{c.position}+{c.size} {short(c.kept.name)}" for c in partition.cuts)
         unproven = [segment.base_offset for segment in partition.segments() if not segment.is_proven]
         told += f" unproven {unproven}" if unproven else ""

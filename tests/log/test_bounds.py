@@ -143,7 +143,7 @@ def test_a_read_ends_before_a_damaged_batch_and_is_refused_in_it(isolation):
     size = segment.size // 5
     segment.note_damaged(DamagedBatch(2 * size, size, 2))
     segment.note_damaged(DamagedBatch(4 * size, size, 4))
-    assert log.partition.damaged_count == 2
+    assert log.partition.log.segments.damaged_count == 2
     for start, end in ((0, 2), (1, 2), (2, None), (3, 4), (4, None)):
         if end is None:
             with pytest.raises(DamageError, match=f"the CRC of the batch of offset {start}"):
@@ -211,7 +211,7 @@ def test_an_append_tells_where_it_went_and_by_which_time():
     for by_broker, order in itertools.product((False, True), ("offset", "commit")):
         log = Log(message_timestamp_type="LogAppendTime" if by_broker else "CreateTime", order=order)
         log.write("- - -")
-        log.partition.delete_records(1)
+        log.partition.deletion.delete_records(1)
         log.now_ms += 9
         time_ms = log.now_ms if by_broker else -1
         assert log.append(1, count=4) == Appended(3, 6, time_ms)
@@ -252,8 +252,8 @@ def test_a_log_that_begins_within_a_batch_that_is_cut_begins_at_its_new_end_also
     log = Log().write("- -")
     log.append(1, count=5)
     log.sync()
-    log.partition.delete_records(4)
-    log.partition.truncate_to(4)
+    log.partition.deletion.delete_records(4)
+    log.partition.replication.truncate_to(4)
     for clean in (False, True):
         assert (log.partition.start_offset, log.partition.end_offset) == (2, 2)
         log.reopen(clean=clean)
@@ -414,7 +414,7 @@ def test_aborted_transactions_are_those_of_a_list_while_segments_are_deleted(see
     aborted = [(txn.first, txn.marker) for txn in known.transactions() if not txn.committed]
     begins = [0, 0, end // 3, end // 3 + 4, 2 * end // 3, end - 3]
     for begin in begins if seed else begins[1:]:
-        partition.delete_records(begin)
+        partition.deletion.delete_records(begin)
         for start in range(begin, end, 3):
             for stop in range(start + 1, end + 1, 2):
                 told = [(txn.first_offset, txn.last_offset) for txn in partition.aborted_in(start, stop)]
@@ -481,7 +481,7 @@ def test_a_log_file_that_gets_shorter_before_it_is_proven_is_damaged():
 
 def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
     log = Log(segment_bytes=300).write("- " * 20)
-    log.partition.delete_records(5)
+    log.partition.deletion.delete_records(5)
     assert (log.partition.topic, log.partition.index, log.partition.directory) == ("t", 0, DIRECTORY)
     for isolation in Isolation:
         for start, is_there in ((-1, False), (4, False), (5, True), (20, True), (21, False)):
@@ -508,7 +508,7 @@ def test_a_record_of_the_first_millisecond_of_1970_has_a_time():
         log.append(1, time_ms=time_ms, transactional=False)
         log.partition.roll(log.now_ms)
         log.sync()
-        assert log.partition.apply_retention(log.now_ms + 1) == count
+        assert log.partition.deletion.apply_retention(log.now_ms + 1) == count
 
 
 # -- leader epochs --------------------------------------------------------------------------------------------------
@@ -971,7 +971,7 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, base,
     if base:
         log.partition.roll(NOW_MS)
         log.sync()
-        log.partition.delete_records(base)
+        log.partition.deletion.delete_records(base)
     log.write("- - P1 - -")
     log.partition.close()
     for module in (replay, examine_module, segment_proof, tail, compaction):

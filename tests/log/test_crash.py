@@ -55,7 +55,7 @@ class History:
             log.partition.roll(log.now_ms)
         else:
             self.acknowledge()
-            log.partition.delete_records(
+            log.partition.deletion.delete_records(
                 chance.randint(log.partition.start_offset, log.partition.high_watermark)
             )
 
@@ -181,8 +181,8 @@ def test_a_crash_while_a_crash_is_put_right_forgets_no_leader_epoch(power):
         if power:
             log.disk = log.disk.crash(random.Random(crash_at))
         log.partition = log.open(leader_epoch=3)
-        assert log.partition.end_offset_for_epoch(0) == (0, 3)
-        assert log.partition.end_offset_for_epoch(1) == (1, 23)
+        assert log.partition.replication.end_offset_for_epoch(0) == (0, 3)
+        assert log.partition.replication.end_offset_for_epoch(1) == (1, 23)
     assert crash_at > 20
 
 
@@ -200,13 +200,13 @@ def test_where_the_operating_system_counts_a_log_start_is_durable_after_what_lie
                 log.partition.unsynced()
             log.write("- P1 P1a", sync=False)
         log.partition.assume_synced()
-        before = log.partition.synced_offset
+        before = log.partition.log.synced_offset
         start = chance.randint(before, log.partition.high_watermark)
         whole = seed % 2  # the others crash on the way
         log.disk.crash_at = log.disk.steps + (1000 if whole else chance.randint(1, 8))
         with contextlib.suppress(SimulatedCrash):
-            log.partition.delete_records(start)
-        recovery_point = chance.choice((before, log.partition.synced_offset))
+            log.partition.deletion.delete_records(start)
+        recovery_point = chance.choice((before, log.partition.log.synced_offset))
         log.disk = log.disk.crash(chance)
         log.partition = log.open(is_established=True, recovery_point=recovery_point, leader_epoch=1)
         assert log.partition.start_offset in ((start,) if whole else (0, start))
@@ -250,7 +250,7 @@ def test_an_emptied_index_is_durable_before_the_summary_of_its_segment():
     log.partition.close()
     log.partition = log.open(clean=True)
     assert log.disk.durable(index)
-    log.partition.truncate_to(0)
+    log.partition.replication.truncate_to(0)
     log.sequences.clear()
     log.write("P1")
     log.partition.roll(log.now_ms)

@@ -145,7 +145,7 @@ def test_nothing_is_left_of_the_segments_behind_a_truncation(seed):
     for end in range(0, 54, 7):
         log = several_segments()
         log.partition = log.open()
-        log.partition.truncate_to(end)
+        log.partition.replication.truncate_to(end)
         wanted = [base for base in log.bases if base <= end]
         log.disk = log.disk.crash(random.Random(seed))
         names = log.disk.list_dir(DIRECTORY)
@@ -358,7 +358,7 @@ def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
     assert log.partition.read(0, 100, COMMITTED).buffers
     with pytest.raises(UnprovenError):
         log.partition.read(log.bases[1], 100, COMMITTED)
-    log.partition.prove()
+    log.partition.log.prove()
     assert read_everything(log, ALL)
 
 
@@ -413,7 +413,7 @@ def test_a_proof_names_the_batch_that_is_damaged():
     with pytest.raises(
         DamageError, match=rf"the CRC of the batch at offset {header.base_offset}, byte {position}, does not"
     ):
-        log.partition.prove()
+        log.partition.log.prove()
     with pytest.raises(DamageError, match="Restore the file"):
         log.partition.read(log.bases[2], 100, ALL)
     assert read_proven(log, log.bases[3], ALL)
@@ -464,7 +464,7 @@ def test_a_power_cut_among_the_renames_of_a_deletion_loses_nothing(durable):
         start = chance.randrange(20, log.partition.end_offset)
         log.disk.crash_at = log.disk.steps + chance.randint(1, 40)
         with contextlib.suppress(SimulatedCrash):
-            log.partition.delete_records(start)
+            log.partition.deletion.delete_records(start)
         log.disk.crash_at = None
         disk = log.disk.crash(chance)
         after = Log(disk, segment_bytes=400, recovery_point=0)
@@ -495,7 +495,7 @@ def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clea
     assert base != log.bases[-1]
     changed(log, path_of(base, ".index"), 7)
     log.partition = log.open(clean=clean)
-    log.partition.prove()
+    log.partition.log.prove()
     assert read_everything(log, ALL)
 
 
@@ -523,8 +523,8 @@ def test_a_damaged_segment_is_not_proven_again():
     log = several_segments(clean=True)
     changed(log, path_of(log.bases[2]), 15)
     log.partition = log.open(clean=True, prove=False)
-    ahead = log.partition.unproven_ahead(log.bases[2])
+    ahead = log.partition.log.segments.unproven_ahead(log.bases[2])
     assert ahead is not None
     with pytest.raises(DamageError, match=f"{log.bases[2]:020d}.log"):
         list(ahead.prove())
-    assert log.partition.unproven_ahead(log.bases[2]) is None
+    assert log.partition.log.segments.unproven_ahead(log.bases[2]) is None

@@ -184,7 +184,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def forget_silent_producers(self):
         before = {one.producer_id for one in self.partition.producers()}
-        sum(self.partition.expire_producers(self.log.now_ms))
+        sum(self.partition.deletion.expire_producers(self.log.now_ms))
         for gone in before - {one.producer_id for one in self.partition.producers()}:
             self.sent.pop(gone, None)
             self.log.sequences[gone, self.epochs.get(gone, 0)] = 0
@@ -193,20 +193,20 @@ class History(RuleBasedStateMachine):
     def delete_records(self, data):
         before = data.draw(st.integers(0, self.partition.high_watermark))
         self.start = max(self.start, before)
-        assert self.partition.delete_records(before) == self.start
+        assert self.partition.deletion.delete_records(before) == self.start
 
     @rule()
     def apply_retention(self):
         durable = self.partition.high_watermark
-        self.partition.apply_retention(self.log.now_ms)
-        self.partition.remove_deleted(self.log.now_ms)
+        self.partition.deletion.apply_retention(self.log.now_ms)
+        self.partition.deletion.remove_deleted(self.log.now_ms)
         assert self.start <= self.partition.start_offset <= durable
         self.start = self.partition.start_offset
 
     @rule(data=st.data())
     def truncate(self, data):
         at = data.draw(st.integers(self.start, self.partition.end_offset))
-        self.partition.truncate_to(at)
+        self.partition.replication.truncate_to(at)
         self.known.cut(at)
         self.start = min(self.start, self.known.end)  # it may have been in the batch that went
         self.stable = self.partition.last_stable_offset
@@ -297,7 +297,7 @@ class History(RuleBasedStateMachine):
         assert partition.last_stable_offset >= self.stable, "it never moves back but for a truncation"
         self.stable = partition.last_stable_offset
         assert [
-            (txn.producer_id, txn.first_offset) for txn in partition.open_transactions()
+            (txn.producer_id, txn.first_offset) for txn in partition.log.open_transactions()
         ] == self.known.open_transactions()
         assert partition.size == sum(
             self.log.disk.size(segment.path(".log")) for segment in partition.segments()

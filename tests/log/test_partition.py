@@ -21,6 +21,7 @@ from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
 from stablelog.log.append import with_append_time
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.opening import open_partition
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.read import finished
@@ -51,7 +52,7 @@ def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_th
     """Scenario 25: never below it, and never back."""
     log = write("P1 " + "- " * 60, segment_bytes=400)
     assert log.stable_offset == 0
-    log.partition.delete_records(40)
+    log.partition.deletion.delete_records(40)
     assert log.stable_offset == log.partition.start_offset == 40
     log.write("- P2 P2a P1c")
     assert log.stable_offset == log.partition.end_offset
@@ -61,19 +62,19 @@ def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_th
 def test_retention_leaves_the_records_of_an_open_transaction_until_it_ends(limit):
     """A prepared transaction may be open for longer than records are kept. Its commit shows all of them."""
     log = write("- " * 12 + "P1 " + "- " * 60, segment_bytes=400, file_delete_delay_ms=0, **limit)
-    assert log.partition.apply_retention(log.now_ms + 1) == 2
+    assert log.partition.deletion.apply_retention(log.now_ms + 1) == 2
     assert 0 < log.partition.start_offset <= 12, "what is before the transaction is deleted"
     log.write("P1 P1c")
     found = log.partition.read(log.partition.start_offset, 1 << 20, Isolation.READ_COMMITTED)
     assert 12 in [header.base_offset for _, header in headers_in(b"".join(found.buffers))]
-    assert log.partition.apply_retention(log.now_ms + 1) > 2
+    assert log.partition.deletion.apply_retention(log.now_ms + 1) > 2
     assert log.partition.start_offset > 12
 
 
 def test_retention_leaves_a_transaction_whose_marker_a_crash_can_take():
     log = write("P1 " + "- " * 60, segment_bytes=400, retention_bytes=400, file_delete_delay_ms=0)
     log.write("P1c", sync=False)
-    assert log.partition.apply_retention(log.now_ms) == 0
+    assert log.partition.deletion.apply_retention(log.now_ms) == 0
 
 
 def failing_index(log):
@@ -211,7 +212,7 @@ def test_a_producer_whose_data_is_deleted_goes_on_with_its_sequence():
     for _ in range(10):
         log.append(1, transactional=False)
     log.sync()
-    log.partition.delete_records(9)
+    log.partition.deletion.delete_records(9)
     log.partition.roll(log.now_ms)
     assert log.append(1, sequence=10, transactional=False).first_offset == 10
 
@@ -263,7 +264,7 @@ def test_every_alignment_hands_out_whole_batches_and_bounds_them():
 def test_a_log_start_within_what_is_synced_costs_no_sync():
     log = write("- - -", segment_bytes=100)
     log.disk.fault = lambda what, path: pytest.fail(f"{what} {path}") if what.startswith("syncing") else None
-    assert log.partition.delete_records(2) == 2
+    assert log.partition.deletion.delete_records(2) == 2
 
 
 def test_a_sync_that_fails_before_the_log_start_moves_fails_the_partition():
@@ -272,16 +273,16 @@ def test_a_sync_that_fails_before_the_log_start_moves_fails_the_partition():
     log.partition.assume_synced()
     log.disk.fault = lambda what, _path: errno.EIO if what == "syncing" else None
     with pytest.raises(DiskError):
-        log.partition.delete_records(5)
+        log.partition.deletion.delete_records(5)
     assert log.partition.start_offset == 0
-    assert log.partition.synced_offset == 3
+    assert log.partition.log.synced_offset == 3
     assert log.partition.failure is not None
 
 
 @pytest.mark.parametrize("isolation", EVERY)
 def test_a_read_outside_the_log_says_where_the_log_is(isolation):
     log = write("- - -")
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     for offset in (0, 4, -1):
         with pytest.raises(OffsetOutOfRangeError, match=r"which has the offsets 1 to 3 \(exclusive\)"):
             log.partition.read(offset, 100, isolation)
@@ -289,9 +290,9 @@ def test_a_read_outside_the_log_says_where_the_log_is(isolation):
 
 
 def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path):
-    from stablelog.log.partition import LogConfig, Partition
+    from stablelog.log.partition import LogConfig
 
-    partition = Partition.open(
+    partition = open_partition(
         LocalDisk(),
         tmp_path / "t-0",
         LogConfig(segment_bytes=300),
@@ -306,8 +307,8 @@ def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path
     work.run()
     partition.synced(work)
     held = partition.read(0, 1, Isolation.READ_UNCOMMITTED).buffers[0]
-    partition.delete_records(9)
-    partition.remove_deleted(1 << 60)
+    partition.deletion.delete_records(9)
+    partition.deletion.remove_deleted(1 << 60)
     assert decode_records(held)[0].value == b"0"
     partition.close()
 
@@ -399,12 +400,12 @@ def test_retention_by_time_takes_whole_segments_and_keeps_what_is_new():
     log = Log(segment_bytes=300, retention_ms=1000).write("- - - - - -")
     log.now_ms += 2000
     log.write("-")
-    assert log.partition.apply_retention(log.now_ms) > 0
+    assert log.partition.deletion.apply_retention(log.now_ms) > 0
     assert log.partition.start_offset == log.partition.segments()[0].base_offset > 0
     assert log.partition.end_offset == 7
     names = log.disk.list_dir(DIRECTORY)
     assert any(name.endswith(".deleted") for name in names)
-    log.partition.remove_deleted(log.now_ms + 60_000)
+    log.partition.deletion.remove_deleted(log.now_ms + 60_000)
     assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
 
 
@@ -414,13 +415,13 @@ def test_a_leader_epoch_ends_where_the_next_begins():
     log.write("-")
     log.reopen(leader_epoch=5)
     log.write("- -")
-    assert log.partition.end_offset_for_epoch(0) == (0, 2)
-    assert log.partition.end_offset_for_epoch(1) == (0, 2)
-    assert log.partition.end_offset_for_epoch(3) == (3, 3)
-    assert log.partition.end_offset_for_epoch(5) == (5, 5)
-    assert log.partition.end_offset_for_epoch(9) == (-1, -1)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 2)
+    assert log.partition.replication.end_offset_for_epoch(1) == (0, 2)
+    assert log.partition.replication.end_offset_for_epoch(3) == (3, 3)
+    assert log.partition.replication.end_offset_for_epoch(5) == (5, 5)
+    assert log.partition.replication.end_offset_for_epoch(9) == (-1, -1)
     log.reopen()
-    assert log.partition.end_offset_for_epoch(3) == (3, 3)
+    assert log.partition.replication.end_offset_for_epoch(3) == (3, 3)
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -428,18 +429,18 @@ def test_a_file_of_leader_epochs_that_disagrees_with_the_log_is_told_to_nobody(i
     log = write("- -")
     log.reopen(leader_epoch=3)
     log.write("- -")
-    assert log.partition.end_offset_for_epoch(0) == (0, 2)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 2)
     path = DIRECTORY / EPOCH_FILE
     if not is_cut:
         log.partition.close()
     log.disk.write_atomic(path, LeaderEpochs([(0, 0), (3, 1)]).encode())
     if is_cut:
-        log.partition.truncate_to(3)
+        log.partition.replication.truncate_to(3)
     else:
         log.partition = log.open(clean=True, leader_epoch=3)
     for asked in (0, 3):
         with pytest.raises(DamageError, match=rf"{path} says that leader epoch 3 begins at offset 1"):
-            log.partition.end_offset_for_epoch(asked)
+            log.partition.replication.end_offset_for_epoch(asked)
 
 
 def test_leader_epochs_that_are_lost_are_read_in_the_batches_before_the_last_snapshot_too():
@@ -449,8 +450,8 @@ def test_leader_epochs_that_are_lost_are_read_in_the_batches_before_the_last_sna
     log.partition.close()
     log.disk.remove(DIRECTORY / "leader-epoch-checkpoint")
     log.partition = log.open(clean=True, leader_epoch=4)
-    assert log.partition.end_offset_for_epoch(0) == (0, 2)
-    assert log.partition.end_offset_for_epoch(3) == (3, 4)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 2)
+    assert log.partition.replication.end_offset_for_epoch(3) == (3, 4)
 
 
 def test_a_clean_stop_does_what_a_sync_that_nobody_ran_was_to_do():
@@ -538,9 +539,9 @@ def test_a_segment_that_recovery_sealed_can_be_deleted_without_its_open_transact
     log.write("P1 P2 P2 P2 P2 P2 P1")
     log.reopen(clean=False)
     before_offset = log.partition.segments()[1].base_offset
-    log.partition.delete_records(before_offset)
+    log.partition.deletion.delete_records(before_offset)
     log.partition = log.open()
-    assert [txn.first_offset for txn in log.partition.open_transactions()] == [0, 1]
+    assert [txn.first_offset for txn in log.partition.log.open_transactions()] == [0, 1]
 
 
 def event_log(count, **config):
@@ -561,7 +562,7 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
             assert found[:2] == (2 * number, NOW_MS - 1_000_000 + number)
         assert finished(log.partition.look_up_time(NOW_MS - 1_000, isolation)) is None
         assert finished(log.partition.look_up_newest(isolation))[:2] == (18, NOW_MS - 999_991)
-    log.partition.delete_records(19)
+    log.partition.deletion.delete_records(19)
     assert finished(log.partition.look_up_time(0, Isolation.READ_COMMITTED)) is None
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
@@ -629,7 +630,9 @@ def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monk
     log.sync()
     for _ in range(60):
         if chance.random() < 0.1:
-            log.partition.delete_records(min(log.partition.start_offset + chance.randint(1, 9), rows[-1][1]))
+            log.partition.deletion.delete_records(
+                min(log.partition.start_offset + chance.randint(1, 9), rows[-1][1])
+            )
         start, asked = log.partition.start_offset, NOW_MS + chance.randint(-25, 45)
         known = [(offset, time_ms) for time_ms, offset in rows if offset >= start]
         found = finished(log.partition.look_up_time(asked, Isolation.READ_UNCOMMITTED))
@@ -645,14 +648,14 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
     monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
     lookup = log.partition.look_up_time(NOW_MS - 1_000_000 + 150, Isolation.READ_COMMITTED)
     next(lookup)
-    log.partition.delete_records(250)
-    log.partition.remove_deleted(NOW_MS)
+    log.partition.deletion.delete_records(250)
+    log.partition.deletion.remove_deleted(NOW_MS)
     assert finished(lookup)[0] == 300
 
 
 def test_the_greatest_time_behind_the_log_start_is_found_in_steps(steps_of):
     log = event_log(200)
-    log.partition.delete_records(7)
+    log.partition.deletion.delete_records(7)
     found, step_count, _ = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
     assert found[:2] == (398, NOW_MS - 999_801)
     assert step_count >= 400 // 20
@@ -669,11 +672,11 @@ def test_the_greatest_time_of_a_log_that_no_lookup_has_walked_is_found_in_steps(
 def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_steps(monkeypatch):
     monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
     log = event_log(200, segment_bytes=3000)
-    log.partition.delete_records(7)
+    log.partition.deletion.delete_records(7)
     lookup = log.partition.look_up_newest(Isolation.READ_COMMITTED)
     next(lookup)
-    log.partition.delete_records(250)
-    log.partition.remove_deleted(NOW_MS)
+    log.partition.deletion.delete_records(250)
+    log.partition.deletion.remove_deleted(NOW_MS)
     assert finished(lookup)[:2] == (398, NOW_MS - 999_801)
 
 
@@ -683,7 +686,7 @@ def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
     records = [Record(0, NOW_MS + delta, None, b"value") for delta in range(last + 1)]
     log.partition.append(encode_batch(records), now_ms=NOW_MS)
     log.sync()
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     for lookup, found in (
         (log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED), (500, NOW_MS + 500)),
         (log.partition.look_up_newest(Isolation.READ_COMMITTED), (last, NOW_MS + last)),
@@ -704,7 +707,7 @@ def test_the_greatest_time_is_one_that_can_be_read():
     log.partition.append(plain(NOW_MS + 1), now_ms=NOW_MS)
     log.sync()
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)
 
 
@@ -713,8 +716,8 @@ def test_a_truncation_into_the_batch_in_which_the_log_begins_takes_its_beginning
     log.append(1, count=3)
     log.append(1, count=3)
     log.sync()
-    log.partition.delete_records(4)
-    log.partition.truncate_to(5)
+    log.partition.deletion.delete_records(4)
+    log.partition.replication.truncate_to(5)
     assert (log.partition.start_offset, log.partition.end_offset) == (3, 3)
     log.write("-")
     log.reopen(clean=False)
@@ -730,7 +733,7 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
     work = partition.unsynced()
     partition.append(plain(NOW_MS), now_ms=NOW_MS)
     work = partition.unsynced()
-    assert partition.apply_retention(NOW_MS) > 0
+    assert partition.deletion.apply_retention(NOW_MS) > 0
     partition.close(clean=False)
     log.disk.fault = lambda what, path: pytest.fail(f"{what} {path}")
     for call in (
@@ -740,18 +743,18 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
         partition.unsynced,
         lambda: partition.synced(work),
         partition.assume_synced,
-        partition.prove,
+        partition.log.prove,
         lambda: partition.read(partition.end_offset, 1, Isolation.READ_COMMITTED),
         lambda: partition.aborted_in(0, 1),
-        lambda: partition.end_offset_for_epoch(0),
-        lambda: partition.delete_records(partition.high_watermark),
-        lambda: partition.apply_retention(NOW_MS),
-        lambda: partition.remove_deleted(1 << 62),
-        lambda: partition.expire_producers(1 << 62),
-        lambda: partition.begin_compaction(NOW_MS, key_count_max=10),
-        lambda: partition.take_cleaned(None),
-        lambda: partition.compacted(None),
-        lambda: partition.truncate_to(0),
+        lambda: partition.replication.end_offset_for_epoch(0),
+        lambda: partition.deletion.delete_records(partition.high_watermark),
+        lambda: partition.deletion.apply_retention(NOW_MS),
+        lambda: partition.deletion.remove_deleted(1 << 62),
+        lambda: partition.deletion.expire_producers(1 << 62),
+        lambda: partition.compaction.begin(NOW_MS, key_count_max=10),
+        lambda: partition.compaction.put_in_place(None),
+        lambda: partition.compaction.end(None),
+        lambda: partition.replication.truncate_to(0),
     ):
         with pytest.raises(UnavailableError, match="is closed"):
             call()
@@ -816,13 +819,13 @@ def test_the_bytes_of_deleted_segments_are_given_back_when_their_files_are_close
     log = Log(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=0).write("- - - - - -")
     log.now_ms += 2000
     log.write("-")
-    count = log.partition.apply_retention(log.now_ms)
-    removed = log.partition.remove_deleted(log.now_ms)
+    count = log.partition.deletion.apply_retention(log.now_ms)
+    removed = log.partition.deletion.remove_deleted(log.now_ms)
     assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
     assert len(removed) == count, "the log file of each"
     assert all(file.size >= 0 for file in removed), "they are open"
     log_retention.close_all(removed)
-    assert log.partition.remove_deleted(log.now_ms) == []
+    assert log.partition.deletion.remove_deleted(log.now_ms) == []
 
 
 def test_an_uncommitted_reader_sees_what_is_durable_and_the_log_itself_all():
@@ -849,7 +852,7 @@ def test_leader_epochs_that_have_not_begun_are_made_anew():
     epochs.assign(7, 1)
     log.disk.write_atomic(DIRECTORY / EPOCH_FILE, epochs.encode())
     log.partition = log.open(clean=True)
-    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 3)
 
 
 @pytest.mark.parametrize("size", [70, 100, 500])
@@ -875,8 +878,8 @@ def test_a_summary_that_a_deletion_has_left_before_the_log_start_is_no_finding()
     log = write("- " * 40, segment_bytes=400, file_delete_delay_ms=0)
     names = [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".summary")]
     first = {name: log.disk.read_bytes(DIRECTORY / name) for name in names[:2]}
-    log.partition.delete_records(30)
-    log.partition.remove_deleted(log.now_ms)
+    log.partition.deletion.delete_records(30)
+    log.partition.deletion.remove_deleted(log.now_ms)
     for name, content in first.items():
         assert not log.disk.exists(DIRECTORY / name)
         log.disk.write_atomic(DIRECTORY / name, content)
@@ -971,14 +974,14 @@ def test_recovery_tells_how_far_it_has_come(monkeypatch):
 
 def test_files_that_retention_has_taken_go_when_their_delay_is_over_and_not_before():
     log = write("- " * 40, segment_bytes=400, retention_bytes=500, file_delete_delay_ms=1000)
-    assert log.partition.apply_retention(log.now_ms) > 1
+    assert log.partition.deletion.apply_retention(log.now_ms) > 1
 
     def deleted():
         return [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
 
-    log.partition.remove_deleted(log.now_ms + 999)
+    log.partition.deletion.remove_deleted(log.now_ms + 999)
     assert deleted()
-    log.partition.remove_deleted(log.now_ms + 1000)
+    log.partition.deletion.remove_deleted(log.now_ms + 1000)
     assert not deleted()
 
 
@@ -987,12 +990,12 @@ def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
     log.write("- - -")
     log.reopen(leader_epoch=3)
     assert log.partition.producer_state.oldest_open_started_ms is None
-    assert log.partition.open_transactions() == []
+    assert log.partition.log.open_transactions() == []
     for producer in (2, 1):
         log.now_ms += 5
         log.append(producer, epoch=producer)
     log.sync()
-    told = [astuple(each) for each in log.partition.open_transactions()]
+    told = [astuple(each) for each in log.partition.log.open_transactions()]
     assert told == [(2, 2, 3, NOW_MS + 5, 3), (1, 1, 4, NOW_MS + 10, 3)]
     assert log.partition.producer_state.oldest_open_started_ms == NOW_MS + 5
     log.end(2, commit=True, epoch=2)

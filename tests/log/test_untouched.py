@@ -62,7 +62,7 @@ def test_records_that_may_not_be_durable_are_synced(recovery_point):
     log.partition.close(clean=False)
     log.partition = log.open(recovery_point=recovery_point, is_established=True)
     assert log.disk.content(LOG) == log.disk.durable(LOG)
-    assert log.partition.synced_offset == 3
+    assert log.partition.log.synced_offset == 3
 
 
 def test_records_behind_the_recorded_end_are_durable_once_it_is_open():
@@ -175,7 +175,7 @@ def test_it_is_closed_without_a_change_of_the_disk():
     assert log.disk.steps == steps
     log.partition = log.open(clean=True)
     log.now_ms += 5000
-    assert log.partition.apply_retention(log.now_ms) > 0
+    assert log.partition.deletion.apply_retention(log.now_ms) > 0
     log.partition.close()
     assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
 
@@ -381,7 +381,7 @@ def test_a_close_behind_producers_that_have_expired_says_that_they_have():
     log = Log(producer_id_expiration_ms=1000).write("P1 P1a")
     log.reopen()
     log.now_ms += 100_000
-    assert sum(log.partition.expire_producers(log.now_ms)) == 1
+    assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.write("-")
     log.reopen()
     assert list(log.partition.producers()) == []
@@ -391,7 +391,7 @@ def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log(
     log = Log(producer_id_expiration_ms=1000).write("P1 P1c - -")
     log.reopen(clean=False, is_established=True)
     log.now_ms += 100_000
-    assert sum(log.partition.expire_producers(log.now_ms)) == 1
+    assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.reopen()
     assert list(log.partition.producers()) == []
 
@@ -428,7 +428,7 @@ def test_the_name_of_an_index_file_that_a_kill_left_is_durable_with_the_next_sna
 def test_snapshots_past_the_end_of_a_truncated_log_are_forgotten():
     log = log_with_snapshot("P1 P1c P2 -")
     end = log.partition.end_offset
-    log.partition.truncate_to(2)
+    log.partition.replication.truncate_to(2)
     log.write("- -")
     assert log.partition.end_offset == end
     log.partition.close()
@@ -467,7 +467,7 @@ def state(partition):
     return (
         partition.end_offset,
         list(partition.producers()),
-        [txn.first_offset for txn in partition.open_transactions()],
+        [txn.first_offset for txn in partition.log.open_transactions()],
         [txn.producer_id for txn in partition.aborted_in(0, partition.last_stable_offset)],
     )
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.log.partition import Isolation, LogConfig, MarkerWrite, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk
 
 DIRECTORY = Path("/data/t-0")
@@ -25,7 +26,7 @@ class Log:
 
     def open(self, *, clean=False, prove=True, **arguments):
         """Open it; the synced end that the broker recorded is 0 unless a test says another."""
-        partition = Partition.open(
+        partition = open_partition(
             self.disk,
             self.directory,
             self.config,
@@ -36,7 +37,7 @@ class Log:
             **{"recovery_point": 0, **arguments},
         )
         if prove:
-            partition.prove()
+            partition.log.prove()
         return partition
 
     def reopen(self, *, clean=True, **arguments):

@@ -31,7 +31,8 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.opening import open_partition
+from stablelog.log.partition import LogConfig
 from stablelog.ops.coordinator_records import describe_commit_record, describe_offsets_record, describer_of
 from stablelog.ops.inspect import inspect_file
 from stablelog.testing.sim_disk import SimDisk
@@ -176,7 +177,7 @@ def test_only_the_coordinators_logs_are_decoded():
 def test_a_segment_of_the_commit_log_with_a_tombstone_and_a_marker():
     disk, directory = SimDisk(), DATA / "__consumer_offsets-0"
     disk.make_dir(directory)
-    partition = Partition.open(
+    partition = open_partition(
         disk, directory, LogConfig(), topic="__consumer_offsets", partition=0, clean=False, now_ms=0
     )
     entries = [(encode_offset_key("g", "t", 0), encode_offset_value(OffsetValue(5, -1, "", 1)))]

@@ -411,7 +411,7 @@ def test_a_log_start_of_another_incarnation_deletes_no_local_record(objects, cap
     new_disk, report = restored(objects)
 
     async def delete(desk):
-        desk.broker.topics.partition("t", 0).delete_records(range_of(report, "t", 0).lost_from)
+        desk.broker.topics.partition("t", 0).deletion.delete_records(range_of(report, "t", 0).lost_from)
         await copy(desk)
 
     lives(new_disk, delete)
@@ -441,7 +441,7 @@ def test_records_that_another_incarnation_has_deleted_from_the_store_are_named(o
     new_disk, _ = restored(objects)
 
     async def delete(desk):
-        desk.broker.topics.partition("t", 0).delete_records(4)
+        desk.broker.topics.partition("t", 0).deletion.delete_records(4)
         await copy(desk)
 
     lives(new_disk, delete)

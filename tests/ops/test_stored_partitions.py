@@ -50,7 +50,7 @@ def test_a_partition_is_described(world):
     assert (found.marked, found.marked_size, found.unnamed, found.unnamed_size, found.pins) == (0, 0, 0, 0, 0)
 
     first = world.remote.manifest.segments[0]
-    world.partition.delete_records(first.end_offset)
+    world.partition.deletion.delete_records(first.end_offset)
     world.copy_all()
     left = f"{PARTITION.directory}/{99:020}-=left.log"
     objects[left] = b"12345"
@@ -116,7 +116,7 @@ def test_a_batch_of_another_segment_is_a_fault(world):
 def test_what_the_broker_has_deleted_meanwhile_is_no_fault(world):
     verification = Verification(prefix_of(world.store_objects.objects), PARTITION)
     first = verification.segments[0]
-    world.partition.delete_records(first.end_offset)
+    world.partition.deletion.delete_records(first.end_offset)
     world.copy_all()
     for kind in (LOG, INDEXES):
         del world.store_objects.objects[PARTITION.segment_key(first.base_offset, first.segment_id, kind)]

@@ -75,7 +75,7 @@ def test_records_that_compaction_took_from_a_segment_before_the_marker_do_not_co
 
 def test_records_that_retention_took_in_front_of_the_first_segment_do_not_count(tmp_path):
     log = KeyedLog().write("P1:a=1").write("P1:b=1 P1c P2:c=1 P2a").write("d=1")
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     files = files_of(log, tmp_path)
     assert [segment.base_offset for segment in files.segments] == [1, 5, 6]
     assert files_count(files, 1, 6, committed=True) == 2
@@ -95,7 +95,9 @@ def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path)
         if chance.random() < 0.3:
             log.reopen(clean=chance.random() < 0.5)
         if chance.random() < 0.4:
-            log.partition.delete_records(chance.randint(log.partition.start_offset, log.stable_offset))
+            log.partition.deletion.delete_records(
+                chance.randint(log.partition.start_offset, log.stable_offset)
+            )
         lost = chance.choice([(), (), (".index",), (".summary",)])
         counts_are_what_is_read(log, files_of(log, tmp_path / str(step), lost=lost), chance)
 

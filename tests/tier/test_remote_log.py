@@ -212,7 +212,7 @@ def test_a_damaged_body_ends_a_read_before_its_batch_and_is_refused_by_its_posit
 
 def test_an_offset_between_the_tiers_is_refused_as_damage_and_one_before_the_start_as_out_of_range():
     tiered = filled(count=3)
-    tiered.partition.delete_records(5)
+    tiered.partition.deletion.delete_records(5)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 5
     with pytest.raises(OffsetOutOfRangeError, match="the offsets 5 to 12"):
         tiered.read(4)
@@ -271,11 +271,11 @@ def test_retention_of_the_whole_log_moves_its_start_in_the_store():
     tiered = filled(count=4)
     size = tiered.remote.manifest.segments[0].size
     tiered.partition.reconfigure(replace(tiered.config, retention_bytes=2 * size))
-    tiered.partition.apply_retention(tiered.now_ms)
+    tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 8
     assert tiered.saved[-1] == 8
     tiered.partition.reconfigure(replace(tiered.config, retention_ms=10))
-    tiered.partition.apply_retention(tiered.now_ms + 10_000)
+    tiered.partition.deletion.apply_retention(tiered.now_ms + 10_000)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == tiered.partition.start_offset == 16
 
 
@@ -289,13 +289,13 @@ def test_the_size_of_the_log_counts_each_segment_once():
     size = tiered.partition.size
     tiered.copy()
     tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size))
-    tiered.partition.apply_retention(tiered.now_ms)
+    tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 0
     tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size - 1))
-    tiered.partition.apply_retention(tiered.now_ms)
+    tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 0
     tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size * 3 // 4))
-    tiered.partition.apply_retention(tiered.now_ms)
+    tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 2
     assert tiered.partition.start_offset == 2
 

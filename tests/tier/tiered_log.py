@@ -139,7 +139,7 @@ class Tier:
         """What is copied in place of a segment; None if the segment itself is."""
         if not self.partition.config.drops_aborted_copies:
             return None
-        spanning = self.partition.aborted_behind(segment.end_offset)
+        spanning = self.partition.log.aborted_behind(segment.end_offset)
         steps = without_aborted(self.disk, self.directory, segment.summary, spanning, index_interval=INTERVAL)
         return last_of(steps)
 
@@ -168,7 +168,7 @@ class Tier:
 
     def drop_local(self):
         """Apply local retention that keeps nothing that is in the store."""
-        return self.partition.apply_retention(self.now_ms)
+        return self.partition.deletion.apply_retention(self.now_ms)
 
 
 class TieredLog(Tier, Log):

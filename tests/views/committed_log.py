@@ -10,7 +10,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
-from stablelog.log.partition import Partition
+from stablelog.log.opening import open_partition
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import extent_lookup, extents, index_format
 from stablelog.views.commit_ordered import CommitOrdered
@@ -74,7 +74,7 @@ class Log:
         self.partition = self.open(clean=True)
 
     def open(self, *, clean, progress=None, is_established=False):
-        partition = Partition.open(
+        partition = open_partition(
             self.disk,
             DIRECTORY,
             self.config,
@@ -87,7 +87,7 @@ class Log:
             progress=progress,
             order=CommitOrdered(self.disk),
         )
-        partition.prove()
+        partition.log.prove()
         return partition
 
     def reopen(self, *, clean=True):

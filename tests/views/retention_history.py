@@ -109,8 +109,10 @@ class History:
         if self.chance.random() < 0.8:
             self.log.sync()
         before = self.visible()
-        self.counts["segments"] += self.answer(lambda: self.log.partition.apply_retention(self.log.now_ms))
-        self.log.partition.remove_deleted(self.log.now_ms)
+        self.counts["segments"] += self.answer(
+            lambda: self.log.partition.deletion.apply_retention(self.log.now_ms)
+        )
+        self.log.partition.deletion.remove_deleted(self.log.now_ms)
         self.check_limits(before)
         self.check()
 
@@ -119,7 +121,7 @@ class History:
         partition = self.log.partition
         start = partition.visible_start(Isolation.READ_COMMITTED)
         before = self.chance.randint(start, max(partition.high_watermark, start))
-        self.deleted_to = self.answer(lambda: partition.delete_records(before))
+        self.deleted_to = self.answer(lambda: partition.deletion.delete_records(before))
         assert self.deleted_to >= before
         self.check()
 
@@ -157,7 +159,7 @@ class History:
 
     def delete_remote(self):
         self.log.sync()
-        self.answer(self.log.partition.delete_remote)
+        self.answer(self.log.partition.deletion.delete_remote)
         self.deleted_to = max(self.deleted_to, self.log.partition.view.start_offset)
         self.check()
 

@@ -164,7 +164,7 @@ def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypa
     for _ in range(300):
         log.plain()
         log.sync()
-    log.partition.delete_records(20)
+    log.partition.deletion.delete_records(20)
     looked_at = []
     look = CommitIndex.__getitem__
     monkeypatch.setattr(
@@ -258,7 +258,7 @@ def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
     log.sync()
     log.partition.roll(log.now_ms)
     log.sync()
-    log.partition.delete_records(log.partition.last_stable_offset)
+    log.partition.deletion.delete_records(log.partition.last_stable_offset)
     assert log.partition.view.offset_after(1) == log.partition.visible_start(Isolation.READ_COMMITTED)
 
 
@@ -369,7 +369,7 @@ class History(RuleBasedStateMachine):
         self.log.sync()
         before = data.draw(st.integers(0, self.log.partition.high_watermark))
         before = max(before, self.log.partition.visible_start(Isolation.READ_COMMITTED))
-        start = self.answer(lambda: self.log.partition.delete_records(before))
+        start = self.answer(lambda: self.log.partition.deletion.delete_records(before))
         assert start >= before
         kept = [row for row in self.log.written if row[0] >= before]
         torn = {row[4] for row in self.log.written if row[0] < before and row[4] >= 0}
@@ -385,8 +385,8 @@ class History(RuleBasedStateMachine):
         partition.reconfigure(
             dataclasses.replace(self.log.config, retention_bytes=int(partition.size * share))
         )
-        partition.apply_retention(self.log.now_ms)
-        partition.remove_deleted(self.log.now_ms)
+        partition.deletion.apply_retention(self.log.now_ms)
+        partition.deletion.remove_deleted(self.log.now_ms)
         partition.reconfigure(self.log.config)
         assert first_open is None or partition.start_offset <= max(before, first_open)
         start = partition.visible_start(Isolation.READ_COMMITTED)
@@ -400,7 +400,7 @@ class History(RuleBasedStateMachine):
         to = data.draw(st.integers(partition.start_offset, partition.end_offset))
         if to < partition.visible_start(Isolation.READ_COMMITTED):
             return
-        partition.truncate_to(to)
+        partition.replication.truncate_to(to)
         end = partition.end_offset
         self.forget_from(end)
 
@@ -408,7 +408,7 @@ class History(RuleBasedStateMachine):
         log = self.log
         # A commit of which the marker is gone is open again; what was written from there on is gone.
         log.written = [row for row in log.written if row[0] < end]
-        by_producer = {txn.producer_id: txn.first_offset for txn in log.partition.open_transactions()}
+        by_producer = {txn.producer_id: txn.first_offset for txn in log.partition.log.open_transactions()}
         log.open_records = {}
         data, at = b"", log.partition.start_offset
         while at < end:  # a read ends with its segment
@@ -508,7 +508,7 @@ def test_a_transaction_over_two_segments_stays_whole_when_nothing_is_cut_from_th
     log.partition.roll(log.now_ms)
     log.append(1, count=4)
     log.sync()
-    log.partition.truncate_to(log.partition.end_offset)
+    log.partition.replication.truncate_to(log.partition.end_offset)
     history.forget_from(log.partition.end_offset)
     log.end(1)
     log.sync()
@@ -549,7 +549,7 @@ def test_what_was_removed_ends_with_the_commit_before_the_first_that_is_left():
         log.end(1)
     log.sync()
     assert log.partition.view.removed_sequence() == -1
-    log.partition.delete_records(start)
+    log.partition.deletion.delete_records(start)
     log.reopen()
     assert len(log.partition.segments()) == 1
     assert log.partition.view.removed_sequence() == 3
@@ -597,7 +597,7 @@ def test_a_lookup_in_a_run_ends_with_the_run():
     log.append(1)
     log.sync()
     assert finished(log.partition.look_up_time(NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
     assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
 
@@ -619,7 +619,7 @@ def test_runs_in_which_a_time_is_not_found_are_passed_over_step_by_step(monkeypa
     log.sync()
     last = log.expected()[-1][0]
     assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
-    log.partition.delete_records(1)
+    log.partition.deletion.delete_records(1)
     steps = list(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))
     assert (len(steps) > 3) == (step < 4)
     assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
@@ -649,13 +649,13 @@ def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_wi
     assert view.torn_sequence() == -1
     ends = [row[0] + 1 for row in log.written if row[4] > 0]
     for torn, start in enumerate(ends, 1):
-        log.partition.delete_records(start)
+        log.partition.deletion.delete_records(start)
         assert [view.torn_sequence() for _ in range(2)] == [torn] * 2
         assert log.read_all(start, 1 << 20) == log.expected()
         with monkeypatch.context() as patch:
             patch.setattr(CommitIndex, "__getitem__", None)
             assert view.torn_sequence() == torn, "no entry is looked at twice"
-    log.partition.delete_records(log.partition.high_watermark)
+    log.partition.deletion.delete_records(log.partition.high_watermark)
     assert view.torn_sequence() == -1
 
 
@@ -672,10 +672,10 @@ def test_as_long_as_the_log_is_whole_it_is_known_that_no_commit_was_removed(with
     log.sync()
     view = log.partition.view
     for start in (0, 3, 5, 7):
-        log.partition.delete_records(start)
+        log.partition.deletion.delete_records(start)
         assert (view.start_offset, view.removed_sequence()) == (start, -1)
     log.reopen()
     assert log.partition.view.removed_sequence() == -1
     if with_commit:
-        log.partition.delete_records(log.partition.high_watermark)
+        log.partition.deletion.delete_records(log.partition.high_watermark)
         assert log.partition.view.removed_sequence() == 7

@@ -37,7 +37,7 @@ def test_deleting_records_keeps_what_a_later_commit_needs():
         log.plain()
     log.sync()
     before = log.partition.last_stable_offset
-    log.partition.delete_records(before)
+    log.partition.deletion.delete_records(before)
     log.end(1)
     log.sync()
     assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
@@ -62,7 +62,7 @@ def test_deleting_records_within_a_segment_keeps_what_its_later_commits_need(mon
     log.sync()
     ends = [row[0] + 1 for row in log.written if row[4] > 0]
     for start, first in zip(ends[:3], [0, 0, log.partition.segments()[-1].base_offset], strict=True):
-        assert log.partition.delete_records(start) == start
+        assert log.partition.deletion.delete_records(start) == start
         assert log.partition.segments()[0].base_offset == first
         check_from_every_position(log)
 
@@ -81,11 +81,11 @@ def test_of_the_log_stays_what_a_transaction_in_any_later_segment_needs():
     log.plain()
     log.sync()
     for start in starts[:2]:
-        assert log.partition.delete_records(start) == start
+        assert log.partition.deletion.delete_records(start) == start
         assert log.partition.segments()[0].base_offset == first, "the last transaction begins there"
         assert log.read_all(start, 1 << 20) == log.expected()
     last = log.partition.end_offset - 1
-    assert log.partition.delete_records(last) == last
+    assert log.partition.deletion.delete_records(last) == last
     assert [segment.base_offset for segment in log.partition.segments()] == starts[2:], (
         "nothing needs the others"
     )
@@ -105,10 +105,10 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(log.disk, "write_atomic", full)
         with pytest.raises(UnavailableError):
-            log.partition.delete_records(7)
+            log.partition.deletion.delete_records(7)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
     assert len(log.read_all(0, 1 << 20)) == 5
-    assert log.partition.delete_records(7) == 7
+    assert log.partition.deletion.delete_records(7) == 7
 
 
 def a_late_commit(**config):
@@ -137,7 +137,7 @@ def check_from_every_position(log):
 def test_retention_leaves_a_late_commit_and_takes_the_commits_before_it(limit):
     log = a_late_commit(**limit)
     size = log.partition.size
-    assert log.partition.apply_retention(log.now_ms) == 0, (
+    assert log.partition.deletion.apply_retention(log.now_ms) == 0, (
         "the last commit has its records in the first segment"
     )
     view = log.partition.view
@@ -155,7 +155,9 @@ def test_retention_leaves_a_late_commit_and_takes_the_commits_before_it(limit):
         log.end(2)
         log.now_ms += 1
     log.sync()
-    assert log.partition.apply_retention(log.now_ms) > 10, "nothing needs the first segments any more"
+    assert log.partition.deletion.apply_retention(log.now_ms) > 10, (
+        "nothing needs the first segments any more"
+    )
     assert start < log.partition.start_offset == log.partition.view.start_offset
     assert log.partition.size < 8192 + 2 * 2048
     check_from_every_position(log)
@@ -167,12 +169,12 @@ def test_retention_leaves_what_a_transaction_needs_that_is_open():
     for _ in range(60):
         log.plain()
     log.sync()
-    assert log.partition.apply_retention(log.now_ms) == 0
+    assert log.partition.deletion.apply_retention(log.now_ms) == 0
     start = log.partition.view.start_offset
     assert start > 3
     log.end(1)
     log.sync()
-    log.partition.apply_retention(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
     start = log.partition.view.start_offset
     assert [payload for _, payload in log.read_all(start, 1 << 20)][-3:] == [b"0", b"1", b"2"]
     check_from_every_position(log)
@@ -184,10 +186,10 @@ def test_segments_that_an_aborted_transaction_has_kept_are_deleted_by_the_next_p
     for _ in range(60):
         log.plain()
     log.sync()
-    assert log.partition.apply_retention(log.now_ms) == 0
+    assert log.partition.deletion.apply_retention(log.now_ms) == 0
     log.end(1, commit=False)
     log.sync()
-    assert log.partition.apply_retention(log.now_ms) > 1
+    assert log.partition.deletion.apply_retention(log.now_ms) > 1
     assert log.partition.size < 600 + 1000 + 600
 
 
@@ -204,10 +206,10 @@ def test_a_start_of_the_view_that_retention_cannot_write_deletes_nothing(monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(log.disk, "write_atomic", full)
         with pytest.raises(UnavailableError):
-            log.partition.apply_retention(log.now_ms)
+            log.partition.deletion.apply_retention(log.now_ms)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
     assert log.partition.size == before
-    assert log.partition.apply_retention(log.now_ms) > 0
+    assert log.partition.deletion.apply_retention(log.now_ms) > 0
 
 
 def test_the_newest_commit_is_one_of_the_view():
@@ -222,7 +224,7 @@ def test_the_newest_commit_is_one_of_the_view():
     log.now_ms -= 500
     log.end(1)
     log.sync()
-    log.partition.delete_records(log.partition.segments()[-1].base_offset)
+    log.partition.deletion.delete_records(log.partition.segments()[-1].base_offset)
     assert len(log.partition.segments()) == 3
     newest = finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))
     assert newest[:2] == (log.partition.high_watermark - 1, log.now_ms)
@@ -236,10 +238,10 @@ def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
     log.append(1)
     log.sync()
     log.end(1)  # not synced
-    log.partition.apply_retention(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
     log.disk = log.disk.crash(random.Random(2))
     log.partition = log.open(clean=False)
-    (left,) = log.partition.open_transactions()
+    (left,) = log.partition.log.open_transactions()
     assert left.first_offset == 0
     done = log.partition.append_markers([commit_of(1, 1)], now_ms=log.now_ms)[0]
     assert done.last_offset == done.first_offset + 2
@@ -258,7 +260,7 @@ def test_where_the_operating_system_counts_the_view_begins_at_what_is_durable():
             log.partition.roll(log.now_ms)
             log.end(1)
         log.partition.assume_synced()
-        start = log.partition.delete_records(log.partition.high_watermark)
+        start = log.partition.deletion.delete_records(log.partition.high_watermark)
         assert start == log.partition.end_offset
         assert log.partition.start_offset < start
         log.disk = log.disk.crash(random.Random(seed))
@@ -273,11 +275,11 @@ def test_segments_that_are_deleted_after_the_start_has_moved_take_their_indexes_
         log.end(1)
     log.sync()
     log.partition.roll(log.now_ms)  # not known to be durable yet, and not deleted
-    start = log.partition.delete_records(log.partition.last_stable_offset)
+    start = log.partition.deletion.delete_records(log.partition.last_stable_offset)
     assert len(log.partition.segments()) > 1
     log.sync()
-    log.partition.apply_retention(log.now_ms)
-    log.partition.remove_deleted(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
+    log.partition.deletion.remove_deleted(log.now_ms)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
     assert [index.base_offset for index in log.partition.view.indexes] == [start]
     assert log.partition.view.offset_after(0) == start
@@ -290,7 +292,7 @@ def test_a_deletion_takes_a_transaction_whole_or_not_at_all(asked, start):
     log.end(1)  # at 3, so that its records stand at 4 to 6
     log.plain()
     log.sync()
-    assert log.partition.delete_records(asked) == start
+    assert log.partition.deletion.delete_records(asked) == start
     assert log.read_all(start, 1 << 30) == log.expected()
     assert len(log.expected()) == (4 if start < 5 else 1)
     assert log.partition.view.offset_after(0) == max(start, 4), "a cut lies in what can be read"
@@ -302,7 +304,7 @@ def test_no_records_are_deleted_up_to_what_is_no_offset():
     log.sync()
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError):
-            log.partition.delete_records(offset)
+            log.partition.deletion.delete_records(offset)
 
 
 def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end():
@@ -312,11 +314,11 @@ def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end(
         log.append(1, count=3)
         log.end(1)
     log.sync()
-    log.partition.delete_records(log.partition.high_watermark - 10)
+    log.partition.deletion.delete_records(log.partition.high_watermark - 10)
     begin = log.partition.view.start_offset
     to = log.partition.start_offset + 1
     assert to < begin, "the log holds more than the view"
-    log.partition.truncate_to(to)
+    log.partition.replication.truncate_to(to)
     end = log.partition.end_offset
     for clean in (False, True):
         assert log.partition.visible_start(Isolation.READ_COMMITTED) == end
@@ -332,7 +334,7 @@ def test_a_closed_partition_moves_no_start():
     content = log.disk.read_bytes(path)
     log.partition.close()
     with pytest.raises(UnavailableError):
-        log.partition.delete_records(2)
+        log.partition.deletion.delete_records(2)
     with pytest.raises(UnavailableError):
         log.partition.read(0, 100, Isolation.READ_COMMITTED)
     assert log.disk.read_bytes(path) == content
@@ -347,7 +349,7 @@ def test_where_the_view_begins_is_not_guessed():
         log.append(1)
         log.end(1)
     log.sync()
-    log.partition.delete_records(4)
+    log.partition.deletion.delete_records(4)
     log.partition.close()
     log.disk.lose(path)
     with pytest.raises(DamageError, match="view-start-offset is missing"):
@@ -413,7 +415,7 @@ def test_a_view_forgets_segments_whose_files_cannot_be_renamed(monkeypatch):
     monkeypatch.setattr(commit_order.CommitOrder, "forget_deleted", note)
     monkeypatch.setattr(log.disk, "list_dir", fail)
     with pytest.raises(DiskError):
-        log.partition.delete_records(log.partition.high_watermark)
+        log.partition.deletion.delete_records(log.partition.high_watermark)
     assert forgotten == [log.partition.view]
     monkeypatch.undo()
     assert len(log.partition.segments()) == 1

@@ -163,14 +163,14 @@ class History:
 
     def delete(self, before):
         self.log.sync()
-        return f"{self.log.partition.delete_records(int(before))} {self.shown()}"
+        return f"{self.log.partition.deletion.delete_records(int(before))} {self.shown()}"
 
     def retain(self, size):
         self.log.sync()
         partition = self.log.partition
         partition.reconfigure(dataclasses.replace(self.log.config, retention_bytes=int(size)))
-        partition.apply_retention(self.log.now_ms)
-        partition.remove_deleted(self.log.now_ms)
+        partition.deletion.apply_retention(self.log.now_ms)
+        partition.deletion.remove_deleted(self.log.now_ms)
         partition.reconfigure(self.log.config)
         return self.shown()
 
@@ -190,7 +190,7 @@ class History:
 
     def truncate(self, end):
         self.log.sync()
-        self.log.partition.truncate_to(int(end))
+        self.log.partition.replication.truncate_to(int(end))
         test_commit_order.History.forget_from(self, self.log.partition.end_offset)
         return self.shown()
 

@@ -41,12 +41,12 @@ def test_a_copy_of_a_rebuilt_index_knows_the_commits_that_were_deleted_before_th
     log = TieredLog(file_delete_delay_ms=0)
     commits(log, 1)
     log.copy()
-    log.partition.delete_records(log.partition.high_watermark)
+    log.partition.deletion.delete_records(log.partition.high_watermark)
     commits(log, 3)
     log.append(2)
     log.partition.roll(log.now_ms)
     commits(log, 1)
-    log.partition.delete_records(
+    log.partition.deletion.delete_records(
         13
     )  # The commits 2 to 4 were never copied. The open transaction keeps its segment.
     assert [one.base_offset for one in log.partition.segments()] == [12, 13, 16]
@@ -66,13 +66,13 @@ def test_a_deletion_that_a_crash_has_interrupted_leaves_the_last_commit_before_t
     log.partition.roll(log.now_ms)
     log.plain()
     log.sync()
-    log.partition.delete_records(3)
+    log.partition.deletion.delete_records(3)
     assert decode_first_sequences(log.disk.read_bytes(PATH)) == (FirstSequence(3, 1),)
     assert log.partition.view.removed_sequence() == 1
 
     log.disk.fault = lambda what, path: errno.EIO if name in str(path) else None
     with pytest.raises(DiskError):
-        log.partition.delete_records(12)
+        log.partition.deletion.delete_records(12)
     log.disk.fault = None
     rows = decode_first_sequences(log.disk.read_bytes(PATH))
     assert rows == (
@@ -83,7 +83,7 @@ def test_a_deletion_that_a_crash_has_interrupted_leaves_the_last_commit_before_t
     log.lose_indexes()
     assert [index.latest_sequence for index in log.partition.view.indexes][:4] == [2, 3, 4, 4]
     assert log.partition.view.removed_sequence() == 4
-    log.partition.delete_records(12)
+    log.partition.deletion.delete_records(12)
     log.lose_indexes()
     assert log.partition.view.removed_sequence() == 4
 
@@ -92,7 +92,7 @@ def test_a_deletion_that_a_crash_has_interrupted_leaves_the_last_commit_before_t
 def test_a_log_without_the_file_is_read_as_before(content):
     log = Log(file_delete_delay_ms=0)
     commits(log, 3)
-    log.partition.delete_records(6)
+    log.partition.deletion.delete_records(6)
     if content is None:
         log.disk.lose(PATH)
     else:
@@ -101,7 +101,7 @@ def test_a_log_without_the_file_is_read_as_before(content):
     assert log.partition.view.removed_sequence() == 2
     assert [payload for _, payload in log.read_all(6, 1 << 20)] == [b"2"]
     commits(log, 1)
-    log.partition.delete_records(9)
+    log.partition.deletion.delete_records(9)
     assert decode_first_sequences(log.disk.read_bytes(PATH)) == (FirstSequence(9, 3),)
 
 
@@ -111,6 +111,6 @@ def test_a_log_without_commits_has_no_such_file():
         log.plain()
         log.partition.roll(log.now_ms)
     log.sync()
-    log.partition.delete_records(2)
+    log.partition.deletion.delete_records(2)
     assert log.partition.start_offset == 2
     assert not log.disk.exists(PATH)

@@ -170,7 +170,7 @@ def test_retention_over_two_tiers_leaves_a_late_commit_and_takes_the_commits_bef
         log.lose_indexes()
     assert log.partition.start_offset > 0
     log.partition.reconfigure(dataclasses.replace(log.partition.config, **limit))
-    log.partition.apply_retention(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
     start = log.partition.view.start_offset
     assert log.remote.start_offset == 0 < start < log.partition.start_offset
     assert [payload for _, payload in log.read_all(start, 1 << 20)][-4:-1] == [b"0", b"1", b"2"]
@@ -181,7 +181,7 @@ def test_retention_over_two_tiers_leaves_a_late_commit_and_takes_the_commits_bef
         log.now_ms += 1
     log.sync()
     log.copy()
-    log.partition.apply_retention(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
     assert start < log.remote.start_offset <= log.partition.view.start_offset
     check_from_every_position(log)
 
@@ -190,7 +190,7 @@ def test_retention_loads_no_commit_index():
     """The view begins in a segment whose whole index only the store has. No pass of retention can wait for it."""
     log = a_late_commit()
     first = next(position for position, payload in log.expected() if payload == b"0")
-    log.loading(lambda: log.partition.delete_records(first))
+    log.loading(lambda: log.partition.deletion.delete_records(first))
     size = sum(segment.size for segment in log.partition.segments()[-2:])
     kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=size)
     log.partition.reconfigure(kept)
@@ -198,7 +198,7 @@ def test_retention_loads_no_commit_index():
     log.lose_indexes()
     log.loaded.known.clear()
     assert log.partition.segments()[0].base_offset < first
-    log.partition.apply_retention(log.now_ms)
+    log.partition.deletion.apply_retention(log.now_ms)
     assert log.loaded.known == {}
     check_from_every_position(log)
 
@@ -222,7 +222,7 @@ def test_when_the_remote_tier_is_deleted_the_view_begins_after_what_had_records_
     local_start = log.partition.start_offset
     if is_rebuilt:
         log.lose_indexes()
-    log.partition.delete_remote()
+    log.partition.deletion.delete_remote()
     view = log.partition.view
     assert log.remote.start_offset == local_start < view.start_offset
     first = next(position for position, payload in before if payload == b"0")
@@ -345,7 +345,7 @@ def test_a_rebuilt_index_does_not_forget_that_earlier_commits_were_removed():
     )
     log.drop_local()
     assert log.partition.start_offset == second.base_offset
-    log.loading(lambda: log.partition.delete_records(third.base_offset))
+    log.loading(lambda: log.partition.deletion.delete_records(third.base_offset))
     assert log.loading(log.partition.view.removed_sequence) == 5
     log.lose_indexes()
     assert log.loading(log.partition.view.removed_sequence) == 5

@@ -157,7 +157,7 @@ def test_of_a_long_log_only_what_open_transactions_lead_to_is_remembered(monkeyp
     assert findings(log) == []
     assert len(bases) > 10
     # Of the present segment, and from the one on in which the oldest open transaction begins.
-    first_offset = min(one.first_offset for one in log.partition.open_transactions())
+    first_offset = min(one.first_offset for one in log.partition.log.open_transactions())
     begin = max(base for base in bases if base <= first_offset)
     counts = [len(one) for one in kept]
     assert all(one == bases[at + 1 - len(one) : at + 1] for at, one in enumerate(kept))
@@ -170,7 +170,7 @@ def test_indexes_stay_provable_while_the_beginning_of_the_log_is_deleted(seed):
     log = grown(random.Random(seed), steps=120)
     log.sync()
     while log.partition.view.start_offset < log.partition.high_watermark - 20:
-        log.partition.delete_records(log.partition.view.start_offset + 15)
+        log.partition.deletion.delete_records(log.partition.view.start_offset + 15)
         log.sync()
         assert findings(log) == []
         start = log.partition.view.start_offset

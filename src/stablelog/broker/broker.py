@@ -394,7 +394,7 @@ class Broker:
         partition that failed because the disk is full is reopened when the disk has space. After any other failure the
         partition stays offline until the broker restarts.
         """
-        partition.fail(why)
+        partition.usability.fail(why)
         if partition in self._offline:
             return
         if not self.topics.has(partition):  # The topic was deleted after the failed work began.

@@ -322,7 +322,7 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     oldest_s = 0.0 if started_ms is None else (now_ms - started_ms) / 1000
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
-    yield Sample("stablelog_damaged_batches", labels, partition.damaged_count)
+    yield Sample("stablelog_damaged_batches", labels, partition.log.segments.damaged_count)
     yield Sample("stablelog_log_start_offset", labels, partition.known_start(Isolation.READ_UNCOMMITTED))
     yield Sample("stablelog_local_log_start_offset", labels, partition.start_offset)
     if partition.remote is not None:

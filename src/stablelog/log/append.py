@@ -238,6 +238,20 @@ def plan_append(
     return PlannedBatch(header, head, (head, memoryview(batch)[HEADER.size :]))
 
 
+def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
+    """Whether a client's batch with this header would be appended, as far as the producer state decides. False if
+    `plan_append` would refuse its sequence or its producer epoch, or would find that it is a duplicate.
+    """
+    if not header.has_producer:
+        return True
+    try:
+        is_first_zero = log.end_offset == 0 or require_first_sequence_zero
+        kept = log.producer_state.check_batch(header, require_first_sequence_zero=is_first_zero)
+    except RefusedError:
+        return False
+    return kept is None
+
+
 def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
     """Check batches that were copied from another log. They keep their offsets and leader epochs.
 

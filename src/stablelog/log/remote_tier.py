@@ -1,7 +1,7 @@
 """The interface between a log and its remote tier: the segments of the log that are in an object store.
 
 A log with a remote tier has two starts. The log start offset is that of the remote tier: the first record that can be
-read. The local log start offset is `ReadableLog.start_offset`: the first record on the local disk. The log knows
+read. The local log start offset is `Partition.start_offset`: the first record on the local disk. The log knows
 neither the object store nor the files of the remote tier. `stablelog.tier.remote_log` implements the interface.
 """
 

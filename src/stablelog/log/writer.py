@@ -14,10 +14,12 @@ from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.append import PlannedBatch
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import SUMMARY
-from stablelog.log.model import LogConfig
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.model import LogConfig, OpenTxn
 from stablelog.log.producer_state.producers import EndedTxn, Producers
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery import Recovered
+from stablelog.log.recovery.epoch_check import epoch_at
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
@@ -38,15 +40,18 @@ class LogWriter:
         now_ms: the broker's clock.
 
     Attributes:
-        segments: the segments, oldest first. The partition replaces this object after compaction.
+        segments: the segments, oldest first. Compaction replaces this object.
         producers: the producer state.
         epochs: the leader epochs.
+        synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
+            the high watermark.
     """
 
     # A broker has one of these objects for each partition, and reads thousands of them in one callback.
     __slots__ = (
         "_directory",
         "_disk",
+        "_found_epochs",
         "_open_files",
         "_snapshots",
         "_unsynced",
@@ -54,6 +59,7 @@ class LogWriter:
         "epochs",
         "producers",
         "segments",
+        "synced_offset",
     )
 
     def __init__(
@@ -61,7 +67,6 @@ class LogWriter:
         disk: Disk,
         directory: Path,
         found: Recovered,
-        *,
         open_files: OpenFiles,
         usability: Usability,
         snapshots: Snapshots,
@@ -70,6 +75,7 @@ class LogWriter:
         self.segments = Segments(found.segments)
         self.producers: Producers = found.producers
         self.epochs: LeaderEpochs = found.epochs
+        self.synced_offset = self.segments.active.end_offset
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
@@ -78,6 +84,15 @@ class LogWriter:
         self._unsynced = Unsynced(disk, directory, self.segments.active.base_offset)
         snapshots.opened(found.snapshots)
         self.segments.active.created_ms = now_ms
+        try:
+            # The leader epochs of the transactions that recovery has found open, by the first offset of the transaction.
+            self._found_epochs = {
+                producer.txn_first_offset: epoch_at(producer.txn_first_offset, self.epochs, self.segments)
+                for producer in self.producers.open_producers()
+            }
+        except BaseException:  # file descriptors may have run out
+            self.close()
+            raise
 
     def write(self, batches: Sequence[PlannedBatch], config: LogConfig, now_ms: int) -> None:
         """Append batches that fit into one segment, with one write to the file.
@@ -187,7 +202,7 @@ class LogWriter:
         """Whether a segment was sealed or a snapshot is due, so that the next sync writes files."""
         return self._unsynced.is_more_than_bytes or self._snapshots.is_due(config.snapshot_bytes)
 
-    def sync_work(self, config: LogConfig, synced_offset: int) -> SyncWork:
+    def sync_work(self, config: LogConfig) -> SyncWork:
         """Return the `SyncWork` that makes all appended batches durable.
 
         Raises:
@@ -201,11 +216,12 @@ class LogWriter:
                 self.take_snapshot()
             except UnavailableError:
                 self._snapshots.put_off()  # without the snapshot, the next recovery reads more of the log
-        return self._unsynced.work(self.segments, synced_offset)
+        return self._unsynced.work(self.segments, self.synced_offset)
 
     def synced(self, work: SyncWork) -> None:
         """Note that this `SyncWork` was run."""
         self._unsynced.done(work, self.segments)
+        self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
             self._snapshots.remove_older(work.end_offset)
 
@@ -218,17 +234,70 @@ class LogWriter:
         if self._unsynced.is_idle:  # No `SyncWork` can be running, so no thread is syncing these files.
             active.growing.close_files()
 
-    def sync_log(self) -> None:
-        """Sync the log files at once.
+    def sync_up_to(self, offset: int) -> None:
+        """Sync the log, unless it is synced up to this offset. Without the sync, a crash could leave a log that ends
+        before its recorded start, and the next start of the broker would refuse it.
+
+        A sync can be needed only with `stablelog.flush=os`, because only then can the high watermark be ahead of the
+        synced end.
 
         Raises:
             DiskError: it is unknown which bytes are durable, and the partition has failed.
         """
+        if offset <= self.synced_offset:
+            return
         try:
             self._unsynced.sync_log(self.segments)
         except DiskError as error:
             self._usability.fail(error)
             raise
+        self.synced_offset = self.segments.active.end_offset
+
+    def will_end_at(self, end_offset: int) -> None:
+        """Note, before a truncation, that what is synced ends at `end_offset`."""
+        self.synced_offset = min(self.synced_offset, end_offset)
+        self._snapshots.forget_past(end_offset)
+
+    def prove(self) -> None:
+        """Check at once the batch headers of every log file that recovery has not read.
+
+        Raises:
+            DamageError: a log file has changed since it was written.
+        """
+        self._usability.check_open()
+        for segment in self.segments:
+            segment.prove_now()
+
+    # -- transactions and compaction ---------------------------------------------------------------------------
+
+    def open_transactions(self) -> list[OpenTxn]:
+        """Return the transactions that are open in this partition, oldest first."""
+        return [
+            OpenTxn(
+                one.producer_id,
+                one.producer_epoch,
+                one.txn_first_offset,
+                one.txn_started_ms,
+                self._found_epochs.get(one.txn_first_offset, self.epochs.epoch_of(one.txn_first_offset)),
+            )
+            for one in self.producers.open_producers()
+        ]
+
+    def replace_segments(self, segments: Segments, begin: int, end: int) -> None:
+        """Use other segments from now on: compaction has rewritten those with the offsets [begin, end)."""
+        self.segments = segments
+        self._snapshots.forget_within(begin, end)
+
+    def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that began before `end_offset` and whose markers are synced and at or past
+        `end_offset`.
+
+        A marker that is not synced does not count: with `stablelog.flush=os` a power failure may remove it, and the
+        transaction would be open again.
+        """
+        segments = self.segments
+        found = segments.aborted(segments.place_of(end_offset), end_offset, end_offset)
+        return [txn for txn in found if txn.last_offset < self.synced_offset]
 
     # -- close -------------------------------------------------------------------------------------------------
 

@@ -85,4 +85,4 @@ async def copy(desk):
     """Copy what can be copied, and delete it from the local disk."""
     await desk.broker.tiering.copy_all()
     for partition in desk.broker.topics.open_partitions():
-        partition.apply_retention(desk.broker.now_ms() + 1)
+        partition.deletion.apply_retention(desk.broker.now_ms() + 1)

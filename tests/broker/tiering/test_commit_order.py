@@ -87,7 +87,7 @@ def test_all_is_as_before_when_the_local_segments_are_gone(tmp_path):
             assert await said(desk) == before
         async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             assert await said(desk) == before
             middle = before[0][4][0]  # in a transaction of one record
             assert await deleted(desk, middle) == middle
@@ -119,7 +119,7 @@ def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_p
             kept = log.size - log.segments()[0].size
             kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=kept)
             log.reconfigure(kept)
-            log.apply_retention(desk.broker.now_ms() + 1)
+            log.deletion.apply_retention(desk.broker.now_ms() + 1)
             assert log.start_offset > 0
             before, directory = await committed(desk, 0), log.directory
             assert [value for _, value in before] == [b"x0", b"x1", b"last"]
@@ -128,7 +128,7 @@ def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_p
                 disk.remove(directory / name)
         async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             assert await deleted(desk, before[1][0]) == before[2][0]
             assert await committed(desk, before[2][0]) == before[2:]
 

@@ -37,7 +37,7 @@ def life(world):
     """Copy, delete the copied segments from the local disk, write on, and do the same again."""
     world.copy_all()
     world.drop_local()
-    world.partition.remove_deleted(world.now_ms + 10**9)
+    world.partition.deletion.remove_deleted(world.now_ms + 10**9)
     world.write_segments(["- -", "P4 P4a"])
     world.copy_all()
     world.drop_local()
@@ -59,8 +59,8 @@ def test_a_segment_that_is_deleted_during_the_copy_is_no_damage(caplog):
 
     def between(call, _key):
         if call == "upload" and world.partition.start_offset < end_offset:
-            world.partition.delete_records(end_offset)
-            world.partition.remove_deleted(world.now_ms + 10**9)
+            world.partition.deletion.delete_records(end_offset)
+            world.partition.deletion.remove_deleted(world.now_ms + 10**9)
 
     world.store_objects.between = between
     world.copy_all()
@@ -130,7 +130,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
         try:
             world.copy_all()
             world.drop_local()
-            world.partition.remove_deleted(world.now_ms + 10**9)
+            world.partition.deletion.remove_deleted(world.now_ms + 10**9)
             break
         except SimulatedCrash:
             stopped = world.disk

@@ -297,7 +297,7 @@ def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypat
     monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
     world = copied()
     before = local_parts(world)
-    world.partition.delete_records(3)
+    world.partition.deletion.delete_records(3)
     world.copy_all()
     assert local_parts(world) == sorted(
         REMOTE_PART_PREFIX + part.part_id.hex for part in world.published().parts
@@ -338,7 +338,7 @@ DAMAGED = (b"", b"x", b"2\n")
 @pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_local_manifest_is_replaced_by_that_of_the_store(content):
     world = copied()
-    world.partition.delete_records(3)
+    world.partition.deletion.delete_records(3)
     world.disk.write_atomic(world.directory / REMOTE_MANIFEST_FILE, content)
     world.restart()
     with pytest.raises(UnavailableError, match="not known until the object store answers"):
@@ -366,7 +366,7 @@ def test_with_a_damaged_local_manifest_an_empty_store_is_refused(content, caplog
 def test_a_damaged_local_log_start_is_refused(caplog):
     """Without it the broker would return records that a user has deleted."""
     world = copied()
-    world.partition.delete_records(3)
+    world.partition.deletion.delete_records(3)
     world.disk.write_atomic(world.directory / REMOTE_LOG_START_FILE, b"x")
     world.restart()
     refused(world, caplog, REMOTE_LOG_START_FILE)
@@ -388,7 +388,7 @@ def test_records_behind_any_log_start_are_copied(before, is_copied):
         world.copy_all()
         world.drop_local()
         world.write_segments(["- - -", "-"])
-    world.partition.delete_records(min(before, world.partition.end_offset))
+    world.partition.deletion.delete_records(min(before, world.partition.end_offset))
     world.copy_all()
     world.drop_local()
     world.restart()

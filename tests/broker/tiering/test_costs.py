@@ -140,7 +140,7 @@ def test_a_log_start_that_has_moved(bill):
     bill.world.partition.roll(bill.world.now_ms)
     bill.world.sync()
     bill.of(bill.world.copy_all)
-    bill.world.partition.delete_records(2)
+    bill.world.partition.deletion.delete_records(2)
     assert bill.of(bill.world.copy_all) == REQUESTS[MOVED]
     assert bill.of(bill.world.copy_all) == NOTHING
 

@@ -135,13 +135,13 @@ class CrashingWorld(World):
         """Delete the local segments that are in the store, and remove their files."""
         self.drop_local()
         if self.chance.random() < 0.5:
-            self.partition.remove_deleted(self.now_ms + 10**9)
+            self.partition.deletion.remove_deleted(self.now_ms + 10**9)
 
     def shorten(self):
         """Delete records at the beginning of the log."""
         limit = self.partition.last_stable_offset
         offset = self.chance.randint(min(self._start, limit), limit)
-        self._start = max(self._start, self.partition.delete_records(offset))
+        self._start = max(self._start, self.partition.deletion.delete_records(offset))
 
     def wait(self):
         """Late writes of the store may become due."""

@@ -127,7 +127,7 @@ def test_the_store_is_told_of_each_deletion(tmp_path, monkeypatch, lost, stop):
                 for partition in one.partitions():
                     one.broker.flush.dirty(partition)
                     await one.until(lambda one=partition: one.high_watermark == one.end_offset)
-                    partition.delete_records(partition.end_offset)
+                    partition.deletion.delete_records(partition.end_offset)
             delete_topic(one.broker.topics, "t")
             crashed = one.broker.disk.crash(random.Random(0))
         async with tiered(tmp_path, disk if stop == "restart" else crashed, **AT_ONCE) as one:

@@ -78,7 +78,7 @@ def test_a_store_that_refuses_deletions_stops_no_copy_and_is_logged_once(caplog)
     world = World()
     world.copy_all()
     world.drop_local()
-    world.partition.delete_records(world.published().segments[1].end_offset)
+    world.partition.deletion.delete_records(world.published().segments[1].end_offset)
     world.copy_all()
 
     def between(call, _key):
@@ -105,7 +105,7 @@ def test_a_crash_at_any_request_of_a_deletion_leaves_nothing_behind():
         world = World()
         world.copy_all()
         world.drop_local()
-        world.partition.delete_records(world.published().segments[1].end_offset)
+        world.partition.deletion.delete_records(world.published().segments[1].end_offset)
         world.copy_all()
         world.now_s += DELAY_S
         seen = stop_before(world.store_objects, number)
@@ -130,7 +130,7 @@ def test_a_crash_after_the_last_segment_was_deleted_is_no_loss(is_pinned):
     world.drop_local()
     if is_pinned:
         world.store_objects.objects[PARTITION.pin_key(uuid.uuid4())] = encode_pin(Pin(0, 1, "a test"))
-    world.partition.delete_records(world.published().end_offset)
+    world.partition.deletion.delete_records(world.published().end_offset)
     world.copy_all()
     world.now_s += DELAY_S
     steps = world.disk.steps
@@ -152,7 +152,7 @@ def test_a_publication_that_fails_after_a_deletion_is_repeated():
     world = World()
     world.copy_all()
     world.drop_local()
-    world.partition.delete_records(world.published().end_offset)
+    world.partition.deletion.delete_records(world.published().end_offset)
     world.copy_all()
     world.now_s += DELAY_S
 
@@ -186,7 +186,7 @@ def test_deleted_records_leave_the_store_and_the_topic_of_events_tells_it(tmp_pa
             pin = tmp_path / "store" / one.remote().pin_key(uuid.uuid4())
             pin.parent.mkdir()
             pin.write_bytes(encode_pin(Pin(0, 1, "a test")))
-            one.broker.topics.partition("t", 0).delete_records(2)
+            one.broker.topics.partition("t", 0).deletion.delete_records(2)
             await one.copy()
             assert stored(one) == [0, 2], "the pin keeps the first segment"
             samples = {name: value for name, _, value in one.broker.tiering.samples()}
@@ -211,7 +211,7 @@ def test_a_long_deletion_ends_when_the_topic_is_deleted():
     world.plan.deleted_at_once = 1
     world.copy_all()
     world.drop_local()
-    world.partition.delete_records(world.published().segments[3].end_offset)
+    world.partition.deletion.delete_records(world.published().segments[3].end_offset)
     world.copy_all()
     world.now_s += DELAY_S
     deleted = []

@@ -147,7 +147,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk():
             world.copy_all()
             cleaned(world)
             world.drop_local()
-            world.partition.remove_deleted(world.now_ms + 10**9)
+            world.partition.deletion.remove_deleted(world.now_ms + 10**9)
             break
         except SimulatedCrash:
             world.power_failure(chance_of(number), world.disk)

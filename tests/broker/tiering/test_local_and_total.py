@@ -64,9 +64,9 @@ def test_local_retention_counts_the_age_of_a_segment_whose_timestamps_are_in_the
             await write_future(desk, 2)
             log, now_ms = log_of(desk), desk.broker.now_ms()
             await desk.broker.tiering.copy_all()
-            log.apply_retention(now_ms + 4999)
+            log.deletion.apply_retention(now_ms + 4999)
             assert log.start_offset == 0
-            log.apply_retention(now_ms + 5001)
+            log.deletion.apply_retention(now_ms + 5001)
             assert log.start_offset == 2
 
     run(conversation)
@@ -78,7 +78,7 @@ def test_total_retention_keeps_records_with_timestamps_in_the_future(tmp_path):
     async def conversation():
         async with tiered(tmp_path.as_uri(), configs=configs) as desk:
             await write_future(desk, 2)
-            log_of(desk).apply_retention(desk.broker.now_ms() + 10_000)
+            log_of(desk).deletion.apply_retention(desk.broker.now_ms() + 10_000)
             assert await list_offset(desk, EARLIEST) == 0
 
     run(conversation)
@@ -100,7 +100,7 @@ def test_a_partition_that_retention_has_trimmed_and_that_was_never_copied_needs_
         async with tiered(tmp_path.as_uri(), killed, configs=NEVER_COPIED) as desk:
             await desk.opened("t")
             log = log_of(desk)
-            log.prove()
+            log.log.prove()
             assert await list_offset(desk, EARLIEST) == start
             assert await list_offset(desk, 0) == start
             assert (await desk.fetch("t", 0, start - 1)).error_code is ErrorCode.offset_out_of_range

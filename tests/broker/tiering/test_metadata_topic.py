@@ -89,7 +89,7 @@ class Tiered:
         found = []
         for partition in self.partitions():
             if partition.end_offset:
-                partition.prove()
+                partition.log.prove()
                 data = b"".join(partition.read(partition.start_offset, 1 << 30, Isolation.LOG_END).buffers)
                 for at, _ in headers_in(data):
                     found += [(partition.index, record) for record in decode_records(data, at)]
@@ -151,7 +151,7 @@ def test_a_copied_segment_has_two_events_and_a_segment_before_the_log_start_a_th
             assert one.events() == [(0, STARTED), (1, STARTED), (0, FINISHED), (1, FINISHED)]
             await one.copy()
             assert len(one.events()) == 4, "a pass that copies nothing appends nothing"
-            one.broker.topics.partition("t", 0).delete_records(1)
+            one.broker.topics.partition("t", 0).deletion.delete_records(1)
             await one.copy()
             assert one.events()[4] == (0, DELETING)
             index = one.index("t")

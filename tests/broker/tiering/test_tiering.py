@@ -88,7 +88,7 @@ def test_records_of_both_tiers_are_read_before_and_after_a_restart(tmp_path):
         for _ in range(3):
             async with tiered(tmp_path.as_uri(), disk) as desk:
                 await desk.opened("t")
-                log_of(desk).prove()
+                log_of(desk).log.prove()
                 if log_of(desk).end_offset:
                     assert await read_all(desk) == list(range(log_of(desk).end_offset))
                 await write_segments(desk, 3)
@@ -164,7 +164,7 @@ def test_deleted_records_of_the_store_are_not_read(tmp_path):
             assert answer.topics[0].partitions[0].low_watermark == 4
         async with tiered(tmp_path.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             for _ in range(2):
                 assert await list_offset(desk, EARLIEST) == 4
                 assert (await desk.fetch("t", 0, 3)).error_code is ErrorCode.offset_out_of_range
@@ -187,7 +187,7 @@ def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp
         store.mkdir()
         async with tiered(store.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             start = log_of(desk).start_offset
             assert (await desk.fetch("t", 0, 0, max_wait_ms=1000)).error_code in RETRIABLE
             assert await list_offset(desk, EARLIEST) == 0
@@ -199,7 +199,7 @@ def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp
             away.rename(store)
         async with tiered(store.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             await copy(desk)
             assert log_of(desk).start_offset > start
             assert await read_all(desk) == list(range(log_of(desk).end_offset))
@@ -452,7 +452,7 @@ def test_a_disabled_remote_tier_takes_the_records_with_it_that_are_only_in_the_s
             assert all(row.state is DELETE_STARTED for row in remote_of(desk).manifest.segments)
         async with tiered(tmp_path.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).prove()
+            log_of(desk).log.prove()
             await write_segments(desk, 1)
             await copy(desk)
             await check_deleted(desk, start)
@@ -487,7 +487,7 @@ def test_a_disabled_remote_tier_leaves_the_local_segments_that_are_also_in_the_s
             desk.broker.topics.configure(topic, DELETED)
             await copy(desk)
             assert log_of(desk).start_offset == remote_of(desk).start_offset == start
-            log_of(desk).delete_records(start + 3)
+            log_of(desk).deletion.delete_records(start + 3)
             await copy(desk)
             rows = remote_of(desk).manifest.segments
             assert remote_of(desk).manifest.log_start == log_of(desk).start_offset == start + 3

@@ -86,7 +86,7 @@ class World(TieredLog):
             self.disk,
             reserve=NO_RESERVE,
             node_id=1,
-            is_open=lambda partition: not partition.is_closed,
+            is_open=lambda partition: not partition.usability.is_closed,
             topic_of=lambda _name: SimpleNamespace(
                 topic_id=PARTITION.topic_id, partition_count=1, configs=self.configs
             ),

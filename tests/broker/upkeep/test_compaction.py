@@ -53,15 +53,17 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
             await desk.broker.compactor.compact_all()
             assert log.size < size / 10
             assert {record.value for record in records(log)} == {b"19"}
-            assert log.first_dirty_offset == 200
+            assert log.compaction.first_dirty_offset == 200
         assert disk.read_bytes(DATA / "cleaner-offset-checkpoint") == b"0\n1\nc 0 200\n"
         async with opened(disk) as desk:
             log = desk.broker.topics.partition("c", 0)
-            log.prove()
-            assert log.first_dirty_offset == 200
+            log.log.prove()
+            assert log.compaction.first_dirty_offset == 200
             assert len(records(log)) == 10
             await desk.broker.topic_changes.delete("c")
-            assert desk.broker.topics.create("c", 1, COMPACTED).partitions[0].first_dirty_offset == 0
+            assert (
+                desk.broker.topics.create("c", 1, COMPACTED).partitions[0].compaction.first_dirty_offset == 0
+            )
 
     run(conversation)
 
@@ -71,7 +73,7 @@ def test_the_brokers_own_topics_are_trimmed_and_not_compacted():
         async with opened() as desk:
             log = desk.broker.topics.partition(CONSUMER_OFFSETS_TOPIC, 0)
             assert "compact" in log.config.cleanup_policy
-            log.begin_compaction = None  # whoever calls it fails
+            log.compaction = None  # whoever uses it fails
             await desk.broker.compactor.compact_all()
 
     run(conversation)
@@ -149,6 +151,6 @@ def test_a_commit_ordered_topic_is_not_compacted_where_that_is_the_brokers_defau
             assert (await desk.produce(batch(b"without a key"))).error_code is ErrorCode.none
             log = desk.broker.topics.partition("t", 0)
             assert log.config.cleanup_policy == {"delete"}
-            assert log.begin_compaction(0, key_count_max=100) is None
+            assert log.compaction.begin(0, key_count_max=100) is None
 
     asyncio.run(conversation())

@@ -13,7 +13,7 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
 from stablelog.broker.upkeep import maintenance
 from stablelog.errors import UnavailableError
-from stablelog.log.partition import Partition
+from stablelog.log.record_deletion import RecordDeletion
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import COMMIT, DATA, SIMULATED, Desk, batch, opened
@@ -106,20 +106,20 @@ def test_a_partition_whose_start_cannot_be_written_does_not_keep_retention_from_
 def test_a_partition_that_retention_fails_on_unexpectedly_is_offline_and_the_others_go_on(
     monkeypatch, caplog
 ):
-    apply = Partition.apply_retention
-
-    def apply_retention(partition, now_ms, **times):
-        if (partition.topic, partition.index) == ("t", 0):
-            raise KeyError("on purpose")
-        return apply(partition, now_ms, **times)
-
-    monkeypatch.setattr(Partition, "apply_retention", apply_retention)
+    apply = RecordDeletion.apply_retention
 
     async def conversation():
         async with working(log_retention_bytes=1500) as (desk, _):
+            first = desk.broker.topics.get("t").partitions[0]
+
+            def apply_retention(deletion, now_ms, **times):
+                if deletion is first.deletion:
+                    raise KeyError("on purpose")
+                return apply(deletion, now_ms, **times)
+
+            monkeypatch.setattr(RecordDeletion, "apply_retention", apply_retention)
             second = await fill(desk, 1)
             await until(lambda: second.start_offset > 0)
-            first = desk.broker.topics.get("t").partitions[0]
             await until(lambda: first.failure is not None)
             refused = await desk.produce(batch(b"x"), partition=0)
             assert refused.error_code is ErrorCode.kafka_storage_error
@@ -144,7 +144,7 @@ def test_transactions_time_out_though_retention_and_trimming_fail(monkeypatch):
             )
             clock.advance(61_000)
             partition = desk.broker.topics.partition("t", 0)
-            await until(lambda: not partition.open_transactions())
+            await until(lambda: not partition.log.open_transactions())
             disk.fault = None
 
     run(conversation())
@@ -238,7 +238,7 @@ def test_log_starts_are_in_kafkas_checkpoint_soon(monkeypatch):
     async def conversation():
         async with working(disk) as (desk, _):
             partition = await fill(desk, 1)
-            partition.delete_records(3)
+            partition.deletion.delete_records(3)
             path = Path(DATA / "log-start-offset-checkpoint")
             await until(lambda: disk.exists(path) and b"t 1 3" in disk.read_bytes(path))
 

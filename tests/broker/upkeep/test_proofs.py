@@ -125,7 +125,7 @@ def test_a_damaged_segment_is_refused_by_name_and_the_others_are_served(disk, or
             assert (await desk.fetch("t", 0, 0)).records
             assert (await desk.fetch("t", 0, log.segments()[2].base_offset)).records
             assert (await desk.produce(batch(b"more"))).error_code is ErrorCode.none
-            assert log.damaged_count == 1
+            assert log.log.segments.damaged_count == 1
 
     run(conversation)
     assert path.name in caplog.text
@@ -247,7 +247,7 @@ def test_the_scrub_finds_a_changed_body_names_it_and_nothing_is_read_from_it(dis
             await scrub.scrub_all()
             await scrub.scrub_all()
             assert scrub.read_size == 2 * sum(p.size for p in desk.broker.topics.open_partitions())
-            assert log.damaged_count == 1
+            assert log.log.segments.damaged_count == 1
             for isolation in (0, 1):
                 refused = await answered(desk, begin, isolation)
                 assert refused.error_code is ErrorCode.kafka_storage_error
@@ -288,7 +288,7 @@ def test_the_first_pass_of_the_scrub_begins_when_the_partitions_are_open(disk):
         async with opened(disk, topics=(), stablelog_scrub_bytes_per_second=1 << 40) as desk:
             log = desk.broker.topics.partition("t", 0)
             async with asyncio.timeout(30):
-                while not log.damaged_count:  # noqa: ASYNC110 - nobody tells of it
+                while not log.log.segments.damaged_count:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0.002)
 
     run(conversation)
@@ -366,8 +366,8 @@ def test_the_scrub_passes_over_a_segment_that_is_deleted_meanwhile(disk, caplog)
 
             def deleting(path, *, create=False):
                 if path == log_files(disk)[0] and len(log.segments()) > 2:
-                    log.delete_records(log.segments()[2].base_offset)
-                    log.remove_deleted(1 << 60)
+                    log.deletion.delete_records(log.segments()[2].base_offset)
+                    log.deletion.remove_deleted(1 << 60)
                 return original(path, create=create)
 
             disk.open = deleting

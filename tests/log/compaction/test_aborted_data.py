@@ -38,7 +38,7 @@ def written(words, **config):
 def described(log, place):
     """One segment of a log without its aborted data; None if it stays as it is."""
     segment = log.partition.segments()[place]
-    spanning = log.partition.aborted_behind(segment.end_offset)
+    spanning = log.partition.log.aborted_behind(segment.end_offset)
     steps = without_aborted(log.disk, log.directory, segment.summary, spanning, index_interval=100)
     while True:
         try:
@@ -317,15 +317,15 @@ def test_a_log_of_copies_replays_to_the_same_producers_and_to_the_entries_that_s
 
 def cleaned(log):
     """Remove aborted data from the local segments. Return how many were replaced."""
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
     if work is None:
         return None
     count = 0
     for one in work.steps():
         if one is not None:
-            assert log.partition.take_cleaned(one)
+            assert log.partition.compaction.put_in_place(one)
             count += one.changed
-    log.partition.compacted(work)
+    log.partition.compaction.end(work)
     assert list(verify_directory(log.disk, log.directory)) == []
     return count
 
@@ -401,7 +401,7 @@ def test_a_segment_with_an_open_transaction_is_left_until_it_has_ended():
 
 def test_a_pass_that_is_cancelled_leaves_no_file():
     log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
     work.cancel()
     assert list(work.steps()) == []
     assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))
@@ -409,9 +409,9 @@ def test_a_pass_that_is_cancelled_leaves_no_file():
 
 def test_a_segment_that_retention_deletes_meanwhile_is_passed_over():
     log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=1)
-    log.partition.delete_records(4)
-    log.partition.remove_deleted(log.now_ms)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
+    log.partition.deletion.delete_records(4)
+    log.partition.deletion.remove_deleted(log.now_ms)
     assert [one.summary.base_offset for one in work.steps() if one is not None] == [4]
 
 
@@ -422,7 +422,7 @@ def test_a_damaged_batch_is_an_error_of_a_pass(place):
     content = bytearray(log.disk.read_bytes(path))
     content[place] ^= 1
     log.disk.write_atomic(path, bytes(content))
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
     with pytest.raises(DamageError, match=r"the CRC of the batch at offset"):
         list(work.steps())
     assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))
@@ -468,11 +468,11 @@ def test_a_stop_at_any_operation_of_a_pass_loses_nothing():
 def test_a_segment_that_lost_all_its_records_is_deleted_with_the_next_one():
     log = written("P1 - | P1 P1 P1 | - P1 P1a P1 P1c | -", drops_aborted=True, retention_ms=HOUR_MS)
     cleaned(log)
-    log.partition.delete_records(2)
+    log.partition.deletion.delete_records(2)
     segments = log.partition.log.segments
     assert [one.record_count for one in segments][:2] == [0, 2]
     assert count_too_old(segments, log.config, log.now_ms, log.now_ms) == 0
-    assert log.partition.apply_retention(log.now_ms) == 0
+    assert log.partition.deletion.apply_retention(log.now_ms) == 0
     assert log.partition.start_offset == 2
     later_ms = log.now_ms + 2 * HOUR_MS
     assert count_too_old(segments, log.config, later_ms, later_ms) == 3

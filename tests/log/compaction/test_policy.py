@@ -77,12 +77,12 @@ class KeyedLog(Log):
         return self
 
     def compact(self, *, key_count_max=KEYS):
-        work = self.partition.begin_compaction(self.now_ms, key_count_max=key_count_max)
+        work = self.partition.compaction.begin(self.now_ms, key_count_max=key_count_max)
         assert work is not None
         for cleaned in work.steps():
             if cleaned is not None:
-                assert self.partition.take_cleaned(cleaned)
-        self.partition.compacted(work)
+                assert self.partition.compaction.put_in_place(cleaned)
+        self.partition.compaction.end(work)
         assert list(verify_directory(self.disk, self.directory)) == []
         return work
 
@@ -176,14 +176,14 @@ def test_a_batch_keeps_its_offsets_and_its_bytes_but_for_what_is_gone():
 def test_what_is_undecided_growing_or_too_young_is_not_touched():
     log = KeyedLog(min_compaction_lag_ms=HOUR_MS)
     log.write("a=1 a=2")
-    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
     log.now_ms += 2 * HOUR_MS
     log.write("P1:a=3 a=4")
     log.write("a=5", roll=False)
     log.now_ms += 2 * HOUR_MS
     log.compact()
     assert log.words() == "1:a=2 2:a=3 3:a=4 4:a=5"
-    assert log.partition.first_dirty_offset == 2
+    assert log.partition.compaction.first_dirty_offset == 2
     log.write("P1c")
     log.now_ms += 2 * HOUR_MS
     log.compact()
@@ -192,12 +192,12 @@ def test_what_is_undecided_growing_or_too_young_is_not_touched():
 
 def test_a_topic_that_is_not_to_be_compacted_and_one_with_little_to_do_are_left_alone():
     log = KeyedLog(cleanup_policy=frozenset({"delete"})).write("a=1 a=2")
-    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
     log = KeyedLog(min_cleanable_dirty_ratio=0.5).write("a=1 b=1 c=1 d=1")
     log.compact()
-    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
     log.write("a=2")
-    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
     log.write("a=3 b=3 c=3")
     log.compact()
     assert log.words() == "3:d=1 5:a=3 6:b=3 7:c=3"
@@ -305,7 +305,7 @@ def test_the_marker_that_is_all_that_tells_an_epoch_stays():
     for _ in range(4):
         log.pass_after(2)
     assert "1:P1a" in log.words()
-    sum(log.partition.expire_producers(log.now_ms + 100 * HOUR_MS))
+    sum(log.partition.deletion.expire_producers(log.now_ms + 100 * HOUR_MS))
     log.pass_after(2)
     assert "1:P1a" not in log.words()
 
@@ -329,9 +329,9 @@ def test_more_keys_than_there_is_memory_for_take_several_passes():
     log.write(" ".join(f"k{number % 30}={number}" for number in range(90)))
     wanted = state(log.partition)
     first_dirty = []
-    while log.partition.first_dirty_offset < log.partition.segments()[-1].base_offset:
+    while log.partition.compaction.first_dirty_offset < log.partition.segments()[-1].base_offset:
         assert log.compact(key_count_max=7).key_count <= 7
-        first_dirty.append(log.partition.first_dirty_offset)
+        first_dirty.append(log.partition.compaction.first_dirty_offset)
         assert state(log.partition) == wanted
     assert len(first_dirty) > 10
     assert first_dirty == sorted(set(first_dirty))
@@ -379,12 +379,12 @@ def test_a_damaged_batch_stops_compaction_and_stays():
 @pytest.mark.parametrize("offset", range(1, 9))
 def test_a_segment_that_was_made_of_several_is_not_put_in_place_of_fewer(offset):
     log = KeyedLog().write("a=1 a=2 b=1").write("a=3 b=2 c=1").write("c=2 a=4", roll=False)
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
     cleaned = next(one for one in work.steps() if one is not None)
     assert cleaned.replaced == (0, 3)
-    log.partition.truncate_to(offset)
+    log.partition.replication.truncate_to(offset)
     before = log.words()
-    assert log.partition.take_cleaned(cleaned) is (offset == 8), "any cut makes other segments"
+    assert log.partition.compaction.put_in_place(cleaned) is (offset == 8), "any cut makes other segments"
     if offset < 8:
         assert log.words() == before
     assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
@@ -394,15 +394,15 @@ def test_a_segment_that_was_made_of_several_is_not_put_in_place_of_fewer(offset)
 def test_segments_that_were_deleted_or_cut_meanwhile_are_not_brought_back():
     for change in ("delete", "cut"):
         log = KeyedLog(segment_bytes=100).write("a=1 a=2 a=3 a=4")
-        work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+        work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
         steps = work.steps()
         cleaned = next(one for one in steps if one is not None)
         if change == "delete":
-            log.partition.delete_records(2)
+            log.partition.deletion.delete_records(2)
         else:
-            log.partition.truncate_to(1)
+            log.partition.replication.truncate_to(1)
         before = log.words()
-        assert not log.partition.take_cleaned(cleaned)
+        assert not log.partition.compaction.put_in_place(cleaned)
         work.cancel()
         assert list(steps) == []
         assert log.words() == before
@@ -444,13 +444,13 @@ def random_words(chance, count):
 
 
 def compact_somehow(log, chance):
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
     if work is None:
         return
     for cleaned in work.steps():
         if cleaned is not None:
-            log.partition.take_cleaned(cleaned)
-    log.partition.compacted(work)
+            log.partition.compaction.put_in_place(cleaned)
+    log.partition.compaction.end(work)
 
 
 def times_are_found(log):
@@ -496,8 +496,8 @@ def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
         for start in range(0, log.partition.end_offset, 7):
             assert state(log.partition, start) == state(whole.partition, start)
         times_are_found(log)
-        assert [txn.first_offset for txn in log.partition.open_transactions()] == [
-            txn.first_offset for txn in whole.partition.open_transactions()
+        assert [txn.first_offset for txn in log.partition.log.open_transactions()] == [
+            txn.first_offset for txn in whole.partition.log.open_transactions()
         ]
     assert log.partition.size < whole.partition.size
 
@@ -604,9 +604,9 @@ def test_what_compaction_leaves_of_several_leader_epochs_agrees_with_their_file(
     log.compact()
     empty = [header for header, _ in log.batches() if not header.record_count]
     assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in empty] == [(1, 4, 1)]
-    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 3)
     log.reopen(leader_epoch=6, is_established=True)
-    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+    assert log.partition.replication.end_offset_for_epoch(0) == (0, 3)
 
 
 def test_a_value_of_a_transaction_that_is_aborted_behind_what_is_compacted_hides_nothing():
@@ -704,7 +704,7 @@ def reopened_unproven(monkeypatch):
 def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
     log = reopened_unproven(monkeypatch)
     assert not any(segment.is_proven for segment in log.partition.segments()[:2])
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
     steps = list(work.steps())
     assert steps.count(None) == 4, "a proof of three batches takes two steps"
     assert [cleaned.replaced for cleaned in steps if cleaned is not None] == [(0, 3)]
@@ -716,7 +716,7 @@ def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(c
     monkeypatch.setattr(rewriter, "STEP_SIZE", 1)  # so that each batch is a step
     log = reopened_unproven(monkeypatch)
     before = sorted(log.disk.files())
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
     steps = work.steps()
     assert all(next(steps) is None for _ in range(count))
     work.cancel()
@@ -728,10 +728,10 @@ def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(c
 
 def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
     log = KeyedLog(segment_bytes=400).write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 c=2 e=1 f=1").write("g=1")
-    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
     for cleaned in work.steps():
         if cleaned is not None:
-            assert log.partition.take_cleaned(cleaned)
+            assert log.partition.compaction.put_in_place(cleaned)
             work.cancel()
     assert log.words() == "3:b=2 4:a=3 5:c=1 6:d=1 7:c=2 8:e=1 9:f=1 10:g=1"
 
@@ -739,7 +739,7 @@ def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
 def test_what_a_pass_that_nobody_has_ended_has_written_is_replaced_by_the_next_one():
     """As where the task of a pass is garbage: its files stay, under names that only compaction writes."""
     log = KeyedLog().write("a=1 b=1 a=2 c=1").write("b=2")
-    steps = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS).steps()
+    steps = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS).steps()
     assert any(cleaned is not None for cleaned in steps)
     steps.close()
     assert any(path.name.endswith(CLEANED) for path in log.disk.files())
@@ -810,7 +810,7 @@ def test_no_replay_of_a_compacted_segment_begins_at_a_snapshot_of_an_original_on
     """The snapshot has the size that the original log file had there. In the new log file, no batch begins there."""
     log = with_a_snapshot_within_its_first_segment().write("a=3,c=3 d=3,e=3,f=3,g=3,h=3,i=3,j=3 k=3")
     if is_killed:  # the swap has begun, and the next open finishes it
-        work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+        work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
         next(cleaned for cleaned in work.steps() if cleaned is not None)
         begin_swap(log.disk, DIRECTORY, 0)
         log.reopen(clean=False)

@@ -154,11 +154,11 @@ def test_where_nothing_was_aborted_no_index_is_read(loaded):
 def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
     """Scenario 3: the marker at the new end is gone with its entry, one below stays."""
     log = write("P1 P1a P2 P2a")
-    log.partition.truncate_to(3)
-    assert [txn.producer_id for txn in log.partition.open_transactions()] == [2]
+    log.partition.replication.truncate_to(3)
+    assert [txn.producer_id for txn in log.partition.log.open_transactions()] == [2]
     assert log.stable_offset == 2
     assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
-    log.partition.truncate_to(2)
+    log.partition.replication.truncate_to(2)
     assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
 
 

@@ -322,7 +322,7 @@ def test_producers_that_have_written_within_a_minute_are_not_packed(monkeypatch)
     unpacked, get = set(), ProducerTable.get
     monkeypatch.setattr(ProducerTable, "get", lambda table, one: unpacked.add(one) or get(table, one))
     for later_ms, left in ((0, [1, 2, 3]), (60_000, [1, 2, 3]), (60_001, [2, 3]), (60_003, [])):
-        assert sum(log.partition.expire_producers(begun + later_ms)) == 0
+        assert sum(log.partition.deletion.expire_producers(begun + later_ms)) == 0
         unpacked.clear()
         for one in (1, 2, 3):
             given = header(one, 0, 1, 1, transactional=False, timestamp_ms=log.now_ms)

@@ -137,7 +137,7 @@ def test_the_window_of_five_survives_a_crash():
 def test_a_producer_with_an_open_transaction_is_not_forgotten():
     """Scenario 14: however long it has been silent."""
     log = Log(producer_id_expiration_ms=1000).write("P1 P2 P2c")
-    assert sum(log.partition.expire_producers(log.now_ms + DAY_MS)) == 1
+    assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 1
     assert [producer.producer_id for producer in log.partition.producers()] == [1]
 
 
@@ -146,7 +146,7 @@ def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
     log.append(1, transactional=False)
     log.now_ms += 1
     log.append(2, transactional=False)
-    assert sum(log.partition.expire_producers(log.now_ms + 1000)) == 1
+    assert sum(log.partition.deletion.expire_producers(log.now_ms + 1000)) == 1
     assert [producer.producer_id for producer in log.partition.producers()] == [2]
 
 
@@ -154,16 +154,16 @@ def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
 def test_an_open_transaction_is_open_after_a_restart(clean):
     """Scenario 15: and cutting away a commit opens it again."""
     log = write("- P1 P2 P2c")
-    started_ms = log.partition.open_transactions()[0].started_ms
+    started_ms = log.partition.log.open_transactions()[0].started_ms
     log.now_ms += 5000
     log.reopen(clean=clean)
     assert log.stable_offset == 1
-    assert log.partition.open_transactions()[0].first_offset == 1
+    assert log.partition.log.open_transactions()[0].first_offset == 1
     if clean:
-        assert log.partition.open_transactions()[0].started_ms == started_ms
+        assert log.partition.log.open_transactions()[0].started_ms == started_ms
     log.write("P1c")
     assert log.stable_offset == 5
-    log.partition.truncate_to(4)
+    log.partition.replication.truncate_to(4)
     assert log.stable_offset == 1
 
 
@@ -209,7 +209,7 @@ def test_a_repeated_marker_of_the_second_dialect_is_done_and_one_for_the_next_tr
     assert log.partition.end_offset == end
     log.append(1, epoch=1)
     assert log.end(1, commit=True, epoch=1, version=2).code is ErrorCode.invalid_producer_epoch
-    assert log.partition.open_transactions()
+    assert log.partition.log.open_transactions()
 
 
 def test_old_timestamps_of_a_client_do_not_expire_its_state():
@@ -221,8 +221,8 @@ def test_old_timestamps_of_a_client_do_not_expire_its_state():
     log.now_ms = now_ms
     old = encode_batch([Record(0, batch_time, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=0)
     log.partition.append(old, now_ms=now_ms)
-    assert sum(log.partition.expire_producers(now_ms + 1000)) == 0
-    assert sum(log.partition.expire_producers(now_ms + DAY_MS + 1)) == 1
+    assert sum(log.partition.deletion.expire_producers(now_ms + 1000)) == 0
+    assert sum(log.partition.deletion.expire_producers(now_ms + DAY_MS + 1)) == 1
 
 
 def test_after_a_start_with_an_earlier_clock_producers_expire_in_time():
@@ -230,10 +230,10 @@ def test_after_a_start_with_an_earlier_clock_producers_expire_in_time():
     log = Log(producer_id_expiration_ms=DAY_MS).write("P1 P1c P2")
     log.now_ms -= 30 * DAY_MS
     log.reopen()
-    assert log.partition.open_transactions()[0].started_ms == log.now_ms
+    assert log.partition.log.open_transactions()[0].started_ms == log.now_ms
     log.write("P3 P3c")
-    assert sum(log.partition.expire_producers(log.now_ms + DAY_MS)) == 0
-    assert sum(log.partition.expire_producers(log.now_ms + DAY_MS + 1)) == 2
+    assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 0
+    assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS + 1)) == 2
     assert [producer.producer_id for producer in log.partition.producers()] == [2]
 
 
@@ -256,7 +256,7 @@ def test_a_batch_gets_its_offset_after_the_check_of_its_transaction():
         batch, now_ms=log.now_ms, transaction_check=lambda _header: log.end(2, commit=True)
     )
     assert (appended.first_offset, log.partition.end_offset) == (2, 3)
-    assert [txn.first_offset for txn in log.partition.open_transactions()] == [2]
+    assert [txn.first_offset for txn in log.partition.log.open_transactions()] == [2]
 
 
 def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
@@ -318,7 +318,7 @@ def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_aft
     log.end(1, commit=False)
     known.clear()  # with the abort, the coordinator forgets the partition: a late success is nothing to it
     assert refused(append, 2) is ErrorCode.invalid_txn_state
-    assert log.partition.open_transactions() == []
+    assert log.partition.log.open_transactions() == []
 
 
 class Verified(Log):
@@ -423,7 +423,7 @@ def test_a_transaction_begins_with_its_first_record():
     log = Log()
     log.append(1, count=3)
     log.append(1, count=2)
-    assert [txn.first_offset for txn in log.partition.open_transactions()] == [0]
+    assert [txn.first_offset for txn in log.partition.log.open_transactions()] == [0]
 
 
 def test_after_the_greatest_sequence_comes_0():
@@ -460,7 +460,7 @@ def test_a_marker_of_an_older_epoch_is_refused():
     log = Log()
     log.append(1, epoch=3)
     assert log.end(1, commit=True, epoch=2).code is ErrorCode.invalid_producer_epoch
-    assert len(log.partition.open_transactions()) == 1
+    assert len(log.partition.log.open_transactions()) == 1
     assert log.partition.end_offset == 1
 
 
@@ -509,11 +509,11 @@ def test_in_a_partition_that_has_had_records_an_unknown_producer_begins_with_any
         log.append(1, count=3, transactional=False)
         log.sync()
         log.now_ms += log.partition.config.producer_id_expiration_ms + 1
-        assert sum(log.partition.expire_producers(log.now_ms)) == 1
+        assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     elif change == "DeleteRecords":
         log.partition.roll(log.now_ms)
         log.sync()
-        log.partition.delete_records(1)
+        log.partition.deletion.delete_records(1)
         assert log.partition.size == 0
     else:
         log.reopen()
@@ -563,7 +563,7 @@ def test_from_kafkas_form_alone_the_last_batch_and_the_open_transaction_are_know
         if name.endswith(".producers"):
             log.disk.remove(DIRECTORY / name)
     log.partition = log.open(clean=clean)
-    assert [(txn.producer_id, txn.first_offset) for txn in log.partition.open_transactions()] == [(2, 6)]
+    assert [(txn.producer_id, txn.first_offset) for txn in log.partition.log.open_transactions()] == [(2, 6)]
     assert log.append(1, sequence=4, count=2, transactional=False).first_offset == 4
     assert log.append(2, sequence=0, count=2).duplicate
     log.append(1, sequence=6, transactional=False)

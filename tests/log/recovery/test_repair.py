@@ -71,7 +71,7 @@ def test_a_cut_log_opens_and_what_was_cut_is_kept(which):
     log = damaged(which)
     contents = {base: log.disk.read_bytes(path_of(base)) for base in log.bases}
     with pytest.raises(DamageError):
-        log.open(clean=False, recovery_point=log.end_offset).prove()
+        log.open(clean=False, recovery_point=log.end_offset).log.prove()
     damage = examine(log.disk, DIRECTORY)
     cuts = cut(log.disk, DIRECTORY, damage)
     assert [one.path for one in cuts] == [log.path, *(path_of(base) for base in damage.later)]
@@ -347,11 +347,11 @@ def test_a_compaction_that_was_putting_its_segment_in_place_is_finished_before_t
 
     with monkeypatch.context() as patch:
         patch.setattr(cleaner, "finish_swap", broken)
-        work = log.partition.begin_compaction(log.now_ms, key_count_max=1000)
+        work = log.partition.compaction.begin(log.now_ms, key_count_max=1000)
         with pytest.raises(UnavailableError):
             for cleaned in work.steps():
                 if cleaned is not None:
-                    log.partition.take_cleaned(cleaned)
+                    log.partition.compaction.put_in_place(cleaned)
     end_offset = log.partition.end_offset
     log.partition.close(clean=False)
     changed(log, path_of(0), headers(log, path_of(0))[1][0] + 65)  # in the segment that is replaced

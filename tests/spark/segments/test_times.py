@@ -213,7 +213,9 @@ def test_files_and_the_log_itself_find_the_same_in_any_history(seed, tmp_path):
             log.sync()
         compact_somehow(log, chance)
         if chance.random() < 0.3:
-            log.partition.delete_records(chance.randint(log.partition.start_offset, log.stable_offset))
+            log.partition.deletion.delete_records(
+                chance.randint(log.partition.start_offset, log.stable_offset)
+            )
         files = files_of(log, tmp_path / str(step))
         records = [
             (record.offset, record.timestamp_ms)

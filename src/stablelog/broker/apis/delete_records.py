@@ -71,7 +71,7 @@ async def _delete(
         partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
         before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
         start = await broker.tiering.reads.loading(
-            lambda: broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
+            lambda: broker.reserve.attempt(lambda: partition.deletion.delete_records(before), frees=True)
         )
     except PARTITION_ERRORS as error:
         if not isinstance(error, RefusedError):

@@ -138,7 +138,7 @@ def _read(
             # The segment is not checked (proven) yet. Return an error code: a response without records and without an
             # error would tell the client that compaction has removed all records here.
             raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
-        ahead = partition.unproven_ahead(read.end_offset)
+        ahead = partition.log.segments.unproven_ahead(read.end_offset)
         if ahead is not None:
             broker.proofs.request(partition, ahead)
         broker.tiering.read_ahead(partition, read)

@@ -48,7 +48,7 @@ async def handle(
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
             partition = broker.topics.partition(topic.topic, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
-            epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
+            epoch, end = partition.replication.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
             code = code_for(broker, error, PARTITION_CODES)
             return messages.EpochEndOffset(error_code=code, partition=asked.partition)

@@ -17,7 +17,7 @@ from stablelog.batch.recompression import recompress
 from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import Broker
 from stablelog.errors import RecordsRefusedError, RefusedError
-from stablelog.log.append import check_batch
+from stablelog.log.append import check_batch, is_next
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.record_checks import (
@@ -102,7 +102,7 @@ def work_for(
     if codec is None and not checks_records:
         return None
     check_batch(header, records, Origin.CLIENT, topic=partition.topic, config=config, wall_ms=wall_ms)
-    if not partition.is_next(header, require_first_sequence_zero=require_first_sequence_zero):
+    if not is_next(partition, header, require_first_sequence_zero=require_first_sequence_zero):
         return None
     return Work(header, records, partition.topic, config, wall_ms, checks_records, codec)
 

@@ -73,7 +73,7 @@ def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
     if partition is groups.partition and groups.is_waiting:
         # Earlier records of the offsets log wait for disk space, and a marker must not get into the log before them.
         return False
-    return any(txn.producer_id == producer_id for txn in partition.open_transactions())
+    return any(txn.producer_id == producer_id for txn in partition.log.open_transactions())
 
 
 def _write(

@@ -281,7 +281,7 @@ class Journal:
             if begin is not None and partition is self.partition:
                 begin()
             try:
-                partition.prove()
+                partition.log.prove()
             except DamageError as error:
                 raise DamageError(
                     f"{error}: without this record the broker would lose decisions that it has acknowledged"
@@ -431,7 +431,7 @@ class Journal:
             DiskError: the log is unchanged; `checkpoint_if_grown` returns the same offset again.
         """
         if before_offset > self.partition.start_offset:
-            self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
+            self._reserve.attempt(lambda: self.partition.deletion.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
         self._is_demanded = False
         self._size_left, self._count_left = self.partition.size, len(self.partition.log.segments)

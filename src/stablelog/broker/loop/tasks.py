@@ -76,8 +76,8 @@ class Tasks:
     def __init__(
         self,
         on_failure: Callable[[BaseException], None],
-        fail_partition: Callable[[Partition, UnavailableError], None] = lambda partition, why: partition.fail(
-            why
+        fail_partition: Callable[[Partition, UnavailableError], None] = lambda partition, why: (
+            partition.usability.fail(why)
         ),
     ) -> None:
         self._on_failure = [on_failure]

@@ -356,7 +356,7 @@ class Copies:
         if remote is None and config.is_tiered:
             self._tiers.enabled(self._topics.named(partition.topic), partition, self._clock.wall_ms())
         elif remote is not None and not config.is_tiered and config.is_deleted_on_disable:
-            partition.delete_remote()
+            partition.deletion.delete_remote()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the copies."""

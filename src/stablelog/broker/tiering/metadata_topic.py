@@ -236,7 +236,7 @@ class MetadataTopic:
             durable = self._flush.durable(loaded.partition, loaded.partition.end_offset)
             if durable is not None:
                 await durable
-            self._reserve.attempt(lambda: loaded.partition.delete_records(begin), frees=True)
+            self._reserve.attempt(lambda: loaded.partition.deletion.delete_records(begin), frees=True)
             loaded.begin = None
 
         for index, loaded in list(self._loaded.items()):

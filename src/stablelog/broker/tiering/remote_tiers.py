@@ -11,6 +11,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DamageError
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Partition
+from stablelog.log.restored_log import was_left_by
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
@@ -68,7 +69,7 @@ class RemoteTiers:
         published = None if manifest is None else manifest.published
         said = None if published is None else published.restored
         # The file `restored` was lost, or an early release has recorded the manifest of another incarnation.
-        if partition.restored is None and said is not None and partition.was_left_by(said):
+        if partition.restored is None and said is not None and was_left_by(partition, said):
             partition.restored = said
 
     def for_copies(self, topic: Topic, partition: Partition) -> RemoteLog:

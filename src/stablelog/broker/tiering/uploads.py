@@ -135,7 +135,7 @@ class Uploads:
             self._disk,
             segment.directory,
             segment.summary,
-            partition.aborted_behind(segment.end_offset),
+            partition.log.aborted_behind(segment.end_offset),
             index_interval=partition.config.index_interval_bytes,
         )
         return await in_thread(self._threads, run_slowly, steps, is_cancelled)

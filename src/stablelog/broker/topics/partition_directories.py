@@ -20,6 +20,7 @@ from stablelog.log.files.partition_metadata import (
     decode_partition_metadata,
     write_partition_metadata,
 )
+from stablelog.log.opening import open_partition
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.log.recovery.formats import check_formats
@@ -173,7 +174,7 @@ class PartitionDirectories:
             topic,
             index,
             start._replace(clean=start.clean and failed is None),
-            recovery_point=failed.synced_offset if failed is not None else None,
+            recovery_point=failed.log.synced_offset if failed is not None else None,
             progress=progress,
             listing=listing,
         )
@@ -213,7 +214,7 @@ class PartitionDirectories:
         at = (topic.name, index)
         if recovery_point is None:
             recovery_point = 0 if is_new else self._checkpoints.recovery_point(at)
-        partition = Partition.open(
+        partition = open_partition(
             self._disk,
             self.path(topic.name, index),
             topic.log_config,

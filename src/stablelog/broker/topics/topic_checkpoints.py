@@ -63,7 +63,9 @@ class TopicCheckpoints:
             writer,
             directory / FIRST_DIRTY_CHECKPOINT,
             lambda: {
-                (p.topic, p.index): p.first_dirty_offset for p in open_partitions() if p.first_dirty_offset
+                (p.topic, p.index): p.compaction.first_dirty_offset
+                for p in open_partitions()
+                if p.compaction.first_dirty_offset
             },
         )
         self.recovery_points = OffsetCheckpoint(
@@ -74,7 +76,7 @@ class TopicCheckpoints:
         # Copy `_kept` before reading the open partitions: a partition that is opened during this call is removed from
         # `_kept`, and could otherwise be missing in the result.
         kept = self._kept.copy()
-        return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
+        return kept | {(p.topic, p.index): p.log.synced_offset for p in self._open_partitions()}
 
     def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
         """Read the checkpoint files, and remove the offsets of topics that are not in the list of topics.

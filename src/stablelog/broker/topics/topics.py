@@ -481,7 +481,7 @@ class Topics:
                 clean = False
                 continue
             marks[at] = partition.high_watermark
-            self.checkpoints.closed(at, partition.synced_offset)
+            self.checkpoints.closed(at, partition.log.synced_offset)
         written = self._written(
             self.checkpoints.make_recovery_points_durable,
             partial(self.checkpoints.write_high_watermarks, marks),

@@ -371,7 +371,7 @@ class Transactions:
         self._id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
         found = [
             OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
-            for txn in partition.open_transactions()
+            for txn in partition.log.open_transactions()
         ]
         topic = self._topics.get(partition.topic)
         own_name = DEFAULT_GROUP if topic is None else topic.group

@@ -83,7 +83,7 @@ class Compactor:
 
     async def _compact(self, partition: Partition) -> None:
         key_count_max = self._config["log.cleaner.dedupe.buffer.size"] // KEY_MEMORY_SIZE
-        work = partition.begin_compaction(self._now_ms(), key_count_max=key_count_max)
+        work = partition.compaction.begin(self._now_ms(), key_count_max=key_count_max)
         if work is None:
             return
         self._under_way = partition, work
@@ -96,7 +96,7 @@ class Compactor:
                     return
                 if cleaned is None:
                     break
-                if not partition.take_cleaned(cleaned):
+                if not partition.compaction.put_in_place(cleaned):
                     log.info(
                         "%s-%d was changed while it was compacted; a later pass compacts it",
                         partition.topic,
@@ -110,7 +110,7 @@ class Compactor:
             work.cancel()  # If this task was cancelled, the thread still works: tell it to stop.
             self._under_way = None
             self._idle.set()
-        partition.compacted(work)
+        partition.compaction.end(work)
         self._topics.checkpoints.first_dirty.update()
         if work.outcome:
             log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)

@@ -204,7 +204,9 @@ class Maintenance:
         """Delete old segments of each partition, as its retention settings for time and size demand."""
 
         async def apply(partition: Partition) -> None:
-            prune = partial(partition.apply_retention, self._clock.now_ms(), wall_ms=self._clock.wall_ms())
+            prune = partial(
+                partition.deletion.apply_retention, self._clock.now_ms(), wall_ms=self._clock.wall_ms()
+            )
             deleted = self._reserve.attempt(prune, frees=True)
             if partition.has_pending_writes:
                 # The call has sealed a segment. It can be deleted after a sync, also if nothing is appended any more.
@@ -218,7 +220,7 @@ class Maintenance:
         """Forget producers that have not written for long, in every partition."""
 
         async def expire(partition: Partition) -> None:
-            for _ in partition.expire_producers(self._clock.now_ms()):
+            for _ in partition.deletion.expire_producers(self._clock.now_ms()):
                 await asyncio.sleep(0)
 
         await self._each_partition("expiry of producers", expire, internal=False)
@@ -230,7 +232,9 @@ class Maintenance:
         """
 
         async def remove(partition: Partition) -> None:
-            while self._topics.has(partition) and (removed := partition.remove_deleted(self._clock.now_ms())):
+            while self._topics.has(partition) and (
+                removed := partition.deletion.remove_deleted(self._clock.now_ms())
+            ):
                 await in_thread(self._threads, close_all, removed)
 
         await self._each_partition("removal of deleted files", remove)

@@ -65,7 +65,9 @@ class Scrub:
                     await self.scrub_segment(partition, segment)
                     count += 1
         size = self.read_size - before
-        damaged_count = sum(partition.damaged_count for partition in self._topics.open_partitions())
+        damaged_count = sum(
+            partition.log.segments.damaged_count for partition in self._topics.open_partitions()
+        )
         is_told = size > 0 and (size, damaged_count) != self._told
         self._told = size, damaged_count
         log.log(
@@ -91,7 +93,7 @@ class Scrub:
             if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-            if partition.is_closed:
+            if partition.usability.is_closed:
                 return  # The partition was deleted, and its paths may belong to files of another topic now.
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
 
@@ -108,7 +110,7 @@ class Scrub:
         self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
     ) -> None:
         while (piece := await next_in_thread(self._threads, pieces)) is not END:
-            if partition.is_closed:
+            if partition.usability.is_closed:
                 return
             if isinstance(piece, DamagedBatch):
                 if partition.holds(segment) and segment.note_damaged(piece):

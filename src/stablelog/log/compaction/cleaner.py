@@ -175,13 +175,11 @@ class Cleaning:
         disk: the disk of the partition.
         directory: the partition's directory.
         open_files: the cache that limits how many sealed segments have open files.
-
-    Attributes:
         first_dirty_offset: the first offset that has not been compacted yet.
     """
 
-    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
-        self.first_dirty_offset: int  # set by the partition when its log is loaded
+    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles, first_dirty_offset: int) -> None:
+        self.first_dirty_offset = first_dirty_offset
         self._disk = disk
         self._directory = directory
         self._open_files = open_files

@@ -132,7 +132,7 @@ class Pass:
     aborted data derive their passes from this class.
 
     A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in
-    any thread while the partition is read and written. Between two steps, `Partition.take_cleaned` replaces the
+    any thread while the partition is read and written. Between two steps, `LogCompaction.put_in_place` replaces the
     original segments by the finished new segment.
 
     Args:

@@ -59,6 +59,11 @@ class Segments:
         """The size of all log files in bytes."""
         return self._sealed_size + self._row[-1].size
 
+    @property
+    def damaged_count(self) -> int:
+        """The number of damaged batches plus the number of damaged segments that are known."""
+        return sum(len(one.damaged_batches) + (one.damage is not None) for one in self._row)
+
     def place_of(self, offset: int) -> int:
         """Return the index in this list of the segment that contains the offset; 0 if the offset is before all
         segments.

@@ -1,0 +1,232 @@
+"""Deletion of records from the start of a log: DeleteRecords, retention, and the removal of the files of deleted segments.
+
+`retention` counts the segments that the settings no longer keep. This module moves the start of the log and of the view,
+and removes segments. It also removes the state of producers that have not written for long.
+"""
+
+import weakref
+from collections.abc import Iterator
+
+from stablelog.env.disk import Disk, File
+from stablelog.errors import OffsetOutOfRangeError
+from stablelog.log.model import Isolation
+from stablelog.log.open_log import OpenLog
+from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
+from stablelog.log.view import Order
+
+RECENT_MS = 60_000  # a producer that has not written for this time is kept only in packed form
+
+
+class RecordDeletion:
+    """The part of a partition that deletes records.
+
+    Args:
+        disk: the disk of the partition.
+        partition: the partition.
+        order: records where the view of a commit-ordered partition begins; None for another partition.
+    """
+
+    def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
+        self._partition: OpenLog = weakref.proxy(partition)  # see `OpenLog`
+        self._order = order
+        self._pending = PendingDeletes(disk, partition.directory)
+
+    # -- by a request ------------------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> int:
+        """Delete the records before `before_offset`, and the segments that no reader can need any more. Return the new
+        start offset.
+
+        The new start is durable on return. In a commit-ordered partition, `before_offset` is an offset of the view. If
+        this offset is in the middle of a transaction, the view then begins after the last record of this transaction.
+        The log keeps the batches of all transactions that the view contains or that may still commit.
+
+        Raises:
+            OffsetOutOfRangeError: `before_offset` is past the high watermark.
+        """
+        partition = self._partition
+        partition.usability.check()
+        if not 0 <= before_offset <= partition.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"records of {partition.topic}-{partition.index} cannot be deleted up to offset {before_offset}: the offset must be between 0 and the high watermark, {partition.high_watermark}"
+            )
+        if partition.view is not None:
+            before_offset = self._begin_view_at(partition.view.whole_from(before_offset))
+        if partition.remote is not None:
+            partition.remote.begin_at(before_offset)
+        self._begin_at(before_offset)
+        self._delete_segments(partition.log.segments.place_of(partition.start_offset), due_ms=0)
+        return partition.visible_start(Isolation.READ_COMMITTED)
+
+    def delete_remote(self) -> None:
+        """Delete all records that are not in the local log. A commit-ordered view then begins after the last transaction
+        that has such records. Its new start is durable on return.
+
+        Raises:
+            UnavailableError: the segments in the remote tier are not known yet.
+        """
+        partition = self._partition
+        partition.usability.check()
+        assert partition.remote is not None
+        if partition.view is not None:
+            self._begin_view_at(partition.view.first_whole_position(partition.start_offset))
+        partition.remote.begin_at(partition.start_offset)
+
+    # -- the start ---------------------------------------------------------------------------------------------
+
+    def _begin_view_at(self, start_offset: int) -> int:
+        """Let the view begin at this position, or at its present start if that is greater. Return the first offset of
+        the log that readers of the view need.
+        """
+        view, order = self._partition.view, self._order
+        assert view is not None
+        assert order is not None
+        if start_offset > view.start_offset:
+            self._partition.log.sync_up_to(start_offset)
+            # The new start of the view is written to disk before it is used in memory. Otherwise, after a crash, the
+            # view could begin at its old start again, and readers could see deleted records.
+            order.write_start(self._partition, start_offset)
+            view.begin_at(start_offset)
+        return view.first_needed_offset()
+
+    def _begin_at(self, start_offset: int) -> None:
+        """Move the log start offset. The new offset is durable on return. If a crash then prevents the deletion of the
+        earlier segments, recovery deletes them.
+        """
+        partition = self._partition
+        if start_offset > partition.start_offset:
+            partition.log.sync_up_to(start_offset)
+            # After a crash, recovery deletes the segments before the new start.
+            self._note_deletion(partition.log.segments.place_of(start_offset))
+            partition.move_start(start_offset)
+
+    def _note_deletion(self, count: int) -> None:
+        """Record what the view must know of the first segments, which will be deleted. It is durable on return."""
+        partition = self._partition
+        if count and partition.view is not None and self._order is not None:
+            partition.view.advance()
+            self._order.note_deletion(partition, partition.view, partition.log.segments[count].base_offset)
+
+    def _expire_before(self, start_offset: int) -> int:
+        """Let readers begin at the offset to which the limits of retention move the start. Return the first offset that
+        the log must keep: that of the first record that belongs to an open transaction or, in a commit-ordered
+        partition, to a transaction that the view contains.
+
+        A transaction whose marker is not durable counts as open, because a crash could remove the marker.
+        """
+        view = self._partition.view
+        if view is not None:
+            view.advance()
+            return self._begin_view_at(start_offset)
+        first_open = self._partition.log.producers.first_unstable_offset()
+        return start_offset if first_open is None else min(start_offset, first_open)
+
+    # -- retention ---------------------------------------------------------------------------------------------
+
+    def apply_retention(self, now_ms: int, *, wall_ms: int | None = None) -> int:
+        """Delete the oldest segments while `retention.ms` or `retention.bytes` is exceeded. Return how many were
+        deleted. The age of records is by the wall clock, `wall_ms`; None for `now_ms`.
+
+        The limits decide where readers begin: at the base offset of a segment. Of the segments before it, those stay
+        that an open transaction needs. In a commit-ordered partition, those stay, too, that have records of a
+        transaction whose commit marker is in a later segment.
+        """
+        partition = self._partition
+        partition.usability.check()
+        segments, config, high_watermark = partition.log.segments, partition.config, partition.high_watermark
+        wall_ms = now_ms if wall_ms is None else wall_ms
+        count = segments.place_of(partition.start_offset)
+        if "delete" in config.cleanup_policy:
+            too_old = count_too_old(segments, config, now_ms, wall_ms)
+            if too_old == len(segments) and high_watermark == partition.end_offset:
+                partition.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
+            expired_count = max(too_old, count_too_much(segments, config))
+            expired_count = min(expired_count, count_durable(segments, high_watermark))
+            start_offset = segments[expired_count].base_offset if expired_count else 0
+            if partition.remote is None:
+                count = max(count, segments.place_of(self._expire_before(start_offset)))
+            else:
+                remote_count = self._apply_remote_retention(partition.remote, start_offset, now_ms, wall_ms)
+                count = max(count, remote_count)
+        return self._delete_segments(count, due_ms=now_ms + config.file_delete_delay_ms)
+
+    def _apply_remote_retention(
+        self, remote: RemoteTier, start_offset: int, now_ms: int, wall_ms: int
+    ) -> int:
+        """Move the log start offset past the records that retention deletes in the remote tier. Return how many of the
+        first local segments can be deleted: segments that have expired, and segments that are also in the store and
+        that local retention does not keep.
+
+        Args:
+            remote: the remote tier.
+            start_offset: the base offset of the first local segment that the limits of the whole log keep.
+            now_ms: the time of the broker's clock.
+            wall_ms: the time of the wall clock.
+        """
+        segments, config, view = self._partition.log.segments, self._partition.config, self._partition.view
+        only_local = segments.ending_behind(remote.end_offset)
+        expired = remote.expired_before(config, sum(one.size for one in only_local), wall_ms)
+        start_offset = self._expire_before(max(start_offset, expired))
+        remote.begin_at(start_offset)
+        expired_count = segments.place_of(start_offset)
+        if config.is_copy_disabled or not config.is_tiered:
+            return expired_count
+        local = config.local
+        too_old = count_too_old(segments, local, now_ms, wall_ms, is_local=True)
+        local_count = max(too_old, count_too_much(segments, local))
+        copied_count = len(segments) - len(only_local)
+        if view is not None and copied_count:
+            # The commit indexes of segments that are not in the store can be rebuilt only from the local log. So the
+            # local log must have the transactions in these indexes from their first record on.
+            copied_end = segments[copied_count - 1].end_offset
+            copied_count = segments.place_of(view.first_offset_of(copied_end))
+        return max(expired_count, min(local_count, copied_count))
+
+    # -- segments and files ------------------------------------------------------------------------------------
+
+    def _delete_segments(self, count: int, due_ms: int) -> int:
+        """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were
+        deleted.
+        """
+        partition, segments, view = self._partition, self._partition.log.segments, self._partition.view
+        if view is not None:
+            view.advance()  # moves the view's reading position out of the segments that will be deleted
+        durable_count = min(count, count_durable(segments, partition.high_watermark))
+        if not durable_count:
+            return 0
+        self._note_deletion(durable_count)
+        self._begin_at(max(partition.start_offset, segments[durable_count].base_offset))
+        gone = segments.drop_first(durable_count)
+        try:
+            for segment in gone:
+                segment.close()
+            self._pending.add(gone, segments[0].base_offset, due_ms)
+        finally:
+            if view is not None:
+                view.forget_deleted()
+        return durable_count
+
+    def remove_deleted(self, now_ms: int) -> list[File]:
+        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed files, still
+        open. The caller closes them in a thread.
+
+        After a DiskError, the next call continues.
+        """
+        self._partition.usability.check_open()
+        return self._pending.purge(now_ms)
+
+    def remove_all_deleted(self) -> None:
+        """Remove the files of all deleted segments at once, and close them. Raises DiskError, as `remove_deleted` does."""
+        self._pending.purge_all()
+
+    # -- producers ---------------------------------------------------------------------------------------------
+
+    def expire_producers(self, now_ms: int) -> Iterator[int]:
+        """Remove the state of producers that have not written for `producer.id.expiration.ms`. Each step takes some
+        milliseconds and yields how many producers it has removed.
+        """
+        partition = self._partition
+        partition.usability.check_open()
+        expiration_ms = partition.config.producer_id_expiration_ms
+        return partition.log.producers.expire(now_ms - expiration_ms, now_ms - RECENT_MS)

@@ -1,0 +1,60 @@
+"""Reads that begin in the remote tier of a log and go on in its local segments."""
+
+from dataclasses import replace
+
+from stablelog.batch.header import HEADER, read_header
+from stablelog.log.model import Slice
+from stablelog.log.read import read
+from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.segments.segments import Segments
+
+
+def read_remote(
+    remote: RemoteTier,
+    segments: Segments,
+    start: int,
+    limit: int,
+    size_max: int,
+    *,
+    local_start: int,
+    committed: bool,
+    at_least_one: bool,
+) -> Slice:
+    """Read whole batches from `start`, which is in the remote tier, as `log.read.read` does.
+
+    The search for aborted transactions begins in the remote tier, and goes on in the segments that are only on the local
+    disk: the marker of a transaction may be in a later segment than its records.
+
+    Args:
+        remote: the remote tier.
+        segments: the local segments.
+        start: the offset to read from.
+        limit: no record at or past this offset is returned.
+        size_max: the greatest size of the result in bytes.
+        local_start: the local log start offset.
+        committed: whether to list the aborted transactions.
+        at_least_one: whether a first batch of more than `size_max` bytes is returned.
+
+    Raises:
+        UnavailableError: the list of the remote segments is not known yet.
+        NotLoadedError: the bytes are not in the broker's cache.
+        DamageError: the bytes in the store do not match the segment, or a local index is damaged.
+    """
+    found = remote.read(start, limit, size_max, at_least_one=at_least_one)
+    if (
+        not found.buffers and found.end_offset > start
+    ):  # No batch is left from `start` to the end of the store.
+        begin = max(found.end_offset, local_start)
+        rest = read(segments, begin, limit, size_max, committed=committed, at_least_one=at_least_one)
+        return replace(rest, start_offset=start)
+    if not committed:
+        return found
+    first, end = found.start_offset, found.end_offset
+    if found.buffers:
+        # The header of the first batch may be in two buffers.
+        head = b"".join(bytes(buffer[: HEADER.size]) for buffer in found.buffers[:2])
+        first = max(first, read_header(head).base_offset)
+    aborted, is_complete = remote.aborted(first, end) if found.buffers else ([], True)
+    if not is_complete:
+        aborted = aborted + segments.aborted(segments.place_of(remote.end_offset), first, end)
+    return replace(found, aborted=tuple(aborted))

@@ -1,0 +1,22 @@
+"""Whether a log is the one that a restore has made."""
+
+from stablelog.log.files.restored import Restored
+from stablelog.log.open_log import OpenLog
+
+
+def was_left_by(log: OpenLog, restored: Restored) -> bool:
+    """Whether this log is the one that a restore has made: whether it has the batch without records at the offsets that
+    the restore has left out. If the log begins after them, its leader epochs tell.
+
+    Raises:
+        DamageError: the log file of the batch is damaged.
+    """
+    if not restored.ranges:
+        return False
+    start, segments = restored.ranges[-1][0], log.log.segments
+    if log.log.epochs.epoch_of(start) != restored.leader_epoch or start >= log.end_offset:
+        return False
+    if start < log.start_offset:
+        return True
+    header = segments[segments.place_of(start)].header_at(start)
+    return header is not None and header.base_offset <= start and not header.record_count

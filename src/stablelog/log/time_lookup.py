@@ -1,0 +1,42 @@
+"""Lookups by time in an open log: in its view, in its remote tier, and in its local segments."""
+
+from stablelog.log.model import Isolation
+from stablelog.log.open_log import OpenLog
+from stablelog.log.read import Lookup, first_at_or_after, greatest_timestamp
+
+
+def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
+    """Find the first record with this timestamp or a later one. In commit order, the time of the commit counts.
+
+    Returns:
+        A lookup, which runs in steps. Its result is None if a reader of this isolation level sees no such record.
+    """
+    if log.view is not None and isolation is Isolation.READ_COMMITTED:
+        return log.view.look_up_time(timestamp_ms)
+    return _look_up_time(log, timestamp_ms, isolation)
+
+
+def _look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
+    if log.remote is not None and log.remote.start_offset < log.start_offset:
+        found = yield from log.remote.look_up_time(timestamp_ms)
+        # A segment may be both in the store and on the local disk. Only its local copy is searched.
+        if found is not None and found[0] < log.start_offset:
+            return found
+    return (
+        yield from first_at_or_after(
+            lambda: log.log.segments, timestamp_ms, log.start_offset, log.visible_end(isolation)
+        )
+    )
+
+
+def look_up_newest(log: OpenLog, isolation: Isolation) -> Lookup:
+    """Find the first record with the greatest timestamp.
+
+    As in Apache Kafka, only the records on the local disk are searched.
+
+    Returns:
+        A lookup, which runs in steps. Its result is None if a reader of this isolation level does not see the record.
+    """
+    if log.view is not None and isolation is Isolation.READ_COMMITTED:
+        return log.view.look_up_newest()
+    return greatest_timestamp(lambda: log.log.segments, log.start_offset, log.visible_end(isolation))
