@@ -35,12 +35,12 @@ from stablelog.log.producer_state.snapshots import (
     decode_producers,
     decode_snapshot,
 )
-from stablelog.log.read import finished
 from stablelog.log.recovery import examine as examine_module
 from stablelog.log.recovery import replay, tail
 from stablelog.log.recovery.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
 from stablelog.log.recovery.repair import examine
 from stablelog.log.retention import count_too_much, count_too_old
+from stablelog.log.search.times import finished
 from stablelog.log.segments import scan as scan_module
 from stablelog.log.segments import segment as segment_module
 from stablelog.log.segments.open_files import OpenFiles

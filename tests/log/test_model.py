@@ -21,10 +21,10 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import RefusedError
-from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producer_state.producers import BATCHES_KEPT
-from stablelog.log.read import finished
+from stablelog.log.search import times as lookups
+from stablelog.log.search.times import finished
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
@@ -280,7 +280,7 @@ class History(RuleBasedStateMachine):
         near = st.sampled_from(times) if times else st.just(NOW_MS)
         time = data.draw(near) + data.draw(st.integers(-1, 1))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log_read, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
+            patch.setattr(lookups, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
             found = finished(self.partition.look_up_time(time, isolation))
             assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
             found = finished(self.partition.look_up_newest(isolation))

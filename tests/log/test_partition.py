@@ -17,15 +17,15 @@ from stablelog.errors import (
     RefusedError,
     UnavailableError,
 )
-from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
 from stablelog.log.append import with_append_time
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.producer_state.snapshots import Snapshots
-from stablelog.log.read import finished
 from stablelog.log.recovery import replay
+from stablelog.log.search import times as lookups
+from stablelog.log.search.times import finished
 from stablelog.log.segments import scan
 from stablelog.log.segments.segment import Segment
 from stablelog.log.verify import verify_directory
@@ -570,7 +570,7 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
 @pytest.fixture
 def steps_of(monkeypatch):
     """Does a lookup whose steps read 20 headers at the most. Returns what it finds, and how many steps and headers it took."""
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 20)
     read_count, plain_walk = 0, Segment.walk
 
     def walk(segment, *more):
@@ -619,7 +619,7 @@ def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice
 def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monkeypatch):
     """Lookups remember what they have walked; those of other times and of later starts are as right behind them."""
     chance = random.Random(seed)
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", chance.choice([1, 3, 1000]))
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", chance.choice([1, 3, 1000]))
     log = Log(segment_bytes=chance.choice([500, 1 << 20]), index_interval_bytes=chance.choice([1, 300]))
     rows = []  # (time, offset)
     for number in range(60):
@@ -645,7 +645,7 @@ def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monk
 
 def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(monkeypatch):
     log = event_log(200, segment_bytes=3000)
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 20)
     lookup = log.partition.look_up_time(NOW_MS - 1_000_000 + 150, Isolation.READ_COMMITTED)
     next(lookup)
     log.partition.deletion.delete_records(250)
@@ -670,7 +670,7 @@ def test_the_greatest_time_of_a_log_that_no_lookup_has_walked_is_found_in_steps(
 
 
 def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_steps(monkeypatch):
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 20)
     log = event_log(200, segment_bytes=3000)
     log.partition.deletion.delete_records(7)
     lookup = log.partition.look_up_newest(Isolation.READ_COMMITTED)

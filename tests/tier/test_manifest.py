@@ -219,8 +219,8 @@ class Row:
 
 
 class Searched:
-    """A long list of segments of one offset each. A search in it counts each segment of the result, and each row of the
-    list, of the arrays that are searched by bisection, and of the tree of minima that is looked at.
+    """A long list of segments of one offset each. A search in it counts each row of the list, of the array with the
+    numbers of the segments, of the arrays that are searched by bisection, and of the tree of minima that is looked at.
 
     Args:
         least: returns for a segment at which offset a transaction began that was aborted there; None if none was.
@@ -228,7 +228,7 @@ class Searched:
     """
 
     def __init__(self, monkeypatch, count, least, *, is_open=False):
-        for module in ("tier.manifest", "log.indexes.minima"):
+        for module in ("log.search.rows", "log.indexes.minima"):
             monkeypatch.setattr(f"stablelog.{module}.array", CountedArray)
         firsts = ((number, least(number)) for number in range(count))
         self.segments = Segments(
@@ -243,7 +243,7 @@ class Searched:
         Looks.count = 0
         found, is_complete = self.segments.with_aborts(start, end)
         assert is_complete
-        return len(found), Looks.count + len(found)
+        return len(found), Looks.count
 
 
 LONG_COUNT, SEARCHED_MAX = 1_000_000, 64

@@ -104,7 +104,7 @@ def test_a_reader_may_begin_anywhere_and_time_is_found_in_both_tiers(words, numb
 
 
 def _looked_up(plain, timestamp_ms, isolation):
-    from stablelog.log.read import finished
+    from stablelog.log.search.times import finished
 
     return finished(plain.partition.look_up_time(timestamp_ms, isolation))
 

@@ -8,7 +8,7 @@ from stablelog.env.disk import read_if_there
 from stablelog.errors import NotLoadedError
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.tier.copying import copied_segment, copyable, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import IndexKind, directory_crc, encode_indexes

@@ -12,7 +12,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.log.model import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import EXTENT, LONG_COUNT
@@ -529,7 +529,7 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         decoded.append(batch)
         return find_by_time(batch, *args, **named)
 
-    monkeypatch.setattr("stablelog.log.read.find_by_time", counted)
+    monkeypatch.setattr("stablelog.log.search.times.find_by_time", counted)
     assert finished(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
         589,
         NOW_MS + 590,

@@ -11,7 +11,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError, DiskError, OffsetOutOfRangeError, RefusedError, UnavailableError
 from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.model import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.views import commit_order, index_rows
 from tests.views.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying
 

@@ -17,7 +17,7 @@ import pytest
 
 from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import (

@@ -9,7 +9,7 @@ from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError
 from stablelog.log.model import Isolation
-from stablelog.log.segments import batch_search
+from stablelog.log.search import batches
 from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import commit_order, extent_lookup, fetch_assembler
@@ -290,7 +290,7 @@ def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkey
             return self.of.unpack_from(buffer, position)
 
     monkeypatch.setattr(fetch_assembler, "LOOKED_AT", Counted(fetch_assembler.LOOKED_AT))
-    monkeypatch.setattr(batch_search, "OFFSETS", Counted(batch_search.OFFSETS))
+    monkeypatch.setattr(batches, "OFFSETS", Counted(batches.OFFSETS))
     position, payload = log.expected()[590]
     assert (position, payload) in log.fetched(position, size_max=1)[0]
     assert 0 < len(looked_at) < 140

@@ -31,11 +31,12 @@ from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, Ope
 from stablelog.log.producer_state.producer import Producer
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import Snapshots
-from stablelog.log.read import Lookup, read
+from stablelog.log.read import read
 from stablelog.log.record_deletion import RecordDeletion
 from stablelog.log.recovery import Cut, Known, recover
 from stablelog.log.remote_read import read_remote
 from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.search.times import Lookup
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from stablelog.log.time_lookup import look_up_newest, look_up_time
@@ -391,8 +392,7 @@ class Partition:
         """Return the aborted transactions with offsets in [start, end). `end` must not be past the last stable offset."""
         self.usability.check_open()
         assert end <= self.last_stable_offset
-        segments = self.log.segments
-        return tuple(segments.aborted(segments.place_of(start), start, end)) if start < end else ()
+        return tuple(self.log.segments.aborted(start, end)) if start < end else ()
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
         """Find the first record with this timestamp or a later one, as `log.time_lookup` does."""

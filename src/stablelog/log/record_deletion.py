@@ -165,7 +165,7 @@ class RecordDeletion:
             wall_ms: the time of the wall clock.
         """
         segments, config, view = self._partition.log.segments, self._partition.config, self._partition.view
-        only_local = segments.ending_behind(remote.end_offset)
+        only_local = list(segments.ending_behind(remote.end_offset))
         expired = remote.expired_before(config, sum(one.size for one in only_local), wall_ms)
         start_offset = self._expire_before(max(start_offset, expired))
         remote.begin_at(start_offset)

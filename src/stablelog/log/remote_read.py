@@ -56,5 +56,5 @@ def read_remote(
         first = max(first, read_header(head).base_offset)
     aborted, is_complete = remote.aborted(first, end) if found.buffers else ([], True)
     if not is_complete:
-        aborted = aborted + segments.aborted(segments.place_of(remote.end_offset), first, end)
+        aborted = aborted + segments.aborted(max(first, remote.end_offset), end)
     return replace(found, aborted=tuple(aborted))

@@ -8,11 +8,10 @@ neither the object store nor the files of the remote tier. `stablelog.tier.remot
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig, Slice
-from stablelog.log.read import Lookup
+from stablelog.log.search.times import Batch, Lookup
 from stablelog.types import ObjectRange
 
 
@@ -81,9 +80,7 @@ class RemoteView(Protocol):
     def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
         """Forget the bytes of ranges that were found to be damaged."""
 
-    def batch_at_time(
-        self, base_offset: int, timestamp_ms: int, start: int, end: int
-    ) -> tuple[BatchHeader, bytes] | int | None:
+    def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find the first batch of a segment with offsets in [start, end) and with a record of this time or later.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from stablelog.log.model import Isolation
 from stablelog.log.open_log import OpenLog
-from stablelog.log.read import Lookup, first_at_or_after, greatest_timestamp
+from stablelog.log.search.times import Lookup, first_at_or_after, greatest_timestamp
 
 
 def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
@@ -24,7 +24,7 @@ def _look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Look
             return found
     return (
         yield from first_at_or_after(
-            lambda: log.log.segments, timestamp_ms, log.start_offset, log.visible_end(isolation)
+            lambda: log.log.segments, timestamp_ms, lambda: log.start_offset, log.visible_end(isolation)
         )
     )
 

@@ -12,9 +12,9 @@ from stablelog.errors import DiskError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.restored import Restored
 from stablelog.log.model import Slice
-from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
 from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.search.times import Lookup
 from stablelog.log.segments.segment import Segment
 
 Progress = Callable[[int, int], None]

@@ -295,8 +295,7 @@ class LogWriter:
         A marker that is not synced does not count: with `stablelog.flush=os` a power failure may remove it, and the
         transaction would be open again.
         """
-        segments = self.segments
-        found = segments.aborted(segments.place_of(end_offset), end_offset, end_offset)
+        found = self.segments.aborted(end_offset, end_offset)
         return [txn for txn in found if txn.last_offset < self.synced_offset]
 
     # -- close -------------------------------------------------------------------------------------------------

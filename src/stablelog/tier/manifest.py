@@ -18,7 +18,6 @@ Format: docs/formats.md, "The manifest", "The parts of a manifest".
 import itertools
 import json
 import uuid
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, in_words, refuse_newer
 from stablelog.json_text import parse_json
-from stablelog.log.indexes.minima import Minima
+from stablelog.log.search.rows import SegmentRows
 from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.published import Published, published_of
 from stablelog.tier.records import SegmentSnapshotRecord, SegmentState, decode_record, encode_record
@@ -124,7 +123,7 @@ class Manifest(NamedTuple):
         return self._replace(segments=left)
 
 
-class Segments:
+class Segments(SegmentRows[RemoteSegment]):
     """Searches in the segments of a manifest, by offset and for aborted transactions.
 
     Args:
@@ -135,59 +134,18 @@ class Segments:
     """
 
     def __init__(self, segments: Sequence[RemoteSegment]) -> None:
-        self._segments = segments
+        super().__init__(segments)
         self.size = sum(one.size for one in segments if one.state is SegmentState.COPY_FINISHED)
-        # The segments that may have aborted transactions, and for each of them its end and the stable offset at its
-        # begin. Stable offsets never decrease. If that of a segment is unknown, the one of the segment before counts.
-        self._with_aborts: list[RemoteSegment] = []
-        self._ends, self._stable = array("q"), array("q")
-        self._stable_offset = 0
-        for segment in segments:
-            if segment.may_have_aborts:
-                self._with_aborts.append(segment)
-                self._ends.append(segment.end_offset)
-                self._stable.append(self._stable_offset)
-            known = segment.stable_offset
-            self._stable_offset = self._stable_offset if known is None else known
-        self._minima = Minima()
-        self._minima.extend_to(
-            len(self._with_aborts),
-            lambda begin, end: [one.least_aborted_offset for one in self._with_aborts[begin:end]],
-        )
+        self.index_aborts()
 
     def at(self, offset: int) -> RemoteSegment | None:
         """Return the segment that contains an offset; None if there is none, or if the segment is being deleted."""
-        place = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
-        if place < 0:
-            return None
-        segment = self._segments[place]
-        return (
-            segment if offset < segment.end_offset and segment.state is SegmentState.COPY_FINISHED else None
-        )
+        segment = next(self.live_from(offset), None)
+        return segment if segment is not None and segment.base_offset <= offset else None
 
     def live_from(self, start: int) -> Iterator[RemoteSegment]:
         """Yield the segments that end after an offset and are not being deleted."""
-        place = bisect_right(self._segments, start, key=attrgetter("end_offset"))
-        segments = itertools.islice(self._segments, place, None)
-        return (one for one in segments if one.state is SegmentState.COPY_FINISHED)
-
-    def with_aborts(self, start: int, end: int) -> tuple[list[RemoteSegment], bool]:
-        """Find the segments whose transaction index a reader of the offsets [start, end) needs (KIP-1058).
-
-        A transaction with records in the range may be aborted in a later segment. The search ends with the first
-        segment whose stable offset is at least `end`: all transactions that began before `end` have ended by the end of
-        that segment.
-
-        Returns:
-            The segments, and whether the search has ended. If it has not, segments that are not in the store yet may
-            have further aborted transactions of the range.
-        """
-        begin = bisect_right(self._ends, start)
-        # The segments [begin, after) end in the range: what was aborted in them began before `end`.
-        after = bisect_right(self._ends, end, begin)
-        last = bisect_left(self._stable, end, after)
-        found = itertools.chain(range(begin, after), self._minima.below(end, after, last))
-        return [self._with_aborts[number] for number in found], self._stable_offset >= end
+        return (one for one in self.ending_behind(start) if one.state is SegmentState.COPY_FINISHED)
 
 
 def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:

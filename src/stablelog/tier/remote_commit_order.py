@@ -6,44 +6,25 @@ therefore copies them from the loaded chunks.
 """
 
 import itertools
-import uuid
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.remote_tier import RemoteCommits
+from stablelog.log.search.times import Batch, look_from
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, Segments
+from stablelog.tier.read_ends import ReadEnds
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.segment_bytes import SegmentBytes, size_of
+from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 
 CHUNK_COUNT_MAX: Final = (
     16  # how many chunks one call of `content` needs in memory at most, if the first range is small
 )
-ENDS_MAX: Final = 64  # the number of reads whose ends are remembered
-AHEAD: Final = (
-    1,
-    2,
-    4,
-)  # how many chunks are loaded ahead of a reader: after its first read, the second, and later
-STEP_COUNT_MAX: Final = 1_000  # how many batch headers one step of a lookup reads
-
-
-class _End(NamedTuple):
-    """The end of a read: the position in the log file of a segment, and the number of earlier reads without a gap
-    between them.
-    """
-
-    segment_id: uuid.UUID
-    base_offset: int
-    position: int
-    streak: int
 
 
 class RemoteSegments(Protocol):
@@ -67,10 +48,8 @@ class RemoteSegments(Protocol):
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
         """Return those of the next chunks that are not loaded."""
 
-    def from_time(
-        self, segment: RemoteSegment, timestamp_ms: int, start: int = 0
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the batches of a segment that may have a record of this time or a later one."""
+    def loaded(self, segment: RemoteSegment) -> LoadedSegment:
+        """Return a segment as far as it is loaded."""
 
 
 class RemoteCommitOrder:
@@ -83,9 +62,7 @@ class RemoteCommitOrder:
     def __init__(self, remote: RemoteSegments) -> None:
         # A weak reference: the remote log refers to this object, and the garbage collector must not be needed to free both.
         self._remote: RemoteSegments = weakref.proxy(remote)
-        self._ends: OrderedDict[int, _End] = (
-            OrderedDict()
-        )  # the ends of the last reads, by position in commit order
+        self._ends = ReadEnds()  # by position in commit order
         self._last: tuple[RemoteSegment, int] | None = None  # where the last range of `content` has ended
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
@@ -173,21 +150,12 @@ class RemoteCommitOrder:
         for begin, end in zip(begins, ends, strict=True):
             self._remote.bytes.drop(segment, begin, end - begin)
 
-    def batch_at_time(
-        self, base_offset: int, timestamp_ms: int, start: int, end: int
-    ) -> tuple[BatchHeader, bytes] | int | None:
+    def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoadedError and
         DamageError.
         """
-        segment = self._segment(base_offset)
-        for count, (position, header) in enumerate(self._remote.from_time(segment, timestamp_ms, start)):
-            if header.base_offset >= end:
-                return None
-            if header.max_timestamp >= timestamp_ms and header.last_offset >= start:
-                return header, b"".join(self._remote.bytes.views(segment, position, header.size))
-            if count == STEP_COUNT_MAX:
-                return max(header.base_offset, start)
-        return None
+        segment = self._remote.loaded(self._segment(base_offset))
+        return look_from((segment,), timestamp_ms, start, end)
 
     def finished(self, start: int, end: int) -> None:
         """Note that a read of the positions [start, end) has ended with the last range of `content`. The reader does
@@ -195,25 +163,19 @@ class RemoteCommitOrder:
         """
         if self._last is None:
             return
-        (segment, position), before = self._last, self._ends.get(start)
-        is_next = before is not None and before.segment_id == segment.segment_id
-        begin = before.position if before is not None and is_next else position
+        segment, position = self._last
+        before = self._ends.at(start, segment)
+        begin = position if before is None else before.position
         self._remote.bytes.consumed(segment, begin, position)
-        streak = 0 if before is None else before.streak + 1
-        self._ends[end] = _End(segment.segment_id, segment.base_offset, position, streak)
-        self._ends.move_to_end(end)
-        if len(self._ends) > ENDS_MAX:
-            self._ends.popitem(last=False)
+        self._ends.add(start, end, segment, begin, position)
         self._last = None
 
     def ahead(self, position: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. Its last read ended at `position`."""
-        last = self._ends.get(position)
+        last = self._ends.at(position)
         if last is None:
             return []
-        return self._remote.chunks_from(
-            last.base_offset, last.position, 1 + AHEAD[min(last.streak, len(AHEAD) - 1)]
-        )
+        return self._remote.chunks_from(last.base_offset, last.position, last.ahead_count)
 
     def _segment(self, base_offset: int) -> RemoteSegment:
         segment = self._remote.at(base_offset)

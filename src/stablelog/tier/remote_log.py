@@ -11,50 +11,29 @@ reader of a range in which transactions were aborted needs transaction indexes (
 
 import contextlib
 import itertools
-import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
-from stablelog.batch.header import HEADER, BatchHeader, read_header
-from stablelog.batch.records import find_by_time, is_decoded_quickly
+from stablelog.batch.header import HEADER
 from stablelog.errors import DamageError, NotLoadedError, UnavailableError
-from stablelog.log.indexes.offset_index import OffsetIndex
-from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.model import LogConfig, Slice
-from stablelog.log.read import Lookup
 from stablelog.log.retention import NO_LIMIT
-from stablelog.log.segments.batch_search import Found
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.source import OFFSET_MAX
+from stablelog.log.search.times import Lookup, first_at_or_after
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import RemotePartition
+from stablelog.tier.read_ends import AHEAD, ReadEnds
 from stablelog.tier.records import SegmentState
-from stablelog.tier.remote_commit_order import AHEAD, ENDS_MAX, STEP_COUNT_MAX, RemoteCommitOrder
+from stablelog.tier.remote_commit_order import RemoteCommitOrder
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.segment_bytes import Cache, SegmentBytes, size_of
+from stablelog.tier.segment_bytes import Cache, LoadedSegment, SegmentBytes, size_of
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
 # A read returns at most this many batches: it looks at the header of each, which takes at most some milliseconds.
 BATCH_COUNT_MAX = 2_000
-
-
-class _End(NamedTuple):
-    """The end of a read.
-
-    Attributes:
-        segment_id: the id of the segment that the read has returned batches of.
-        begin: the position in its log file at which the read has begun.
-        position: the position at which it has ended.
-        streak: the number of earlier reads without a gap between them.
-    """
-
-    segment_id: uuid.UUID
-    begin: int
-    position: int
-    streak: int
 
 
 class RemoteLog:
@@ -94,12 +73,17 @@ class RemoteLog:
         self._save_start = save_start
         self.place = f"{url}/{partition.directory}"
         self.view = RemoteCommitOrder(self)
-        self._ends: OrderedDict[int, _End] = OrderedDict()  # the ends of the last reads, by offset
+        self._ends = ReadEnds()  # by offset
         self._manifest = manifest
         self._log_start = log_start
         self.segments = Segments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> Segments:
+        """The segments."""
+        return self.segments
 
     @property
     def is_known(self) -> bool:
@@ -192,7 +176,8 @@ class RemoteLog:
             if offset >= min(self.end_offset, limit):
                 return Slice([], start, offset, None)
             segment = self.at(offset)
-            found = self._find(segment, offset)
+            known = self._ends.at(offset, segment) if offset > segment.base_offset else None
+            found = self.loaded(segment).find(offset, None if known is None else known.position)
             if found is not None:
                 break
             # Compaction has removed all batches up to the end of the segment.
@@ -204,7 +189,7 @@ class RemoteLog:
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
-        self._remember(start, segment, end_offset, (begin, end))
+        self._ends.add(start, end_offset, segment, begin, end)
         return Slice(self.bytes.views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
@@ -216,19 +201,19 @@ class RemoteLog:
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
         with contextlib.suppress(NotLoadedError):
-            for count, batch in enumerate(self.bytes.batches(segment, begin)):
-                batch_end = batch.position + batch.size
-                is_over = count == BATCH_COUNT_MAX or batch.base_offset >= limit
+            for count, (position, header) in enumerate(self.loaded(segment).walk(begin)):
+                batch_end = position + header.size
+                is_over = count == BATCH_COUNT_MAX or header.base_offset >= limit
                 if is_over or (count and batch_end - begin > size_max):
                     break
-                if not self.bytes.crc_holds(segment, batch.position, batch.size):
+                if not self.bytes.crc_holds(segment, position, header.size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
-                    self.bytes.drop(segment, batch.position, batch.size)
+                    self.bytes.drop(segment, position, header.size)
                     raise DamageError(
-                        f"{self.bytes.log_place(segment)}: the CRC of the batch at byte {batch.position} does not match its bytes"
+                        f"{self.bytes.log_place(segment)}: the CRC of the batch at byte {position} does not match its bytes"
                     )
-                end, end_offset = batch_end, batch.last_offset + 1
+                end, end_offset = batch_end, header.next_offset
         assert end > begin
         return end, end_offset
 
@@ -236,20 +221,18 @@ class RemoteLog:
         """Note that a reader got its response to a read of the offsets [start, end). The reader does not need the
         chunks again that end before the end of this read.
         """
-        last, segment = self._ends.get(end), self.segments.at(max(end - 1, start))
-        if last is None or segment is None or last.segment_id != segment.segment_id:
-            return
-        self.bytes.consumed(segment, last.begin, last.position)
+        segment = self.segments.at(max(end - 1, start))
+        last = None if segment is None else self._ends.at(end, segment)
+        if last is not None and segment is not None:
+            self.bytes.consumed(segment, last.begin, last.position)
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
         `offset`. The result is one chunk after the first read, and more chunks if the reader continues.
         """
-        last = self._ends.get(offset)
-        wanted = 1 + (AHEAD[0] if last is None else AHEAD[min(last.streak, len(AHEAD) - 1)])
-        segment = self.segments.at(offset)
-        position = None if segment is None else self._known_position(segment, offset)
-        return self.chunks_from(offset, position or 0, wanted)
+        last, here = self._ends.at(offset), self._ends.at(offset, self.segments.at(offset))
+        wanted = 1 + AHEAD[0] if last is None else last.ahead_count
+        return self.chunks_from(offset, 0 if here is None else here.position, wanted)
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
         """Return those of the next `count` chunks that are not loaded. The first chunk is that of a byte in the log
@@ -273,39 +256,28 @@ class RemoteLog:
             NotLoadedError: a transaction index is not loaded. No index is needed if no transaction was aborted.
             DamageError: a transaction index is damaged, or missing although the segment has aborted transactions.
         """
-        if start >= end:
-            return [], True
-        segments, is_complete = self.segments.with_aborts(start, end)
-        missing = [one for segment in segments for one in self.bytes.missing(segment, IndexKind.TRANSACTIONS)]
+        return find_aborted(self, start, end) if start < end else ([], True)
+
+    def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
+        """Raise NotLoadedError if some of the transaction indexes are not loaded."""
+        missing = [one for row in rows for one in self.bytes.missing(row, IndexKind.TRANSACTIONS)]
         if missing:
             raise NotLoadedError(missing, size_of(missing))
-        found: list[AbortedTxn] = []
-        for segment in segments:
-            entries = self.bytes.index(segment, IndexKind.TRANSACTIONS)
-            found += TransactionIndex(entries).collect(start, end)[0]
-        return found, is_complete
+
+    def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
+        """Return the loaded transaction index of a segment. Raises DamageError."""
+        return TransactionIndex(self.bytes.index(row, IndexKind.TRANSACTIONS))
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first record with this timestamp or a later one, in steps; None if there is none.
 
         Raises the same errors as `read`.
         """
-        start = self.start_offset
-        for segment in self.segments.live_from(start):
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
-            for count, (position, header) in enumerate(self.from_time(segment, timestamp_ms), 1):
-                if count % STEP_COUNT_MAX == 0:
-                    yield None
-                is_data = header.record_count and not header.is_control
-                if not is_data or header.max_timestamp < timestamp_ms or header.last_offset < start:
-                    continue
-                batch = b"".join(self.bytes.views(segment, position, header.size))
-                work = partial(find_by_time, batch, timestamp_ms, start)
-                record = work() if is_decoded_quickly(header) else (yield work)
-                if record is not None:
-                    return (*record, header.leader_epoch)
-        return None
+        return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
+
+    def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
+        """Yield the segments that end after an offset and are not being deleted, as far as they are loaded."""
+        return map(self.loaded, self.segments.live_from(offset))
 
     # -- batches -----------------------------------------------------------------------------------------------
 
@@ -321,48 +293,6 @@ class RemoteLog:
             )
         return segment
 
-    def _find(self, segment: RemoteSegment, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none."""
-        begin = 0
-        if offset > segment.base_offset:
-            known = self._known_position(segment, offset)
-            begin = self._position_before(segment, offset) if known is None else known
-        return next((one for one in self.bytes.batches(segment, begin) if one.last_offset >= offset), None)
-
-    def from_time(
-        self, segment: RemoteSegment, timestamp_ms: int, start: int = 0
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of the batches of a segment that may have a record of this time or a later one."""
-        needed = self.bytes.missing(segment, IndexKind.TIMES) + self.bytes.missing(segment, IndexKind.OFFSETS)
-        if needed:
-            raise NotLoadedError(needed, size_of(needed))
-        times = TimeIndex(segment.base_offset, self.bytes.index(segment, IndexKind.TIMES))
-        offset = max(times.offset_before(timestamp_ms) or segment.base_offset, start)
-        for batch in self.bytes.batches(segment, self._position_before(segment, offset)):
-            if batch.last_offset >= offset:
-                head = b"".join(self.bytes.views(segment, batch.position, HEADER.size))
-                yield batch.position, read_header(head)
-
-    def _position_before(self, segment: RemoteSegment, offset: int) -> int:
-        missing = self.bytes.missing(segment, IndexKind.OFFSETS)
-        if missing:
-            raise NotLoadedError(missing, size_of(missing))
-        offsets = OffsetIndex(segment.base_offset, self.bytes.index(segment, IndexKind.OFFSETS))
-        return offsets.position_before(offset)
-
-    def _known_position(self, segment: RemoteSegment, offset: int) -> int | None:
-        """Return the position of the batch that begins at `offset` if an earlier read has ended there; None if no such
-        read is remembered.
-        """
-        last = self._ends.get(offset)
-        return last.position if last is not None and last.segment_id == segment.segment_id else None
-
-    def _remember(
-        self, start: int, segment: RemoteSegment, end_offset: int, positions: tuple[int, int]
-    ) -> None:
-        before = self._ends.get(start)
-        streak = 0 if before is None else before.streak + 1
-        self._ends[end_offset] = _End(segment.segment_id, *positions, streak)
-        self._ends.move_to_end(end_offset)
-        if len(self._ends) > ENDS_MAX:
-            self._ends.popitem(last=False)
+    def loaded(self, segment: RemoteSegment) -> LoadedSegment:
+        """Return a segment as far as it is loaded."""
+        return LoadedSegment(self.bytes, segment)

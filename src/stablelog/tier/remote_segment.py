@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.segments import NO_ABORT
 from stablelog.tier.index_object import (
     COMMIT_FILES,
     INDEXES_CRC,
@@ -77,10 +76,12 @@ class RemoteSegment:
         return None if self.summary is None else self.summary.stable_offset
 
     @property
-    def least_aborted_offset(self) -> int:
-        """The least offset at which a transaction may have begun that was aborted in the segment."""
+    def least_aborted_offset(self) -> int | None:
+        """The least offset at which a transaction may have begun that was aborted in the segment; None if none was
+        aborted there.
+        """
         if not self.may_have_aborts:
-            return NO_ABORT
+            return None
         return 0 if self.summary is None else self.summary.least_aborted_offset
 
     def log_key(self, partition: RemotePartition) -> str:

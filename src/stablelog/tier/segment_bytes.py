@@ -5,7 +5,6 @@ whole. A call that needs bytes which are not in the cache raises NotLoadedError 
 its bytes have to be compared with when they are loaded (`prove`).
 """
 
-import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -16,30 +15,23 @@ from stablelog.batch.header import (
     CRC,
     CRC_START,
     HEADER,
-    LENGTH_AND_OFFSET_SIZE,
-    MAGIC,
+    BatchHeader,
     crc_holds,
     read_header,
 )
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, NotLoadedError
-from stablelog.log.segments.batch_search import Found
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import NOTHING
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.search.batches import seek, walk
+from stablelog.log.search.source import Found
 from stablelog.log.segments.proof import CHUNK_SIZE, SKIPPED_SIZE, raw_headers_in
 from stablelog.tier.cut_points import chunk_at
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
-
-FIELDS = struct.Struct(
-    ">"  # the fields of a batch's header that a read needs
-    "q"  # base_offset
-    "i"  # batch_length
-    "4x"
-    "b"  # magic
-    "6x"
-    "i"  # last_offset_delta
-)
 
 
 class Cache(Protocol):
@@ -76,35 +68,6 @@ class SegmentBytes:
         # The id of the segment that was used last, and the object key of its log file.
         self._last_key: tuple[uuid.UUID | None, str] = None, ""
         self._last_chunk = ObjectRange("", 0, 0)
-
-    def batches(self, segment: RemoteSegment, position: int) -> Iterator[Found]:
-        """Yield each batch from a position on. Raises NotLoadedError and DamageError."""
-        chunk_start, chunk = 0, memoryview(b"")
-        while position < segment.size:
-            at = position - chunk_start
-            head: Buffer = chunk
-            if at < 0 or at + HEADER.size > len(chunk):
-                if position + HEADER.size > segment.size:
-                    raise self._damaged(segment, position)
-                # A header that is in two chunks is copied.
-                views = self.views(segment, position, HEADER.size)
-                if len(views) == 1:
-                    _, chunk_start, size, _ = self.chunk_at(segment, position)
-                    chunk = memoryview(self.views(segment, chunk_start, size)[0])
-                    at, head = position - chunk_start, chunk
-                else:
-                    at, head = 0, b"".join(views)
-            base_offset, length, magic, delta = FIELDS.unpack_from(head, at)
-            size, last_offset = length + LENGTH_AND_OFFSET_SIZE, base_offset + delta
-            if (
-                magic != MAGIC
-                or size < HEADER.size
-                or position + size > segment.size
-                or not segment.base_offset <= base_offset <= last_offset < segment.end_offset
-            ):
-                raise self._damaged(segment, position)
-            yield Found(position, size, base_offset, last_offset)
-            position += size
 
     def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
         """Whether the CRC of a batch matches its bytes. Raises NotLoadedError."""
@@ -151,10 +114,6 @@ class SegmentBytes:
         for chunk in self.chunks(segment, begin, end):
             if chunk.start + chunk.size <= end:
                 self._cache.consumed(chunk)
-
-    def _damaged(self, segment: RemoteSegment, position: int) -> DamageError:
-        self.drop(segment, position, 1)
-        return DamageError(f"{self.log_place(segment)} has no batch of the segment at byte {position}")
 
     def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
         """Return the range of an index, unless it is loaded or empty."""
@@ -208,6 +167,93 @@ class SegmentBytes:
         end = position + size
         for chunk in self.chunks(segment, position, end):
             yield chunk, max(position - chunk.start, 0), min(end - chunk.start, chunk.size)
+
+
+class LoadedSegment:
+    """A remote segment, as far as it is loaded. Its methods raise NotLoadedError if what they need is not loaded.
+
+    Args:
+        content: the loaded bytes.
+        segment: the segment.
+
+    Attributes:
+        base_offset: the first offset of the segment.
+        end_offset: the offset after the last one.
+        size: the size of the log file in bytes.
+        max_timestamp: the greatest timestamp of its records; -1 if there is none.
+        passed: how much of the log file the lookup by time has read (`log.search.times`).
+    """
+
+    def __init__(self, content: SegmentBytes, segment: RemoteSegment) -> None:
+        self._content = content
+        self._segment = segment
+        self.base_offset = segment.base_offset
+        self.end_offset = segment.end_offset
+        self.size = segment.size
+        self.max_timestamp = segment.max_timestamp_ms
+        self.passed = 0, NOTHING
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index. Both indexes are loaded together, because a lookup by time also needs the offset index."""
+        self._require(IndexKind.TIMES, IndexKind.OFFSETS)
+        return TimeIndex(self.base_offset, self._content.index(self._segment, IndexKind.TIMES))
+
+    def _require(self, *kinds: IndexKind) -> None:
+        missing = {one: None for kind in kinds for one in self._content.missing(self._segment, kind)}
+        if missing:
+            raise NotLoadedError(list(missing), size_of(missing))
+
+    def find(self, offset: int, known: int | None = None) -> Found | None:
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises DamageError.
+
+        Args:
+            offset: the offset.
+            known: the position of a batch at which the search may begin; None if the offset index has to tell it.
+        """
+        position = 0 if known is None else known
+        if known is None and offset > self.base_offset:
+            self._require(IndexKind.OFFSETS)
+            offsets = OffsetIndex(self.base_offset, self._content.index(self._segment, IndexKind.OFFSETS))
+            position = offsets.position_before(offset)
+        found = seek(self, position, offset=offset)
+        if found is not None:
+            self._check(found)
+        return found
+
+    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch from a position on. Raises DamageError."""
+        for at, header in walk(self, position):
+            self._check(Found(at, header.size, header.base_offset, header.last_offset))
+            yield at, header
+
+    def _check(self, batch: Found) -> None:
+        is_inside = self.base_offset <= batch.base_offset <= batch.last_offset < self.end_offset
+        if not is_inside or batch.end_position > self.size:
+            raise self.no_batch_at(batch.position)
+
+    def batch_at(self, position: int, size: int) -> bytes:
+        """Return a copy of a batch."""
+        return b"".join(self._content.views(self._segment, position, size))
+
+    def piece(self, position: int, size: int) -> Buffer:
+        """Return the loaded bytes up to the end of a chunk. A header that is in two chunks is copied."""
+        content, segment = self._content, self._segment
+        chunk = content.chunk_at(segment, position)
+        left = chunk.start + chunk.size - position
+        views = content.views(segment, position, max(left, min(HEADER.size, segment.size - position)))
+        return views[0] if len(views) == 1 else b"".join(views)
+
+    def no_batch_at(self, position: int, error: DamageError | None = None) -> DamageError:
+        """Drop the bytes at a position from the cache, and return the error for them."""
+        self._content.drop(self._segment, position, 1)
+        return DamageError(
+            f"{self._content.log_place(self._segment)} has no batch of the segment at byte {position}"
+        )
+
+    def torn_at(self, position: int) -> DamageError:
+        """Return the error for a batch that does not end within the file."""
+        return self.no_batch_at(position)
 
 
 def prove(content: Buffer, wanted: ObjectRange, url: str) -> None:

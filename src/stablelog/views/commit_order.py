@@ -21,7 +21,14 @@ from operator import attrgetter
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NotLoadedError, OffsetOutOfRangeError, UnprovenError
 from stablelog.log.model import Slice
-from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
+from stablelog.log.search.times import (
+    STEP_COUNT_MAX,
+    Batch,
+    Lookup,
+    TimestampedOffset,
+    batches_from_time,
+    in_steps,
+)
 from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 from stablelog.views.extent_lookup import extents_from
@@ -256,7 +263,7 @@ class CommitOrder:
         return add_stored_run(response, self._partition.remote, entry)
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position of a commit at this time or later, in steps (see `log.read.Lookup`).
+        """Find the first position of a commit at this time or later, in steps (see `log.search.times.Lookup`).
 
         Records outside transactions are found by their own timestamps. The result is (position, time, leader epoch);
         None if there is no such commit or record.
@@ -291,23 +298,21 @@ class CommitOrder:
                         index.base_offset, timestamp_ms, max(entry.start, start), entry.end
                     )
                     if found is not None:
-                        return Batch(*found) if isinstance(found, tuple) else found
+                        return found
                     continue
                 segment = self._segment(index.base_offset)
-                begin = max(entry.start, start, segment.time_index.offset_before(timestamp_ms) or 0)
-                first = segment.find(begin)
-                for position, header in () if first is None else segment.walk(first.position):
+                for position, header in batches_from_time(segment, timestamp_ms, max(entry.start, start)):
                     if header.base_offset >= entry.end:
                         break
                     if header.max_timestamp >= timestamp_ms:
-                        return Batch(header, segment.log.read(position, header.size))
+                        return Batch(header, segment.batch_at(position, header.size))
                     if count >= STEP_COUNT_MAX:
                         return max(header.base_offset, start)
                     count += 1
         return None
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit, in steps (see `log.read.Lookup`). The result is (position,
+        """Find the first position of the latest commit, in steps (see `log.search.times.Lookup`). The result is (position,
         time, leader epoch); None if the view is empty.
         """
         start = self.start_offset

@@ -7,8 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop import turns
-from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
+from stablelog.log.search import times as lookups
 from stablelog.security.principal import Principal
 from tests.broker.desk import COMMIT, batch, opened, part
 from tests.declared_apis import APIS
@@ -138,7 +138,7 @@ async def write_transactions(desk, count):
 
 
 def test_a_lookup_by_time_passes_markers_over_and_lets_others_go_on_meanwhile(monkeypatch):
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 4)
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 4)
 
     async def conversation():
         async with opened() as desk:
@@ -157,7 +157,7 @@ def test_a_lookup_by_time_passes_markers_over_and_lets_others_go_on_meanwhile(mo
 
 
 def test_a_topic_that_is_created_again_while_a_time_is_looked_up_is_not_taken_for_the_old_one(monkeypatch):
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 1)
+    monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 1)
 
     async def conversation():
         async with opened() as desk:

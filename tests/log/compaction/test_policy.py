@@ -20,7 +20,7 @@ from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.log.segments import proof
 from stablelog.log.segments.interrupted import CLEANED, SWAP, begin_swap, finish_interrupted
 from stablelog.log.verify import verify_directory

@@ -13,7 +13,7 @@ from stablelog.batch.records import decode_records
 from stablelog.client.cluster import Cluster
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation
-from stablelog.log.read import finished
+from stablelog.log.search.times import finished
 from stablelog.spark import count
 from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source import broker_log

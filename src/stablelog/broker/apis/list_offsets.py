@@ -25,7 +25,7 @@ from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import NotLoadedError, RefusedError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
-from stablelog.log.read import Lookup
+from stablelog.log.search.times import Lookup
 from stablelog.security.api_rights import on_topic
 from stablelog.wire.api import ApiKey
 

@@ -347,11 +347,10 @@ class RemovalPass(Pass):
         return f"removed aborted data up to offset {self.end_offset}: {self.written_size} bytes of {self.read_size} remain"
 
     def _run(self) -> Iterator[Cleaned | None]:
-        for place in range(len(self._segments)):
-            segment = self._segments[place]
+        for segment in self._segments:
             summary = segment.summary
             assert summary is not None
-            later = self._segments.aborted(place + 1, segment.end_offset, segment.end_offset)
+            later = self._segments.aborted(segment.end_offset, segment.end_offset)
             spanning = [*later, *(one for one in self._spanning if one.first_offset < segment.end_offset)]
             if summary.txnindex_size or spanning:
                 try:

@@ -118,7 +118,7 @@ class Compaction(Pass):
         first = self._segments.place_of(latest.start_offset)
         for place in range(first, len(self._segments)):
             segment = self._segments[place]
-            walk.expect(self._segments.aborted(place, segment.base_offset, segment.end_offset))
+            walk.expect(self._segments.aborted(segment.base_offset, segment.end_offset))
             for header, batch in self._batches(segment):
                 if header is None:
                     yield None
@@ -145,7 +145,7 @@ class Compaction(Pass):
     def _clean_segment(self, summary: Summary, out: Rewriter, rules: Rules) -> Iterator[None]:
         place = self._segments.place_of(summary.base_offset)
         segment = self._segments[place]
-        rules.walk.expect(self._segments.aborted(place, segment.base_offset, segment.end_offset))
+        rules.walk.expect(self._segments.aborted(segment.base_offset, segment.end_offset))
         for header, batch in self._batches(segment):
             if header is None:
                 yield None
@@ -221,7 +221,7 @@ class Cleaning:
             self._disk,
             self._directory,
             summaries,
-            spanning=segments.aborted(segments.place_of(end_offset), end_offset, end_offset),
+            spanning=segments.aborted(end_offset, end_offset),
             last_batch=last_batch(),
             first_dirty_offset=max(self.first_dirty_offset, start_offset),
             config=config,

@@ -460,7 +460,7 @@ class _Replay:
             self._write_epochs()
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.
-        progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
+        progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.summary.stable_offset)
         table, stem = producers.frozen(), f"{next_base_offset:020d}"
         self._disk.write_together(
             {

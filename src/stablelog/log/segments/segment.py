@@ -24,7 +24,9 @@ from stablelog.log.indexes.sealed_indexes import load_indexes, load_txn_index
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
-from stablelog.log.segments.batch_search import WALK_READ_SIZE, Found, seek, walk
+from stablelog.log.search.batches import WALK_READ_SIZE, seek, walk
+from stablelog.log.search.source import Found
+from stablelog.log.segments.log_file import LogFile, ReadLogFile
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 
@@ -33,7 +35,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Segment:
+class Segment(LogFile):
     """A segment of one partition.
 
     Attributes:
@@ -94,10 +96,9 @@ class Segment:
         self._replayed_from = 0, NOTHING, self.base_offset
 
     @property
-    def stable_offset(self) -> int:
-        """The first offset of the oldest transaction that was open at the segment's end; `end_offset` if none was."""
-        assert self.summary is not None
-        return self.summary.stable_offset
+    def stable_offset(self) -> int | None:
+        """The least first offset of the transactions open at the segment's end, or its end. None while it grows."""
+        return self.summary.stable_offset if self.sealed and self.summary is not None else None
 
     @property
     def growing(self) -> GrowingIndexes:
@@ -459,19 +460,25 @@ class Segment:
 
     # -- searching ---------------------------------------------------------------------------------------------
 
-    def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
+    def piece(self, position: int, size: int) -> Buffer:
+        """Map bytes of the log file. Raises the errors of `log`."""
+        return self.log.view(position, min(size, self.size - position))
+
+    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from `position` on. Raises the errors of `log`."""
-        return walk(self.path, lambda: self.log, position, self.size, read_size)
+        return walk(ReadLogFile(self.path, lambda: self.log, self.size), position)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) as `walk` does, even if the log file is not proven. Only recovery uses this."""
-        return walk(self.path, self._opened_log, position, self.size, WALK_READ_SIZE)
+        return walk(ReadLogFile(self.path, self._opened_log, self.size), position)
+
+    def batch_at(self, position: int, size: int) -> bytes:
+        """Read the bytes of a batch. Raises the errors of `log`."""
+        return self.log.read(position, size)
 
     def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises DamageError and
-        UnprovenError, as `log` does.
-        """
-        return self._seek(self.offset_index.position_before(offset), offset, self.size)
+        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises as `log` does."""
+        return seek(self, self.offset_index.position_before(offset), offset=offset)
 
     def header_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the first batch whose last offset is at least `offset`. The file need not be proven."""
@@ -479,22 +486,15 @@ class Segment:
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
     def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
-        """Return the end (position, offset) of the last whole batch within `size` bytes from `first` on.
-
-        The result includes at least the first batch.
+        """Return the end (position, offset) of the last whole batch within `size` bytes from `first` on. The result
+        includes at least the first batch.
         """
         end = first.position + size
         if end >= self.size:
             return self.size, self.end_offset
         begin = max(self.offset_index.position_at_or_before(end), first.position)
-        cut = self._seek(begin, self.end_offset, end)
+        cut = seek(self, begin, offset=self.end_offset, end=end)
         if cut is None:
             return self.size, self.end_offset
-        # `cut` is the first batch that does not fit into `size` bytes. It begins at the byte where the last whole batch
-        # ends. Its offset is the end of that batch, or greater if there is a gap in the offsets.
+        # `cut` is the first batch that does not fit. It begins at the end of the last whole batch, or after a gap.
         return cut.position, cut.base_offset
-
-    def _seek(self, position: int, offset: int, end: int) -> Found | None:
-        if position >= self.size:
-            return None
-        return seek(self.path, self.log, position, self.size, offset=offset, end=end)

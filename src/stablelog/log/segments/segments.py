@@ -1,58 +1,35 @@
-"""The segments of a partition, oldest first. This module finds the segment of an offset, and the segments whose
-transaction indexes concern a range of offsets.
+"""The segments of a partition on the local disk, oldest first. Only the last segment grows; all others are sealed."""
 
-Only the last segment grows; all others are sealed. The search for aborted transactions uses two numbers from the
-summary of a sealed segment. The stable offset is the first offset of the oldest transaction that was open at the
-segment's end; it never decreases from segment to segment. The other number is the least first offset of the
-transactions whose abort markers are in the segment.
-"""
-
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.env.disk import Disk
 from stablelog.errors import UnprovenError
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY
-from stablelog.log.indexes.minima import Minima
-from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.rows import SegmentRows
 from stablelog.log.segments.segment import Segment
 
-NO_ABORT = 2**63 - 1  # stands for no aborted transaction: greater than any offset
 
-
-class Segments:
+class Segments(SegmentRows[Segment]):
     """The segments of one partition, oldest first.
 
     Attributes:
         active: the growing segment.
-        bases: the base offsets of the segments. Other modules only read them.
     """
 
     # A broker has one of these objects for each partition, and reads thousands of them in one callback.
-    __slots__ = ("_are_proven", "_gone", "_minima", "_row", "_sealed_size", "active", "bases")
+    __slots__ = ("_are_proven", "_sealed_size", "active")
 
     def __init__(self, segments: list[Segment]) -> None:
         assert segments
         assert all(segment.sealed for segment in segments[:-1])
-        self._row = segments
+        super().__init__(segments, grows=True)
         self.active = segments[-1]
-        self.bases = [segment.base_offset for segment in segments]
         self._sealed_size = sum(segment.size for segment in segments[:-1])
-        # How many segments were dropped from the beginning. `_minima` numbers the segments as if these were still
-        # there.
-        self._gone = 0
-        self._minima = Minima()
         self._are_proven = False  # whether all log files are known to have passed the proof
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    def __iter__(self) -> Iterator[Segment]:
-        return iter(self._row)
-
-    def __getitem__(self, place: int) -> Segment:
-        return self._row[place]
 
     @property
     def size(self) -> int:
@@ -63,12 +40,6 @@ class Segments:
     def damaged_count(self) -> int:
         """The number of damaged batches plus the number of damaged segments that are known."""
         return sum(len(one.damaged_batches) + (one.damage is not None) for one in self._row)
-
-    def place_of(self, offset: int) -> int:
-        """Return the index in this list of the segment that contains the offset; 0 if the offset is before all
-        segments.
-        """
-        return max(bisect_right(self.bases, offset) - 1, 0)
 
     def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
         """Find the position in a log file at which the log must be truncated to end at `offset`. If a batch contains
@@ -86,11 +57,6 @@ class Segments:
         if found is None:
             return offset, segment.size, segment, later
         return found.base_offset, found.position, segment, later
-
-    def ending_behind(self, offset: int) -> list[Segment]:
-        """Return the segments that end after an offset: the one that contains the offset, and all later ones."""
-        place = self.place_of(offset)
-        return self._row[place + (self._row[place].end_offset <= offset) :]
 
     def from_base(self, base_offset: int) -> list[Segment]:
         """Return the segments with this base offset or a greater one."""
@@ -125,10 +91,7 @@ class Segments:
     def drop_first(self, count: int) -> list[Segment]:
         """Remove the oldest segments from this list, and return them."""
         assert 0 <= count < len(self._row)
-        dropped = self._row[:count]
-        del self._row[:count]
-        del self.bases[:count]
-        self._gone += count
+        dropped = self._drop_first(count)
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
 
@@ -141,32 +104,27 @@ class Segments:
 
     # -- aborted transactions ----------------------------------------------------------------------------------
 
-    def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end). `place` is the index in this list of the
-        segment that contains `start`.
-
-        The search ends with the first sealed segment whose stable offset reaches `end`: at the end of this segment,
-        every transaction that began before `end` had ended. Up to there, the search opens only those transaction
-        indexes that have an entry with a first offset before `end`.
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment with the offset
+        `start` or in a later one. Raises DamageError.
         """
-        last = len(self._row) - 1
-        low = bisect_left(self._row, end, place, last, key=lambda segment: segment.stable_offset)
-        found: list[AbortedTxn] = []
-        if place < last:
-            self._minima.extend_to(self._gone + last, self._least_aborted)
-            for number in self._minima.below(end, self._gone + place, self._gone + min(low + 1, last)):
-                found += self._row[number - self._gone].txn_index.collect(start, end)[0]
-        if low == last:
-            least = self.active.least_aborted_offset
-            if least is not None and least < end:
-                found += self.active.txn_index.collect(start, end)[0]
-        return found
+        return find_aborted(self, start, end)[0]
 
-    def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
-        for number in range(begin, end):
-            # Segments that were dropped before the first search have numbers, but are not in the list any more.
-            least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
-            yield NO_ABORT if least is None else least
+    @property
+    def rows(self) -> "Segments":
+        """The segments themselves."""
+        return self
+
+    def readers_from(self, offset: int) -> Iterator[Segment]:
+        """Yield the segments that end after an offset, oldest first."""
+        return self.ending_behind(offset)
+
+    def require_txn_indexes(self, rows: Sequence[Segment]) -> None:
+        """Do nothing: the indexes are in memory or in files."""
+
+    def txn_index_of(self, row: Segment) -> TransactionIndex:
+        """Return the transaction index of a segment. Raises DamageError."""
+        return row.txn_index
 
 
 def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:

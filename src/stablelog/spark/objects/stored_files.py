@@ -43,7 +43,7 @@ class StoredSegment:
     def check(self, next_base: int | None) -> None:
         """Do nothing: an object is never replaced."""
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from the one at `position` on. Raises StoreError, DamageError and
         ObjectMissingError.
         """
@@ -71,7 +71,7 @@ class StoredSegment:
             return [ObjectRange(self._key, position, self._segment.size - position)]
         return proven_parts(self._key, [*edges, (self._segment.size, self.summary.log_crc)])
 
-    def read(self, position: int, size: int) -> bytes:
+    def batch_at(self, position: int, size: int) -> bytes:
         """Read a batch of the log file. Raises StoreError, DamageError and ObjectMissingError."""
         found = bytes(self._store.get_range(self._key, position, size))
         if not crc_holds(found, 0, read_header(found)):

@@ -2,24 +2,26 @@
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.restored import Restored
-from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.read import finished
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.times import finished
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
-from stablelog.spark.objects.span import CommitSpan, ObjectSpan
+from stablelog.spark.objects.span import CommitSpan, ObjectSpan, commit_span, object_span
 from stablelog.spark.planning import ReadersPins, StoredPiece
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest
+from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_log import RemoteLog
 from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.tier.segment_bytes import LoadedSegment
 from stablelog.types import TopicPartition
 from stablelog.views.stored_order import StoredOrder
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
@@ -62,9 +64,11 @@ class StoredPartition:
         is_in_commit_order: whether the reader gets the records in commit order.
         group: the transaction group of the topic; empty for the default group.
         listed_by: what has named the objects, for messages about a missing object.
+        has_stable_offsets: whether the summaries of the segments tell where a search for aborted transactions ends.
     """
 
     listed_by = "the last manifest names it"
+    has_stable_offsets = True
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class StoredPartition:
 
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
         """Return a range of offsets, or of positions in commit order, as a span."""
-        kind = CommitSpan if self.is_in_commit_order else ObjectSpan
+        kind = commit_span if self.is_in_commit_order else object_span
         return kind(self, start, end, topic_id)
 
     def stretches(self, start: int, end: int) -> list[tuple[RemoteSegment, int, int]]:
@@ -226,8 +230,7 @@ class StoredPartition:
             DamageError: the manifest does not name all segments of the range.
         """
         return [
-            (one.segment, one.begin.position, one.end.position)
-            for one in ObjectSpan(self, start, end).stretches
+            (one.segment, one.begin.position, one.end.position) for one in object_span(self, start, end).rows
         ]
 
     def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
@@ -242,19 +245,33 @@ class StoredPartition:
         """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
         DamageError.
         """
-        remote = self._remote
-        indexes = [
-            one.index_place(self.partition, IndexKind.TRANSACTIONS)
-            for one in remote.segments.with_aborts(start, end)[0]
-        ]
-        self._loaded.load_all([one for one in indexes if one is not None])
-        found, is_complete = remote.aborted(start, end)
-        if not is_complete:
+        if start >= end:
+            return []
+        found, is_complete = find_aborted(self, start, end)
+        if not is_complete and self.has_stable_offsets:
             raise UnavailableError(
                 f"{self.url} does not have the ends of all transactions of {self.partition.topic}-"
                 f"{self.partition.partition} that began before offset {end}: their markers are not copied yet"
             )
         return sorted(found, key=attrgetter("first_offset"))
+
+    @property
+    def rows(self) -> Segments:
+        """The segments."""
+        return self._remote.segments
+
+    def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
+        """Yield the segments that end after an offset, oldest first."""
+        return self._remote.readers_from(offset)
+
+    def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
+        """Load the transaction indexes of some segments. Raises StoreError and DamageError."""
+        places = (one.index_place(self.partition, IndexKind.TRANSACTIONS) for one in rows)
+        self._loaded.load_all([place for place in places if place is not None])
+
+    def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
+        """Return the transaction index of a segment. Raises StoreError and DamageError."""
+        return self._remote.txn_index_of(row)
 
     def count_in_commit_order(self, start: int, end: int) -> int:
         """Count the records at the positions from `start` to before `end`. Raises StoreError and DamageError."""

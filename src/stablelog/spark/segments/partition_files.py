@@ -8,17 +8,17 @@ this module finds the end of the log and the last stable offset by reading batch
 summary on. Format: docs/formats.md.
 """
 
+import itertools
 import os
 import time
-from bisect import bisect_left, bisect_right
-from functools import cached_property
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import BatchHeader
-from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import DamageError, UnavailableError, naming
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
@@ -31,8 +31,12 @@ from stablelog.log.files.names import (
     log_offsets,
     snapshot_offsets,
 )
-from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.rows import SegmentRows
+from stablelog.log.search.source import OFFSET_MAX
 from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.segment_file import (
     BehindError,
@@ -42,63 +46,115 @@ from stablelog.spark.segments.segment_file import (
     read_summarized,
     status_of,
 )
+from stablelog.spark.spans import TableSpan
 
 TICK_NS = 100_000_000
 
 
-class FileSpan:
-    """A range of offsets of one partition, with the parts of segment files that contain it."""
+class FilePart(NamedTuple):
+    """The bytes of a segment's log from `position` to `end_position`, which contain the offsets from `start_offset` to
+    `end_offset`. Both ends are exclusive.
+    """
+
+    segment: SegmentFile
+    start_offset: int
+    end_offset: int
+    position: int
+    end_position: int
+    size_before: int = 0  # bytes of all earlier parts in the table
+
+    @property
+    def size(self) -> int:
+        """Bytes of the part."""
+        return self.end_position - self.position
+
+    def extent(self) -> Extent:
+        """Return the part as a task reads it."""
+        segment = self.segment
+        return Extent(segment.path, self.position, self.size, segment.inode, segment.proof)
+
+
+class FileSpan(TableSpan["PartitionFiles", FilePart]):
+    """A range of offsets of one partition, with the parts of segment files that contain it.
+
+    Args:
+        files: the files of the partition.
+        start: the first offset.
+        end: the offset after the last one.
+        topic_id: the id of the topic.
+        table: the parts of the range that was planned, of which this one is a part.
+        size_skipped: how many bytes at the begin of the first part are before the range.
+        size_left_out: how many bytes at the end of the last part are after the range.
+    """
 
     def __init__(
-        self, files: "PartitionFiles", start: int, end: int, parts: "list[_Part]", topic_id: str = ""
+        self,
+        files: "PartitionFiles",
+        start: int,
+        end: int,
+        topic_id: str,
+        table: Sequence[FilePart],
+        size_skipped: int = 0,
+        size_left_out: int = 0,
     ) -> None:
-        self._files = files
-        self.parts = parts
-        self._topic_id = topic_id
-        self.start = start
-        self.end = end
+        super().__init__(files, start, end, topic_id, table)
+        self._size_skipped = size_skipped
+        self._size_left_out = size_left_out
 
-    @cached_property
+    @property
+    def parts(self) -> list[FilePart]:
+        """The parts of segment files that contain the range."""
+        parts = list(self.rows)
+        if parts:
+            parts[0] = parts[0]._replace(position=parts[0].position + self._size_skipped)
+            parts[-1] = parts[-1]._replace(end_position=parts[-1].end_position - self._size_left_out)
+        return [part for part in parts if part.size > 0]
+
+    @property
     def size(self) -> int:
         """The size of the range in the segment files, in bytes."""
-        return sum(part.end_position - part.position for part in self.parts)
+        return super().size - self._size_skipped - self._size_left_out
 
-    def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
-        """Divide the range between two batches, the first part of about this size in bytes. Return None if the range
-        cannot be divided.
-        """
-        before = 0
-        for part in self.parts:
-            if before + part.size > size:
-                found = None
-                if size > before:
-                    found = part.segment.boundary_before(part.position + size - before)
-                if found is not None and found[1] > part.position and self.start < found[0] < self.end:
-                    return self.cut_at(found[0])
-                if before and self.start < part.start < self.end:
-                    return self.cut_at(part.start)
-                # This part is a single batch, so the range can only be divided after it, if another part follows.
-                return self.cut_at(part.end) if self.start < part.end < self.end and size > before else None
-            before += part.size
-        return None
+    def _offset_after(self, size: int) -> int | None:
+        before = self._table[self._first].size_before + self._size_skipped
+        wanted = before + size
+        if wanted >= before + self.size:
+            return None
+        place = (
+            bisect_right(self._table, wanted, self._first + 1, self._after, key=attrgetter("size_before")) - 1
+        )
+        part = self._table[place]
+        begin = max(before - part.size_before, 0)  # where the range begins in the part
+        if wanted > part.size_before + begin:
+            found = part.segment.boundary_before(part.position + wanted - part.size_before)
+            if found is not None and found[1] > part.position + begin and self.start < found[0] < self.end:
+                return found[0]
+        if place > self._first:
+            return part.start_offset
+        # This part is a single batch, so the range can only be divided after it, if another part follows.
+        return part.end_offset if size > 0 else None
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
-        """Divide the range, and its parts of segment files, at this offset."""
-        place = bisect_right(self.parts, offset, key=lambda part: part.end)
-        head, tail = self.parts[:place], self.parts[place:]
-        if tail and tail[0].start < offset:
-            part = tail[0]
-            batch = part.segment.locate(offset)
-            if batch is None or batch.position >= part.end_position:
-                head.append(tail.pop(0))
+        """Divide the range at this offset, and the part of a segment file that contains the offset."""
+        assert self.start < offset < self.end
+        place = bisect_right(self._table, offset, self._first, self._after, key=attrgetter("end_offset"))
+        is_behind = place == self._after  # no part is behind the offset
+        skipped, left_out = 0, self._size_left_out if is_behind else 0
+        if not is_behind and self._table[place].start_offset < offset:
+            part = self._table[place]
+            end = part.end_position - (self._size_left_out if place == self._after - 1 else 0)
+            batch = part.segment.find(offset)
+            if batch is None or batch.position >= end:
+                skipped, left_out = end - part.position, part.end_position - end
             else:
                 head_end = batch.end_position if batch.base_offset < offset else batch.position
-                if head_end > part.position:
-                    head.append(part._replace(end=offset, end_position=head_end))
-                tail[0] = part._replace(start=offset, position=batch.position)
+                skipped, left_out = batch.position - part.position, part.end_position - head_end
+        files, topic_id, table = self._source, self._topic_id, self._table
         return (
-            FileSpan(self._files, self.start, offset, head, self._topic_id),
-            FileSpan(self._files, offset, self.end, tail, self._topic_id),
+            FileSpan(files, self.start, offset, topic_id, table, self._size_skipped, left_out),
+            FileSpan(
+                files, offset, self.end, topic_id, table, skipped, 0 if is_behind else self._size_left_out
+            ),
         )
 
     def piece(self) -> Piece:
@@ -108,12 +164,12 @@ class FileSpan:
             UnavailableError: a transaction index was removed after the range was planned.
         """
         try:
-            aborted = self._files.aborted(self.start, self.end)
+            aborted = self._source.aborted(self.start, self.end)
         except GoneError as error:
             raise UnavailableError(f"{error} was removed while the read was planned") from error
         return Piece(
-            self._files.topic,
-            self._files.partition,
+            self._source.topic,
+            self._source.partition,
             self.start,
             self.end,
             self.size,
@@ -121,26 +177,6 @@ class FileSpan:
             tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
             self._topic_id,
         )
-
-
-class _Part(NamedTuple):
-    """The bytes of a segment's log from `position` to `end_position`, which contain the offsets from `start` to `end`.
-    Both ends are exclusive.
-    """
-
-    segment: SegmentFile
-    start: int
-    end: int
-    position: int
-    end_position: int
-
-    @property
-    def size(self) -> int:
-        return self.end_position - self.position
-
-    def extent(self) -> Extent:
-        segment = self.segment
-        return Extent(segment.path, self.position, self.size, segment.inode, segment.proof)
 
 
 class PartitionFiles:
@@ -159,12 +195,10 @@ class PartitionFiles:
         self.directory = directory
         self.topic = topic
         self.partition = partition
-        self.segments: list[SegmentFile] = []
+        self.segments: SegmentRows[SegmentFile] = SegmentRows(())
         self.known_end = 0
         self._reached_end = 0  # the `known_end` that the listed files were found to reach
-        self._bases: list[int] = []
         self._changed_ns = -1  # The directory's modification time at the last listing; -1 if unknown.
-        self._with_aborts: list[int] = []  # Indexes of the segments that have a transaction index.
         self._scanned: list[AbortedTxn] = []  # aborted transactions that `scan_end` has found in the log
         self.refresh()
 
@@ -211,14 +245,11 @@ class PartitionFiles:
             before = growing.get(segment.base_offset)
             if before is not None:
                 segment.marks = before.marks
-        self.segments, self._bases = segments, [segment.base_offset for segment in segments]
         listed = set(names)
-        self._with_aborts = [
-            place
-            for place, segment in enumerate(segments)
-            if (segment.summary is not None and segment.summary.txnindex_size)
-            or f"{segment.base_offset:020d}{TXNINDEX}" in listed
-        ]
+        for segment, later in itertools.zip_longest(segments, segments[1:]):
+            segment.end_offset = OFFSET_MAX if later is None else later.base_offset
+            segment.has_txn_index = f"{segment.base_offset:020d}{TXNINDEX}" in listed
+        self.segments = SegmentRows(segments)
 
     def _look_again(self) -> bool:
         """Update the size of the growing segment. Return whether its log file is still the same file."""
@@ -256,7 +287,7 @@ class PartitionFiles:
     @property
     def first_offset(self) -> int:
         """The base offset of the first listed segment; 0 if there is none."""
-        return self._bases[0] if self._bases else 0
+        return self.segments[0].base_offset if self.segments else 0
 
     def log_start_offset(self) -> int:
         """Return the log start offset according to the directory's files; 0 if no file contains it.
@@ -276,52 +307,52 @@ class PartitionFiles:
             UnavailableError: the files begin later or end earlier.
             DamageError: a file is damaged.
         """
-        if not self._bases or start < self._bases[0]:
+        if not self.segments or start < self.first_offset:
             raise GoneError(
                 f"{self.directory} begins at offset {self.first_offset}, so offset {start} was removed"
             )
-        parts = []
-        first = bisect_right(self._bases, start) - 1
-        for place in range(first, len(self.segments)):
-            segment = self.segments[place]
+        parts: list[FilePart] = []
+        size = 0
+        for segment in self.segments.ending_behind(start):
             if segment.base_offset >= end:
                 break
-            next_base = self._bases[place + 1] if place + 1 < len(self._bases) else None
+            next_base = None if segment.end_offset == OFFSET_MAX else segment.end_offset
             segment.check(next_base)
             part = self._part(segment, start, end, next_base)
             if part is not None and part.size:
-                parts.append(part)
+                parts.append(part._replace(size_before=size))
+                size += part.size
             else:
                 # No task opens this file, so prove it here: a damaged header could hide records of the range.
                 segment.prove()
-        return FileSpan(self, start, end, parts, topic_id)
+        return FileSpan(self, start, end, topic_id, parts)
 
     @property
     def sealed(self) -> list[tuple[SegmentFile, int]]:
         """The listed segments that another one follows, each with the base offset of the next one."""
-        return list(zip(self.segments, self._bases[1:], strict=False))
+        return list(zip(self.segments, self.segments.bases[1:], strict=False))
 
-    def parts(self, start: int, end: int) -> list[_Part]:
+    def parts(self, start: int, end: int) -> list[FilePart]:
         """Return the bytes of the log files that contain a range of offsets. Raises as `span`."""
         return self.span(start, end).parts
 
-    def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> _Part | None:
+    def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> FilePart | None:
         position = 0
         if start > segment.base_offset:
-            batch = segment.locate(start)
+            batch = segment.find(start)
             if batch is None:
                 self._check_end(segment, end, next_base)
                 return None
             position = batch.position
         if next_base is not None and next_base <= end:
-            return _Part(segment, max(start, segment.base_offset), next_base, position, segment.size)
-        last = segment.locate(end - 1)
+            return FilePart(segment, max(start, segment.base_offset), next_base, position, segment.size)
+        last = segment.find(end - 1)
         if last is None:
             self._check_end(segment, end, next_base)
             end_position = segment.size
         else:
             end_position = last.end_position if last.base_offset < end else last.position
-        return _Part(segment, max(start, segment.base_offset), end, position, end_position)
+        return FilePart(segment, max(start, segment.base_offset), end, position, end_position)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
         """Check that a segment reaches the offset `end`. A segment that is followed by another one may end earlier,
@@ -339,29 +370,27 @@ class PartitionFiles:
             DamageError: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
-        first = max(bisect_right(self._bases, start) - 1, 0)
-        # Find the first segment whose summary says that every transaction that began before `end` has ended. No later
-        # segment has to be read.
-        last = next(
-            (
-                place
-                for place in range(max(bisect_right(self._bases, end - 1) - 1, first), len(self.segments))
-                if (summary := self.segments[place].summary) is not None and summary.stable_offset >= end
-            ),
-            None,
-        )
-        complete = last is not None
-        for place in self._with_aborts[bisect_left(self._with_aborts, first) :]:
-            if last is not None and place > last:
-                break
-            entries, over = self.segments[place].txn_index().collect(start, end)
-            found.update((txn[:3], txn) for txn in entries)
-            if over:
-                complete = True
-                break
-        if not complete:
+        entries, is_complete = find_aborted(self, start, end)
+        found.update((txn[:3], txn) for txn in entries)
+        if not is_complete:
             self._check_end_is_seen()
         return sorted(found.values(), key=lambda txn: txn.first_offset)
+
+    @property
+    def rows(self) -> SegmentRows[SegmentFile]:
+        """The segments."""
+        return self.segments
+
+    def readers_from(self, offset: int) -> Iterator[SegmentFile]:
+        """Yield the segments that end after an offset, oldest first."""
+        return self.segments.ending_behind(offset)
+
+    def require_txn_indexes(self, rows: Sequence[SegmentFile]) -> None:
+        """Do nothing: the indexes are in files."""
+
+    def txn_index_of(self, row: SegmentFile) -> TransactionIndex:
+        """Return the transaction index of a segment. Raises GoneError and DamageError."""
+        return row.txn_index()
 
     def _check_end_is_seen(self) -> None:
         """Check that the files contain all records up to `known_end`.
@@ -372,7 +401,7 @@ class PartitionFiles:
         if self._reached_end >= self.known_end:
             return
         last = self.segments[-1] if self.segments else None
-        if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
+        if last is None or (last.base_offset < self.known_end and last.find(self.known_end - 1) is None):
             raise BehindError(
                 f"{self.directory}, as this machine sees it, ends before offset {self.known_end - 1}, which its broker "
                 "has. It is a copy, or a mount that caches names or sizes for too long"
@@ -392,43 +421,43 @@ class PartitionFiles:
         self._scanned = []
         if not self.segments:
             return 0, 0
-        start, open_txns = self._known_point()
+        start, producers = self._known_point()
         end = max(start, self.segments[-1].base_offset)
-        first = max(bisect_right(self._bases, start) - 1, 0)
-        for segment in self.segments[first:]:
-            batch = segment.locate(start) if start > segment.base_offset else None
+        for segment in self.segments.ending_behind(start):
+            batch = segment.find(start) if start > segment.base_offset else None
             if start > segment.base_offset and batch is None:
                 continue
-            position = batch.position if batch is not None else 0
-            for at, header in segment.headers(position):
+            for position, header in segment.walk(batch.position if batch is not None else 0):
                 end = max(end, header.next_offset)
-                self._follow(segment, at, header, open_txns)
-        return end, min(open_txns.values(), default=end)
+                if header.is_transactional:
+                    content = segment.batch_at(position, header.size) if header.is_control else b""
+                    ended = producers.take(header, content, 0)
+                    if ended is not None:
+                        producers.ended(ended)
+                        self._scanned += [] if ended.aborted is None else [ended.aborted]
+        first_open = producers.first_open_offset()
+        return end, end if first_open is None else first_open
 
-    def _known_point(self) -> tuple[int, dict[int, int]]:
-        """Return an offset at which a snapshot or summary records the open transactions, and the first offset of each
-        of these transactions by producer id. The caller reads the batch headers from this offset on.
+    def _known_point(self) -> tuple[int, Producers]:
+        """Return an offset at which a snapshot or summary records the open transactions, and the producer state with
+        these transactions. The caller reads the batch headers from this offset on.
         """
         last = self.segments[-1]
         for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
             path = file_path(self.directory, offset, SNAPSHOT)
-            if offset < self.first_offset or (offset > last.base_offset and last.locate(offset - 1) is None):
+            if offset < self.first_offset or (offset > last.base_offset and last.find(offset - 1) is None):
                 continue  # The snapshot describes records that were removed, or that a crash has lost.
             try:
                 with naming(path):
-                    producers = decode_snapshot(read_or_nothing(path), 0)
+                    table = decode_snapshot(read_or_nothing(path), 0)
             except DamageError:
                 continue
             if offset <= self._aborts_known_to(offset):
-                return offset, {
-                    producer.producer_id: producer.txn_first_offset
-                    for producer in producers
-                    if producer.txn_first_offset >= 0
-                }
+                return offset, Producers.restored(table, 0)
         for segment in reversed(self.segments):
-            if segment.summary is not None and segment.summary.stable_offset <= self._aborts_known_to(None):
-                return max(segment.summary.stable_offset, self.first_offset), {}
-        return self.first_offset, {}
+            if segment.stable_offset is not None and segment.stable_offset <= self._aborts_known_to(None):
+                return max(segment.stable_offset, self.first_offset), Producers()
+        return self.first_offset, Producers()
 
     def _aborts_known_to(self, snapshot: int | None) -> int:
         """Return the offset up to which no transaction index is missing.
@@ -438,8 +467,8 @@ class PartitionFiles:
         records.
         """
         last, agrees = self.segments[-1], self._progress_agrees(snapshot)
-        for place, segment in enumerate(self.segments):
-            is_known = segment.summary is not None or place in self._with_aborts
+        for segment in self.segments:
+            is_known = segment.summary is not None or segment.has_txn_index
             if not is_known and not (segment is last and agrees):
                 return segment.base_offset
         return last.base_offset if agrees is False else 2**63 - 1
@@ -460,19 +489,3 @@ class PartitionFiles:
             return None
         entries = read_or_nothing(last.beside(TXNINDEX))
         return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
-
-    def _follow(
-        self, segment: SegmentFile, position: int, header: BatchHeader, open_txns: dict[int, int]
-    ) -> None:
-        if not header.is_transactional:
-            return
-        if not header.is_control:
-            open_txns.setdefault(header.producer_id, header.base_offset)
-            return
-        first = open_txns.pop(header.producer_id, None)
-        if first is None:
-            return
-        marker = read_marker(segment.read(position, header.size))
-        if marker is not None and marker.type is MarkerType.ABORT:
-            stable = min(open_txns.values(), default=header.next_offset)
-            self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))

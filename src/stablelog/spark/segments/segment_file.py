@@ -4,29 +4,33 @@ The reader uses an index entry only if the batch header at the entry's position 
 length of a sealed log file and a CRC of its batch headers. Format: docs/formats.md.
 """
 
+import contextlib
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnavailableError, naming
-from stablelog.log.files.names import INDEX, LOG, SUMMARY, TXNINDEX
+from stablelog.log.files.names import INDEX, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.indexes.offset_index import OffsetIndex
-from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.indexes.transaction_index import TransactionIndex
+from stablelog.log.search.batches import seek, walk
+from stablelog.log.search.source import OFFSET_MAX, Found
 from stablelog.log.segments.proof import prove_headers
-from stablelog.log.segments.scan import TornError, scan_headers
 
 READ_SIZE = 4096
+TIME_MAX = 2**63 - 1
 MARK_SIZE = 64 << 10  # bytes between two batches of a growing segment whose positions are remembered
 
 
@@ -36,17 +40,6 @@ class GoneError(Exception):
 
 class BehindError(GoneError):
     """The visible files lack data that the broker has. They are a copy, or a network mount shows an earlier state."""
-
-
-class Located(NamedTuple):
-    """A batch of a segment: where it begins and ends in the log file, its base offset, and the offset after its last
-    offset.
-    """
-
-    position: int
-    base_offset: int
-    next_offset: int
-    end_position: int
 
 
 @dataclass(slots=True)
@@ -60,8 +53,11 @@ class SegmentFile:
         inode: inode of the log file.
         sealed: whether there is a later segment.
         summary: the segment's summary; None if the segment is growing, or was not written by stablelog.
+        end_offset: the base offset of the next segment; OFFSET_MAX if there is none.
+        has_txn_index: whether the file of the transaction index was listed.
         marks: in a growing segment, (base offset, position) of some batches that were read, about one in MARK_SIZE
             bytes.
+        passed: how much of the log file the lookup by time has read (`log.search.times`).
     """
 
     base_offset: int
@@ -70,7 +66,10 @@ class SegmentFile:
     inode: int
     sealed: bool
     summary: Summary | None
+    end_offset: int = OFFSET_MAX
+    has_txn_index: bool = False
     marks: list[tuple[int, int]] = field(default_factory=list)
+    passed: tuple[int, int] = (0, NOTHING)
     _index: OffsetIndex | None = None
     _txn_index: TransactionIndex | None = None
     _is_proven: bool = False
@@ -81,6 +80,33 @@ class SegmentFile:
         summary.
         """
         return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
+
+    @property
+    def stable_offset(self) -> int | None:
+        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
+        return None if self.summary is None else self.summary.stable_offset
+
+    @property
+    def least_aborted_offset(self) -> int | None:
+        """The least offset at which a transaction may have begun that was aborted in the segment; None if none was
+        aborted there.
+        """
+        if self.summary is None:
+            return 0 if self.has_txn_index else None
+        return self.summary.least_aborted_offset if self.summary.txnindex_size else None
+
+    @property
+    def max_timestamp(self) -> int:
+        """The greatest timestamp of the records; TIME_MAX if it is unknown."""
+        return TIME_MAX if self.summary is None else self.summary.max_timestamp
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index, after the check of all batch headers (`prove`). It is empty if no summary has its CRC."""
+        self.prove()
+        content = b"" if self.summary is None else read_or_nothing(self.beside(TIMEINDEX))
+        is_known = self.summary is not None and crc32c(content) == self.summary.timeindex_crc
+        return TimeIndex(self.base_offset, content if is_known else b"")
 
     def beside(self, suffix: str) -> str:
         """Return the path of the segment's file with this suffix."""
@@ -125,44 +151,30 @@ class SegmentFile:
             raise
         self._is_proven = True
 
-    def locate(self, offset: int) -> Located | None:
+    def find(self, offset: int) -> Found | None:
         """Return the batch that contains `offset`, or the next one after `offset`; None if there is none.
 
         Raises:
             GoneError: the file was removed.
             DamageError: the file is damaged. The message names the file and the position.
         """
-        descriptor = self.open()
-        try:
-            start = self._known_before(descriptor, offset)
-            marked = self.marks[-1][1] if self.marks else 0
-            for position, header in self._walk(descriptor, start):
-                if not self.sealed and position - marked >= MARK_SIZE:
-                    self.marks.append((header.base_offset, position))
-                    marked = position
-                if header.next_offset > offset:
-                    return Located(position, header.base_offset, header.next_offset, position + header.size)
-            return None
-        finally:
-            os.close(descriptor)
+        with _OpenLog(self) as log:
+            return seek(log, self._known_before(log.descriptor, offset), offset=offset)
 
     def boundary_before(self, position: int) -> tuple[int, int] | None:
         """Return (base offset, position) of a batch that begins at or before `position`; None if only the segment's
         first batch is known.
         """
-        descriptor = self.open()
-        try:
+        with _OpenLog(self) as log:
             at = self._offset_index().position_at_or_before(position)
-            header = self._header_at(descriptor, at) if at else None
+            header = self._header_at(log.descriptor, at) if at else None
             found = (header.base_offset, at) if header is not None else None
             place = bisect_right(self.marks, position, key=lambda mark: mark[1])
             if place and (found is None or self.marks[place - 1][1] > found[1]):
                 found = self.marks[place - 1]
             return found
-        finally:
-            os.close(descriptor)
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the header of each whole batch from the one at `position` on. Before that, check all headers of the
         segment against the summary (`prove`).
 
@@ -171,19 +183,13 @@ class SegmentFile:
             DamageError: the file is damaged.
         """
         self.prove()
-        descriptor = self.open()
-        try:
-            yield from self._walk(descriptor, position)
-        finally:
-            os.close(descriptor)
+        with _OpenLog(self) as log:
+            yield from takewhile(lambda found: found[0] + found[1].size <= log.size, walk(log, position))
 
-    def read(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file."""
-        descriptor = self.open()
-        try:
-            return os.pread(descriptor, size, position)
-        finally:
-            os.close(descriptor)
+    def batch_at(self, position: int, size: int) -> bytes:
+        """Read the bytes of a batch."""
+        with _OpenLog(self) as log:
+            return os.pread(log.descriptor, size, position)
 
     def open(self) -> int:
         """Open the log file for reading. Return its descriptor.
@@ -193,19 +199,6 @@ class SegmentFile:
             UnavailableError: it cannot be read.
         """
         return open_log_file(self.path)
-
-    def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the batches from the one at `position`. A torn batch at the end of a growing file is left out."""
-        try:
-            for at, header, _ in scan_headers(partial(_read_at, descriptor), position, self.size):
-                yield at, header
-        except TornError:
-            return
-        except DamageError as error:
-            # If the segment has a summary, `prove` raises an error that names the damaged batch. Without a summary,
-            # `prove` does nothing.
-            self.prove()
-            raise DamageError(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:
         """Return the position of a batch at or before the batch with this offset, from the offset index or from
@@ -266,8 +259,39 @@ class SegmentFile:
         return index
 
 
-def _read_at(descriptor: int, position: int, size: int) -> bytes:
-    return os.pread(descriptor, size, position)
+class _OpenLog:
+    """The log file of a segment, while it is open."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        self._segment = segment
+        self.size = segment.size
+        self.descriptor = segment.open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def piece(self, position: int, size: int) -> bytes:
+        """Read bytes of the log file. In a growing segment, remember the position: a batch begins there."""
+        size = min(MARK_SIZE + HEADER.size, self.size - position)
+        content, segment = os.pread(self.descriptor, size, position), self._segment
+        marked = segment.marks[-1][1] if segment.marks else 0
+        if not segment.sealed and position - marked >= MARK_SIZE and len(content) >= HEADER.size:
+            with contextlib.suppress(DamageError):
+                segment.marks.append((read_header(content).base_offset, position))
+        return content
+
+    def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
+        """Return the error for bytes that are no batch. If the segment has a summary, `prove` raises an error that names
+        the damaged batch. Without a summary, `prove` does nothing.
+        """
+        self._segment.prove()
+        return DamageError(f"{self._segment.path}: {error or f'there is no batch at byte {position}'}")
+
+    def torn_at(self, position: int) -> None:
+        """Leave out a torn batch at the end: the file may be growing."""
 
 
 def open_log_file(path: str) -> int:

@@ -4,13 +4,11 @@ The search skips markers, which are not records. It also finds records of aborte
 does.
 """
 
-from collections.abc import Iterator
-
 from stablelog.batch.header import BatchHeader, Buffer, read_header
 from stablelog.batch.records import decode_records
 from stablelog.errors import DamageError
+from stablelog.log.search.times import finished, first_at_or_after
 from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.segments.segment_file import SegmentFile
 
 
 def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) -> int | None:
@@ -29,17 +27,14 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         GoneError: a file was removed since it was listed.
         DamageError: a file is damaged. The message names the file and the position.
     """
-    for segment, position, header in _batches(files, time_ms, start):
-        if header.base_offset >= end:
-            return None
-        if may_hold(header, time_ms, start):
-            try:
-                found = first_in_batch(segment.read(position, header.size), 0, time_ms, start)
-            except DamageError as error:
-                raise DamageError(f"{segment.path}, at byte {position}: {error}") from error
-            if found is not None:
-                return found if found < end else None
-    return None
+    lookup = first_at_or_after(lambda: files, time_ms, lambda: start, end, _find_in_batch)
+    found = finished(lookup)
+    return None if found is None else found[0]
+
+
+def _find_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | None:
+    found = first_in_batch(data, 0, time_ms, start)
+    return None if found is None else (found, time_ms)
 
 
 def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
@@ -64,24 +59,3 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
         if record.timestamp_ms >= time_ms and record.offset >= start:
             return record.offset
     return None
-
-
-def _batches(
-    files: PartitionFiles, time_ms: int, start: int
-) -> Iterator[tuple[SegmentFile, int, BatchHeader]]:
-    """Yield the batches that end after `start`. Skip segments in which all records are older, according to their
-    summary.
-    """
-    for segment in files.segments:
-        summary = segment.summary
-        if summary is not None and (summary.max_timestamp < time_ms or summary.end_offset <= start):
-            continue
-        begin = 0
-        segment.prove()
-        if segment.base_offset < start:
-            located = segment.locate(start)
-            if located is None:
-                continue
-            begin = located.position
-        for position, header in segment.headers(begin):
-            yield segment, position, header

@@ -35,11 +35,11 @@ class CountedSegment(Protocol):
     def check(self, next_base: int | None) -> None:
         """Check that the segment is still the one that was listed. Raises GoneError."""
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each whole batch from the one at `position` on."""
 
-    def read(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file."""
+    def batch_at(self, position: int, size: int) -> bytes:
+        """Read the bytes of a batch."""
 
 
 class CountedPart(Protocol):
@@ -195,12 +195,12 @@ def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchH
     if start >= end:
         return
     for part in files.parts(start, end):
-        for position, header in part.segment.headers(part.position):
+        for position, header in part.segment.walk(part.position):
             if position >= part.end_position:
                 break
             cut = header.base_offset < start or header.next_offset > end
             gaps = header.record_count != header.last_offset_delta + 1
-            yield header, part.segment.read(position, header.size) if cut and gaps else None
+            yield header, part.segment.batch_at(position, header.size) if cut and gaps else None
 
 
 def _walked(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:

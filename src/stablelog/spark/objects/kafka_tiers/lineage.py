@@ -13,7 +13,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from stablelog.log.files.epochs import LeaderEpochs
-from stablelog.spark.objects.kafka_tiers.segment import OFFSET_MAX, KafkaSegment
+from stablelog.log.search.source import OFFSET_MAX
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
 
 
 def without_overlaps(

@@ -1,14 +1,13 @@
 """A partition as Apache Kafka's storage plugin has it, without a broker."""
 
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
-from operator import attrgetter
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError, naming
-from stablelog.log.indexes.transaction_index import ENTRY, VERSION, AbortedTxn, TransactionIndex
+from stablelog.log.indexes.transaction_index import ENTRY, VERSION, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, listed, with_cut_points
@@ -35,6 +34,7 @@ class KafkaPartition(StoredPartition):
     """
 
     listed_by = "the store has listed it"
+    has_stable_offsets = False
 
     def __init__(
         self,
@@ -186,27 +186,20 @@ class KafkaPartition(StoredPartition):
             self._divided[one.log_object, one.end_offset] = one
         return [self._divided.get((one.log_object, one.end_offset), one) for one in found]
 
-    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in a range, sorted by first offset. The search ends at an abort
-        marker after which no transaction is open that began before the end of the range. Raises StoreError and
-        DamageError.
-        """
-        found: list[AbortedTxn] = []
-        if start >= end:
-            return found
-        for segment in self._segments[bisect_right(self._segments, start, key=attrgetter("end_offset")) :]:
-            if segment.may_have_aborts:
-                txns, is_complete = self._aborts_of(segment).collect(start, end)
-                found += txns
-                if is_complete:
-                    break
-        return sorted(found, key=attrgetter("first_offset"))
+    def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
+        """Load the transaction indexes of some segments. Raises StoreError and DamageError."""
+        missing = [
+            one for one in rows if isinstance(one, KafkaSegment) and one.log_object not in self._aborts
+        ]
+        for segment, index in zip(missing, at_once(self._load_aborts, missing), strict=True):
+            self._aborts[segment.log_object] = index
 
-    def _aborts_of(self, segment: KafkaSegment) -> TransactionIndex:
-        if segment.log_object not in self._aborts:
-            content = index_of(self._store, segment, IndexKind.TRANSACTIONS)
-            self._aborts[segment.log_object] = self._checked(segment, bytes(content))
-        return self._aborts[segment.log_object]
+    def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
+        """Return the loaded transaction index of a segment."""
+        return self._aborts[row.log_key(self.partition)]
+
+    def _load_aborts(self, segment: KafkaSegment) -> TransactionIndex:
+        return self._checked(segment, bytes(index_of(self._store, segment, IndexKind.TRANSACTIONS)))
 
     def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
         """Return the entries whose markers are in the segment. A segment that was cut short has further entries: the

@@ -7,22 +7,19 @@ some batches. The first offset is in the header of the batch, so that each posit
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.search.batches import WALK_READ_SIZE, seek, walk
 from stablelog.spark.objects.span import STRETCH_COUNT_MAX, STRETCH_SIZE
 from stablelog.tier.cut_points import CUT_POINT
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
-
-WALK_SIZE: Final = 64 << 10
-OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +78,42 @@ def listed() -> Iterator[None]:
         ) from missing
 
 
-def batches_from(
-    store: ObjectStore, key: str, position: int, size: int, end_offset: int = OFFSET_MAX
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches of a log file that begin before an offset.
+class ObjectLog:
+    """The log file of a segment in an object store.
 
     Args:
         store: the object store.
         key: the key of the log file.
-        position: the position of the first batch.
         size: the size of the file.
-        end_offset: the offset.
-
-    Raises:
-        ObjectMissingError: the object does not exist any more.
-        StoreError: the store does not answer, or rejects a request.
-        DamageError: the file ends in the middle of a batch, or some bytes are no header of a batch.
     """
-    content: Buffer = b""
-    begin = position
-    while position < size:
-        if position + HEADER.size > size:
-            raise _ends_in_batch(store, key, size)
-        if position + HEADER.size > begin + len(content):
-            begin, content = position, store.get_range(key, position, min(WALK_SIZE, size - position))
-        header = _header_at(store, key, content, position - begin, position)
-        if header.base_offset >= end_offset:
-            return
-        if position + header.size > size:
-            raise _ends_in_batch(store, key, size)
-        yield position, header
-        position += header.size
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store = store
+        self._key = key
+        self.size = size
+
+    def piece(self, position: int, size: int) -> Buffer:
+        """Load bytes of the log file. Raises ObjectMissingError and StoreError."""
+        return self._store.get_range(self._key, position, min(WALK_READ_SIZE, self.size - position))
+
+    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch from a position on. Raises ObjectMissingError, StoreError and
+        DamageError.
+        """
+        for at, header in walk(self, position):
+            if at + header.size > self.size:
+                raise self.torn_at(at)
+            yield at, header
+
+    def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
+        """Return the error for bytes that are no batch."""
+        return DamageError(f"{self._store.url}/{self._key} has no batch at byte {position}: {error}")
+
+    def torn_at(self, position: int) -> DamageError:
+        """Return the error for a batch that does not end within the file."""
+        return DamageError(
+            f"{self._store.url}/{self._key} ends in the middle of a batch, at byte {self.size}: restore the file"
+        )
 
 
 def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> KafkaSegment:
@@ -124,16 +126,15 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
     if segment.refusal:
         return replace(segment, end_offset=end_offset, is_cut=True)
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
-    size = index.position_before(end_offset)
     with listed():
-        for position, header in batches_from(store, segment.log_object, size, segment.size, end_offset):
-            if header.next_offset > end_offset:
-                raise DamageError(
-                    f"{store.url}/{segment.log_object}: the batch at byte {position} has the offsets "
-                    f"{header.base_offset} to {header.last_offset}, and another segment or leader epoch begins at offset "
-                    f"{end_offset}"
-                )
-            size = position + header.size
+        log = ObjectLog(store, segment.log_object, segment.size)
+        found = seek(log, index.position_before(end_offset), offset=end_offset)
+    if found is not None and found.base_offset < end_offset:
+        raise DamageError(
+            f"{store.url}/{segment.log_object}: the batch at byte {found.position} has the offsets {found.base_offset} to "
+            f"{found.last_offset}, and another segment or leader epoch begins at offset {end_offset}"
+        )
+    size = segment.size if found is None else found.position
     return replace(segment, end_offset=end_offset, size=size, is_cut=True)
 
 
@@ -150,26 +151,20 @@ def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
     """
     index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
 
+    log = ObjectLog(store, segment.log_object, segment.size)
+
     def base_offset_at(position: int) -> int:
         if position + HEADER.size > segment.size:
-            raise _ends_in_batch(store, segment.log_object, segment.size)
+            raise log.torn_at(position)
         with listed():
             content = store.get_range(segment.log_object, position, HEADER.size)
-        return _header_at(store, segment.log_object, content, 0, position).base_offset
+        try:
+            return read_header(content).base_offset
+        except DamageError as error:
+            raise log.no_batch_at(position, error) from error
 
     points = [
         CUT_POINT.pack(base_offset_at(position) - segment.base_offset, position)
         for position in _cut_positions(index, segment.size)
     ]
     return replace(segment, cut_points=b"".join(points))
-
-
-def _header_at(store: ObjectStore, key: str, content: Buffer, place: int, position: int) -> BatchHeader:
-    try:
-        return read_header(content, place)
-    except DamageError as error:
-        raise DamageError(f"{store.url}/{key} has no batch at byte {position}: {error}") from error
-
-
-def _ends_in_batch(store: ObjectStore, key: str, size: int) -> DamageError:
-    return DamageError(f"{store.url}/{key} ends in the middle of a batch, at byte {size}: restore the file")

@@ -1,0 +1,90 @@
+"""Iteration over the batch headers of a log file, and the search for a batch by offset or position."""
+
+import struct
+from collections.abc import Iterator
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC, BatchHeader, read_header
+from stablelog.errors import DamageError
+from stablelog.log.search.source import OFFSET_MAX, Found, LogBytes
+
+WALK_READ_SIZE = 64 << 10
+FIND_READ_SIZE = 5 << 10  # bytes of one read in a search: an index interval and a header
+OFFSETS = struct.Struct(
+    ">"  # the fields of a batch's header that a search reads
+    "q"  # base_offset
+    "i"  # batch_length
+    "4x"
+    "b"  # magic
+    "6x"
+    "i"  # last_offset_delta
+)
+
+
+def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each batch, from the batch that begins at `position` to the end of the log file. The
+    last batch may end after the log file.
+
+    Args:
+        log: the log file.
+        position: the position of the first batch.
+
+    Raises:
+        DamageError: the bytes at a position are no batch.
+        NotLoadedError: the next bytes are not loaded.
+    """
+    size = log.size
+    while position < size:
+        begin, piece = position, log.piece(position, WALK_READ_SIZE)
+        while begin + len(piece) - position >= HEADER.size:
+            try:
+                header = read_header(piece, position - begin, begin)
+            except DamageError as error:
+                raise log.no_batch_at(position, error) from None
+            yield position, header
+            position += header.size
+        if position == begin:
+            _end_at(log, position)
+            return
+
+
+def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) -> Found | None:
+    """Find the first batch from `position` on whose last offset is `offset` or greater, or which ends after byte `end`.
+
+    Args:
+        log: the log file.
+        position: the position of a batch, where the search begins.
+        offset: the least last offset of the batch, inclusive.
+        end: a batch that ends after this position is a result, whatever its offsets are.
+
+    Raises:
+        DamageError: the bytes at a position are no batch.
+        NotLoadedError: the next bytes are not loaded.
+    """
+    unpack, size = OFFSETS.unpack_from, log.size
+    while position < size:
+        piece = log.piece(position, FIND_READ_SIZE)
+        at = 0
+        while len(piece) - at >= OFFSETS.size:
+            base_offset, batch_length, magic, last_offset_delta = unpack(piece, at)
+            batch_size = batch_length + LENGTH_AND_OFFSET_SIZE
+            if magic != MAGIC or batch_size < HEADER.size or last_offset_delta < 0:
+                raise log.no_batch_at(position + at, None)
+            batch_end = position + at + batch_size
+            if base_offset + last_offset_delta >= offset or batch_end > end:
+                if batch_end > size:
+                    _end_at(log, position + at)
+                    return None
+                return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
+            at += batch_size
+        if at == 0:
+            _end_at(log, position)
+            return None
+        position += at
+    return None
+
+
+def _end_at(log: LogBytes, position: int) -> None:
+    """End a search before a batch that does not end within the log file."""
+    error = log.torn_at(position)
+    if error is not None:
+        raise error

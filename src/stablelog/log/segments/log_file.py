@@ -1,0 +1,48 @@
+"""The log file of a segment on the disk, as the searches read it."""
+
+from collections.abc import Callable
+
+from stablelog.env.disk import File
+from stablelog.errors import DamageError
+from stablelog.log.files.names import LOG, PathOf
+
+
+class LogFile:
+    """The messages about the log file of a segment. A derived class has its path and its size."""
+
+    __slots__ = ()
+    path: PathOf
+    size: int
+
+    def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
+        """Return the error for bytes that are no batch."""
+        message = f"{self.path(LOG)}: the bytes at byte {position} are no batch. Restore the file"
+        return DamageError(message) if error is None else error
+
+    def torn_at(self, position: int) -> DamageError:
+        """Return the error for a batch that does not end within the file."""
+        return DamageError(
+            f"{self.path(LOG)}: the {self.size - position} bytes at byte {position} are no batch. Restore the file"
+        )
+
+
+class ReadLogFile(LogFile):
+    """A log file whose bytes are read, and not mapped. A sector that cannot be read is then an error.
+
+    Args:
+        path: returns the path of the log file.
+        log: returns the open log file. It is called before each read, because the file may be closed between two
+            batches.
+        size: the size of the log file.
+    """
+
+    __slots__ = ("_log", "path", "size")
+
+    def __init__(self, path: PathOf, log: Callable[[], File], size: int) -> None:
+        self.path = path
+        self.size = size
+        self._log = log
+
+    def piece(self, position: int, size: int) -> bytes:
+        """Read bytes of the log file."""
+        return self._log().read(position, min(size, self.size - position))

@@ -1,0 +1,101 @@
+"""Ranges of offsets over a table of the stored bytes of a partition.
+
+A read may have 100,000 segments, and is divided into thousands of tasks. All spans of a partition therefore share one
+table, and a division finds its place in the table by bisection.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import Generic, Protocol, Self, TypeVar
+
+from stablelog.spark.planning import Piece
+
+
+class TableRow(Protocol):
+    """A part of a log file, or of a log."""
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the part."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one."""
+
+    @property
+    def size_before(self) -> int:
+        """Bytes of all earlier rows of the table."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the part."""
+
+
+_Source = TypeVar("_Source")
+_Row = TypeVar("_Row", bound=TableRow)
+
+
+class TableSpan(ABC, Generic[_Source, _Row]):
+    """A range of one partition, with a table that it shares with the ranges it is divided into.
+
+    Args:
+        source: the partition.
+        start: the first offset, or position in commit order.
+        end: the offset or position after the last one.
+        topic_id: the id of the topic.
+        table: rows in the order of offsets, among them those of the range.
+    """
+
+    def __init__(self, source: _Source, start: int, end: int, topic_id: str, table: Sequence[_Row]) -> None:
+        self._source = source
+        self.start = start
+        self.end = end
+        self._topic_id = topic_id
+        self._table = table
+
+    @cached_property
+    def _first(self) -> int:
+        """The place in the table of the first row of the range."""
+        return bisect_right(self._table, self.start, key=attrgetter("end_offset"))
+
+    @cached_property
+    def _after(self) -> int:
+        """The place after the last row."""
+        return bisect_left(self._table, self.end, self._first, key=attrgetter("start_offset"))
+
+    @property
+    def rows(self) -> Sequence[_Row]:
+        """The rows that contain the range."""
+        return self._table[self._first : self._after]
+
+    @property
+    def size(self) -> int:
+        """The size of the rows that contain the range, in bytes."""
+        if self._first == self._after:
+            return 0
+        last = self._table[self._after - 1]
+        return last.size_before + last.size - self._table[self._first].size_before
+
+    def cut_at(self, offset: int) -> tuple[Self, Self]:
+        """Divide the range at this offset or position."""
+        assert self.start < offset < self.end
+        return (
+            type(self)(self._source, self.start, offset, self._topic_id, self._table),
+            type(self)(self._source, offset, self.end, self._topic_id, self._table),
+        )
+
+    def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
+        """Divide the range in two, the first of about this size in bytes. Return None if it cannot be divided."""
+        at = self._offset_after(size) if self._first < self._after else None
+        return self.cut_at(at) if at is not None and self.start < at < self.end else None
+
+    @abstractmethod
+    def _offset_after(self, size: int) -> int | None:
+        """Return where to divide the range, so that the first part has about this size; None if it is not divisible."""
+
+    @abstractmethod
+    def piece(self) -> Piece:
+        """Return the range as a piece of a task."""

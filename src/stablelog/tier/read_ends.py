@@ -1,0 +1,69 @@
+"""Where the last reads of remote segments have ended. A reader that reads on needs no index, and its next chunks can be
+loaded ahead.
+"""
+
+import uuid
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from stablelog.tier.remote_segment import RemoteSegment
+
+ENDS_MAX: Final = 64  # the number of reads whose ends are remembered
+AHEAD: Final = (
+    1,
+    2,
+    4,
+)  # how many chunks are loaded ahead of a reader: after its first read, the second, and later
+
+
+class ReadEnd(NamedTuple):
+    """The end of a read.
+
+    Attributes:
+        segment_id: the id of the segment that the read has returned batches of.
+        base_offset: the first offset of this segment.
+        begin: the position in its log file at which the read has begun.
+        position: the position at which it has ended.
+        streak: the number of earlier reads without a gap between them.
+    """
+
+    segment_id: uuid.UUID
+    base_offset: int
+    begin: int
+    position: int
+    streak: int
+
+    @property
+    def ahead_count(self) -> int:
+        """How many chunks are loaded ahead of the reader, and the chunk that it reads."""
+        return 1 + AHEAD[min(self.streak, len(AHEAD) - 1)]
+
+
+class ReadEnds:
+    """The ends of the last reads, by the offset or by the position in commit order at which they have ended."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[int, ReadEnd] = OrderedDict()
+
+    def at(self, end: int, segment: RemoteSegment | None = None) -> ReadEnd | None:
+        """Return the read that has ended there, in this segment if it is given; None if no such read is remembered."""
+        found = self._ends.get(end)
+        is_other = found is not None and segment is not None and found.segment_id != segment.segment_id
+        return None if is_other else found
+
+    def add(self, start: int, end: int, segment: RemoteSegment, begin: int, position: int) -> None:
+        """Remember a read.
+
+        Args:
+            start: where it has begun.
+            end: where it has ended.
+            segment: the segment of the last batches that it has returned.
+            begin: the position in the log file of the segment at which the read has begun.
+            position: the position at which it has ended.
+        """
+        before = self._ends.get(start)
+        streak = 0 if before is None else before.streak + 1
+        self._ends[end] = ReadEnd(segment.segment_id, segment.base_offset, begin, position, streak)
+        self._ends.move_to_end(end)
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
