@@ -866,8 +866,8 @@ def test_names_of_commit_logs_are_not_for_clients():
     run(conversation)
 
 
-def open_from_before(disk):
-    """A transaction of an id with a slash in the default group: so it was when there were no others. Returns whose."""
+def open_in_kafka(disk):
+    """A transaction of an id with a slash in the default group, as in a directory of Apache Kafka. Returns whose."""
 
     async def before():
         async with opened(disk) as desk:
@@ -892,43 +892,66 @@ def open_from_before(disk):
     return run(before)
 
 
-def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor():
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_an_id_with_a_slash_had_open_in_kafka_is_ended_by_its_successor(has_begun):
     disk = SimDisk()
-    old = open_from_before(disk)
+    old = open_in_kafka(disk)
 
     async def afterwards():
-        # A producer that the broker refuses a group can be ended all the same.
-        async with opened(disk, stablelog_max_transaction_groups=0) as desk:
-            assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
+        async with opened(disk, stablelog_max_transaction_groups=int(has_begun)) as desk:
+            if has_begun:
+                create(desk)
+                await begin(desk, "a/other")
+            partition = desk.broker.topics.partition("t", 0)
+            assert len(partition.log.open_transactions()) == 1
             assert desk.broker.transactions.describe("a/me").state.label == "Ongoing"
-            refused = (await desk.ask(22, 4, **_init("a/me"))).error_code
-            assert refused is ErrorCode.policy_violation
-            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
-        async with opened(disk, stablelog_max_transaction_groups=1) as desk:
-            told = await desk.init("a/me")
-            assert told != old
-            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
-            assert group_of("a/me") == "a"
-            assert await desk.add("a/me", told, ("t", 0)) == [REFUSED]
+            # The successor is told to try again, and then gets what a broker without this transaction would give it.
+            assert (await desk.ask(22, 4, **_init("a/me"))).error_code is ErrorCode.concurrent_transactions
+            await desk.durable()
+            assert partition.log.open_transactions() == []
+            answer = await desk.ask(22, 4, **_init("a/me"))
+            if has_begun:
+                assert (answer.producer_id, answer.producer_epoch) != old
+                group = desk.broker.transactions.get("a")
+                assert "a/me" in group.coordinator.table
+            else:
+                assert answer.error_code is ErrorCode.policy_violation
+            assert desk.values() == []
 
     run(afterwards)
 
 
-def test_what_an_id_had_open_in_the_one_log_of_before_is_not_aborted_by_who_wants_to_keep_it(caplog):
+@pytest.mark.parametrize("outcome", [COMMIT, ABORT])
+def test_what_an_id_with_a_slash_had_open_in_kafka_is_ended_by_its_producer(outcome):
     disk = SimDisk()
-    open_from_before(disk)
+    who = open_in_kafka(disk)
+
+    async def afterwards():
+        async with opened(disk) as desk:
+            create(desk)
+            assert await desk.add("a/me", who, ("ta", 0)) == [ErrorCode.invalid_txn_state]
+            assert (await desk.end("a/me", who, outcome)).error_code is NONE
+            await desk.durable()
+            assert desk.values() == ([b"open"] if outcome is COMMIT else [])
+            assert await desk.add("a/me", who, ("ta", 0)) == [NONE]
+            assert "a/me" in desk.broker.transactions.get("a").coordinator.table
+
+    run(afterwards)
+
+
+def test_what_an_id_with_a_slash_had_prepared_in_kafka_is_kept_by_its_successor():
+    disk = SimDisk()
+    old = open_in_kafka(disk)
 
     async def afterwards():
         async with opened(disk, transaction_two_phase_commit_enable="true") as desk:
             asked = {**_init("a/me"), "enable2_pc": True, "keep_prepared_txn": True}
-            assert (await desk.ask(22, 6, **asked)).error_code is ErrorCode.invalid_txn_state
-            assert "'a/me' has an open transaction of a release" in caplog.text
-            assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
-            for _ in range(2):  # without it
-                await desk.ask(22, 4, **_init("a/me"))
-            assert desk.broker.topics.partition("t", 0).log.open_transactions() == []
-            kept = await desk.ask(22, 6, **asked)  # there is nothing left to be kept, and nothing to refuse
-            assert (kept.error_code, kept.ongoing_txn_producer_id) == (NONE, -1)
+            kept = await desk.ask(22, 6, **asked)
+            assert (kept.error_code, kept.ongoing_txn_producer_id) == (NONE, old[0])
+            who = (kept.producer_id, kept.producer_epoch)
+            assert (await desk.end("a/me", who, COMMIT)).error_code is NONE
+            await desk.durable()
+            assert desk.values() == [b"open"]
 
     run(afterwards)
 

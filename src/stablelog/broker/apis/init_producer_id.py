@@ -4,7 +4,6 @@ Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 PROD
 (KIP-939): `enable2Pc` lets a transaction outlive its producer, `keepPreparedTxn` takes over the open transaction.
 """
 
-import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.coordinators.transactions.decisions import InitAnswer
-from stablelog.coordinators.transactions.states import State
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster, on_topic, on_transactional_id
 from stablelog.wire.api import ApiKey
-from stablelog.wire.extension.transaction_groups import group_of
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
@@ -39,32 +36,7 @@ API = ServedApi(
 )
 messages = API.messages
 
-log = logging.getLogger(__name__)
-
 MILLISECOND = timedelta(milliseconds=1)
-
-
-async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared: bool) -> None:
-    """Abort an open transaction that an earlier release without transaction groups has begun.
-
-    Such a transaction is in the default group, although its transactional id names another group.
-
-    Raises:
-        RefusedError: the client asked to keep the transaction. No group can take over another group's transaction, and
-            an abort is not what the client asked for.
-    """
-    default = broker.transactions.default
-    known = default.coordinator.table.get(transactional_id)
-    if group_of(transactional_id) == default.name or known is None or not known.state.is_open:
-        return
-    if keep_prepared and known.state is State.ONGOING:
-        why = f"{transactional_id!r} has an open transaction of a release without transaction groups, which cannot be kept"
-        log.warning(
-            "%s: abort the transaction with an admin tool, or call InitProducerId without keepPreparedTxn",
-            why,
-        )
-        raise RefusedError(ErrorCode.invalid_txn_state, why)
-    await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
 
 def _require(request: "InitProducerIdRequest", context: Context) -> None:
@@ -87,14 +59,10 @@ def _require(request: "InitProducerIdRequest", context: Context) -> None:
 async def _answer(broker: Broker, request: "InitProducerIdRequest", context: Context) -> InitAnswer:
     _require(request, context)
     broker.reserve.check(WHILE_FULL)
-    transactional_id = request.transactional_id
-    if transactional_id is not None:
-        # Abort the old transaction first, even if the transaction group that the id names could not begin.
-        await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
-    group = broker.transactions.for_producer(transactional_id)
+    group = broker.transactions.for_producer(request.transactional_id)
     return await group.carry_out(
         group.coordinator.producers.init_producer_id(
-            transactional_id,
+            request.transactional_id,
             request.transaction_timeout // MILLISECOND,
             request.producer_id,
             request.producer_epoch,

@@ -203,6 +203,9 @@ class Transactions:
     # fenced, and expire there. When such an id begins a transaction, or the group has begun, the group takes the id over.
     # The default group forgets the id when the group's record of it is durable. After a crash in between, both have the
     # id, and that of the group counts.
+    #
+    # The default group also has the transactions of a directory of Apache Kafka, whatever their ids are. An open one can
+    # be ended there, by its producer or a later one of the id. After its end, the default group holds the id.
 
     def for_producer(self, transactional_id: str | None) -> TransactionGroup:
         """Return the group that gives a producer its producer id: the default group as long as the group of the
@@ -214,7 +217,8 @@ class Transactions:
         if transactional_id is None:
             return self.default
         name = group_of(transactional_id)
-        if name not in self._groups:
+        held = self._held(transactional_id)
+        if name not in self._groups and (held is None or not held.state.is_open):
             self._check_new(name)
         return self.find(transactional_id) or self.default
 
@@ -224,9 +228,10 @@ class Transactions:
         group = self._groups.get(name)
         if group is not None and (name == DEFAULT_GROUP or transactional_id in group.coordinator.table):
             return group
-        if self._held(transactional_id) is None:
+        held = self._held(transactional_id)
+        if held is None:
             return group
-        if group is None:
+        if group is None or held.state.is_open:
             return self.default
         self._take_over(group, transactional_id)
         return group
@@ -261,25 +266,29 @@ class Transactions:
             while_full: how the API of the request refuses while the disk is full.
 
         Raises:
-            RefusedError: no producer has the id; or the group cannot begin, because there are too many groups, or the
-                disk is full.
+            RefusedError: no producer has the id; or the id has an open transaction of Apache Kafka; or the group cannot
+                begin, because there are too many groups, or the disk is full.
         """
-        name = group_of(transactional_id)
-        if name not in self._groups:
+        group = self._groups.get(group_of(transactional_id))
+        if group is None or transactional_id not in group.coordinator.table:
             held = self._held(transactional_id)
-            if held is not None and held.client == (producer_id, producer_epoch):
-                self._make(name, while_full)
+            if held is not None and held.state.is_open:
+                raise RefusedError(
+                    ErrorCode.invalid_txn_state,
+                    f"{transactional_id!r} has an open transaction of Apache Kafka: commit or abort it first",
+                )
+            if group is None and held is not None and held.client == (producer_id, producer_epoch):
+                self._make(group_of(transactional_id), while_full)
         return self.of_id(transactional_id)
 
     def _held(self, transactional_id: str) -> Transaction | None:
         """Return the state of an id that the default group holds for another group; None without one.
 
-        An id with an open transaction there is not held: it is from a release without transaction groups.
+        A transaction of this id is open only if Apache Kafka has begun it.
         """
         if group_of(transactional_id) == DEFAULT_GROUP:
             return None
-        txn = self.default.coordinator.table.get(transactional_id)
-        return None if txn is None or txn.state.is_open else txn
+        return self.default.coordinator.table.get(transactional_id)
 
     def _take_over(self, group: TransactionGroup, transactional_id: str) -> None:
         """Move an id that the default group holds to its own group."""
@@ -288,7 +297,8 @@ class Transactions:
         group.journal.after(lambda: self._forget_held(transactional_id))
 
     def _forget_held(self, transactional_id: str) -> None:
-        if self._held(transactional_id) is not None:
+        held = self._held(transactional_id)
+        if held is not None and not held.state.is_open:
             default = self.default
             default.apply(default.coordinator.producers.forget(transactional_id, now_ms=self._clock.now_ms()))
 
@@ -304,8 +314,7 @@ class Transactions:
     def describe(self, transactional_id: str) -> Transaction | None:
         """The coordinator's description of a transactional id; None if it is unknown.
 
-        The default group may contain ids that name another group: these ids are from a release without transaction
-        groups.
+        The default group may hold ids that name another group.
         """
         group = self._groups.get(group_of(transactional_id), self.default)
         found = group.coordinator.table.get(transactional_id)
