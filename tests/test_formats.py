@@ -275,6 +275,8 @@ def test_the_example_is_read_as_a_partition():
 
 
 def test_the_tables_of_fields_are_those_of_the_objects():
+    import uuid
+
     from stablelog.batch.records import decode_records
     from stablelog.tier.published import Published
 
@@ -290,7 +292,9 @@ def test_the_tables_of_fields_are_those_of_the_objects():
     published = [
         json.loads(next(iter(decode_records(one, 0))).value)["published"] for one in heads["manifest"]
     ]
-    left_out = Published(0, 0, 1, {}, view_start=1).fields()  # the examples are not in commit order
+    left_out = Published(
+        0, 0, 1, {}, uuid.UUID(int=7), 0, view_start=1
+    ).fields()  # the examples are not in commit order
     names["published"] = {field for one in (*published, left_out) for field in one}
     tables = re.findall(r"\| field of `(\w+)` \|.*\n\|[-|]*\n((?:\|.*\n)+)", TIERED)
     assert {name: set(re.findall(r"^\| `(\w+)`", table, re.M)) for name, table in tables} == names

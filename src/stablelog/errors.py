@@ -17,7 +17,7 @@
     ├── DamageError              bytes have changed since they were written: stop, and restore the named file
     │   └── DecompressedSizeError the records of a batch decompress to more bytes than the caller accepts
     ├── FencedError              another broker or producer has taken over: stop
-    └── NewerFormatError         a later release has written a file or record: stop, and start that release
+    └── NewerFormatError         a file or record in a form that this release does not read: stop
 
 `stablelog` exports these classes, except for `NothingStoredError`, `DiskError` and `StoreError`. Other classes stay inside the broker:
 
@@ -113,40 +113,55 @@ class DecompressedSizeError(DamageError):
 
 
 class NewerFormatError(StablelogError):
-    """A later release has written this file or record, in a version that this release does not know. Nothing of it was
-    read or changed.
+    """This file or record has a form that this release does not read. A later release has written it, or a version of
+    the program before the first release. Nothing of it was read or changed.
 
-    This error is not a `DamageError`, because code that gets a `DamageError` may rebuild the damaged file; a newer file must be
-    left as it is.
+    This error is not a `DamageError`, because code that gets a `DamageError` may rebuild the damaged file; a file of this
+    error must be left as it is.
 
     Args:
         what: the kind of file or record, such as "a segment summary".
-        found: the version of that file or record.
+        found: the version of that file or record; None if its form has no version of its own, and `what` names the form.
         known: the greatest version that this release reads.
         place: the path of the file, with the offset if it is a record; empty if the code that raises the error does not
             know the path.
     """
 
-    def __init__(self, what: str, found: int, known: int, place: str = "") -> None:
-        super().__init__(
-            f"{f'{place}: ' if place else ''}{what} of version {found}; this release reads versions up to {known}. "
-            "Start the release that wrote it, or a later one"
-        )
+    def __init__(self, what: str, found: int | None, known: int, place: str = "") -> None:
+        if found is not None and found > known:
+            told = (
+                f"{what} of version {found}; this release reads versions up to {known}. Start the release that wrote it, or "
+                "a later one"
+            )
+        else:
+            form = what if found is None else f"{what} of version {found}"
+            told = (
+                f"{form}; no release has written this form, and no release reads it. To keep the records, read them with a "
+                "broker of the version that wrote this directory, and produce them to a broker with a new directory"
+            )
+        super().__init__(f"{f'{place}: ' if place else ''}{told}")
         self.what = what
         self.found = found
         self.known = known
         self.place = place
 
 
-def refuse_newer(what: str, found: int, known: int) -> None:
-    """Raise `NewerFormatError` if a later release may have written this version.
+def refuse_newer(what: str, found: int, known: int, least: int = 0) -> None:
+    """Raise `NewerFormatError` for a version that a later release has written, or none.
 
     Any other unknown version raises nothing here: the caller must treat it as damage.
 
+    Args:
+        what: the kind of file or record.
+        found: its version.
+        known: the greatest version that this release reads.
+        least: the least version that this release reads. Versions of the program before the first release have written
+            the versions from 0 up to this one.
+
     Raises:
-        NewerFormatError: the version is greater than `known` by at most `NEWER_MAX`.
+        NewerFormatError: the version is greater than `known` by at most `NEWER_MAX`, or it is less than `least`.
     """
-    if known < found <= known + NEWER_MAX:
+    if known < found <= known + NEWER_MAX or 0 <= found < least:
         raise NewerFormatError(what, found, known)
 
 

@@ -91,12 +91,14 @@ def test_a_change_of_one_topic_encodes_no_other_topic(monkeypatch, change):
     assert asyncio.run(encoded_size(20)) == asyncio.run(encoded_size(2))
 
 
-def test_version_1_is_read_too():
+def test_version_1_is_refused():
     disk = SimDisk()
     disk.make_dir(DATA)
-    entry = {"id": str(uuid.UUID(int=7)), "partitions": 2, "configs": TOPICS[0].configs}
-    disk.write_atomic(PATH, json.dumps({"version": 1, "leader_epoch": 3, "topics": {"t": entry}}).encode())
-    assert read_catalog(disk, DATA) == Catalog("", 3, None, TOPICS)
+    disk.write_atomic(PATH, b'{"version": 1, "leader_epoch": 3, "topics": {}}')
+    with pytest.raises(
+        NewerFormatError, match=rf"^{PATH}: the list of topics of version 1; no release has written"
+    ):
+        read_catalog(disk, DATA)
 
 
 @pytest.mark.parametrize("bits", [0x01, 0x40])
@@ -180,13 +182,13 @@ def test_a_meta_properties_of_another_cluster_is_refused():
 
 
 @pytest.mark.extended
-def test_a_directory_of_version_1_is_completed_and_a_crash_in_between_does_no_harm():
+def test_a_take_over_is_completed_and_a_crash_in_between_does_no_harm():
     whole = SimDisk()
     conversation(whole)
     crash_at, done = 0, False
     while not done:
         crash_at += 1
-        disk = as_version_1(whole)
+        disk = not_established(whole)
         disk.crash_at = disk.steps + crash_at
         try:
             conversation(disk, topics=())
@@ -200,24 +202,14 @@ def test_a_directory_of_version_1_is_completed_and_a_crash_in_between_does_no_ha
         assert disk.exists(DATA / "t-0" / LOG_START_FILE)
         assert disk.exists(DATA / "ordered-0" / "view-start-offset")
     assert crash_at > 10
-    assert read_catalog(as_version_1(whole), DATA).established_epoch is None
+    assert read_catalog(not_established(whole), DATA).established_epoch is None
 
 
-def as_version_1(disk):
-    """A copy of a directory as the release before wrote it."""
+def not_established(disk):
+    """A copy of a directory whose take-over has not come to the files of the partitions."""
     copy = disk.crash(random.Random(0))  # all of it is durable
     found = read_catalog(copy, DATA)
-    topics = {
-        topic.name: {
-            "id": str(topic.topic_id),
-            "partitions": topic.partition_count,
-            "configs": topic.configs,
-        }
-        for topic in found.topics
-    }
-    copy.damage(
-        PATH, json.dumps({"version": 1, "leader_epoch": found.leader_epoch, "topics": topics}).encode()
-    )
+    copy.damage(PATH, encode_catalog(found.cluster_id, found.leader_epoch, None, found.topics))
     for path in list(copy.files(DATA)):
         if path.name in (LOG_START_FILE, "view-start-offset"):
             copy.lose(Path(path))

@@ -264,7 +264,7 @@ WITHOUT_VERSION = (
     "disk-reserve",
     "log-start-sequence",  # a file of another version is not used
 )
-BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
+BY_NUMBER = (".summary", ".snapshot", ".producers", ".commitsummary", ".txnindex")  # their first two bytes
 BY_JSON = ("cluster.json", "broker.json", "acls.json", "users.json", "quotas.json", ".kafka_cleanshutdown")
 PRIVATE = ("users.json",)
 BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")
@@ -280,10 +280,6 @@ def versions_in(data):
         kind = path.suffix if path.stem.isdigit() else path.name
         if kind in BY_NUMBER:
             found[kind] |= {int.from_bytes(content[:2], "big")} if content else set()
-        elif kind == ".producers":  # JSON before version 2
-            is_json = content.startswith(b"{")
-            by_json = int(VERSION_IN_JSON.search(content)[1]) if is_json else None
-            found[kind].add(by_json or int.from_bytes(content[:2], "big"))
         elif kind in BY_JSON:
             found[kind].add(int(VERSION_IN_JSON.search(content)[1]))
         elif kind in BY_LINE or kind.endswith("-checkpoint"):

@@ -45,9 +45,9 @@ END_TXN, FIRST_DIALECT, SECOND_DIALECT = 26, 3, 5  # the API, and its versions
 TEST_ONLY = ("acknowledged", "written_ms")
 
 
-def each_directory(*, of_oldest=NAMES, of_newest=NAMES):
-    """Run a test on each directory of each generation: on these of the oldest and the newest by day, on all by night."""
-    by_day = [(generations()[0], of_oldest), (generations()[-1], of_newest)]
+def each_directory(*by_day):
+    """Run a test on each directory of each generation: on these of the newest by day, on all by night."""
+    newest = generations()[-1].number
     return pytest.mark.parametrize(
         ("generation", "name"),
         [
@@ -55,9 +55,7 @@ def each_directory(*, of_oldest=NAMES, of_newest=NAMES):
                 generation,
                 name,
                 id=f"{name}-{generation.number}",
-                marks=[]
-                if any(name in names for one, names in by_day if one.number == generation.number)
-                else [pytest.mark.night],
+                marks=[] if generation.number == newest and name in by_day else [pytest.mark.night],
             )
             for generation in generations()
             for name in NAMES
@@ -150,32 +148,15 @@ def compare_everywhere(bootstrap, told, step=1):
                     assert end > start or not wanted, f"{at}: a fetch brings nothing"
 
 
-def _from_where_all_is_whole(found, told):
-    """The cuts of a group as an earlier release told them.
-
-    DeleteRecords removed only records outside transactions, before commit 61. An earlier release could not tell and said
-    that commits up to 60 may have lost records. None has.
-    """
-    if told is None or (found["whole_after"], told["whole_after"]) != (0, 60):
-        return found
-    begin = told["whole_after"]
-    return found | {"whole_after": begin, "offsets": [row for row in found["offsets"] if row[0] >= begin]}
-
-
 def compare_with_told(broker, told):
-    """Everything that `look` sees, and saw already when the generation was written."""
+    """Everything that `look` sees."""
     found = look(broker.bootstrap, told["written_ms"])
     told = {name: held for name, held in told.items() if name not in TEST_ONLY}
-    if "cuts" in told:
-        found["cuts"] = {
-            group: _from_where_all_is_whole(cuts, told["cuts"].get(group))
-            for group, cuts in found["cuts"].items()
-        }
-    compare({name: held for name, held in found.items() if name in told}, told)
+    compare(found, told)
 
 
 @pytest.mark.extended
-@each_directory(of_oldest=[], of_newest=["killed"])
+@each_directory("killed")
 def test_it_tells_what_it_told(generation, name, broker_on, verified):
     """Everything, at both isolations and from every offset; and again after a restart."""
     told = generation.expected(name)
@@ -189,7 +170,7 @@ def test_it_tells_what_it_told(generation, name, broker_on, verified):
 
 
 @pytest.mark.extended
-@each_directory()
+@each_directory(*NAMES)
 def test_a_month_later_only_what_is_prepared_is_open(generation, name, broker_on):
     """Timeouts are kept on disk. A transaction in two phases has none."""
     broker, _ = broker_on(generation, name, later_ms=2 * LONG_MS)
@@ -221,7 +202,7 @@ def transaction_of(row):
     return None if fate == "plain" else (who, number)
 
 
-@each_directory()
+@each_directory(*NAMES)
 def test_what_was_told_is_right(generation, name, tmp_path, verified):
     """Values say what has become of them: no reader was told of an aborted one, and a cut holds whole transactions."""
     told = generation.expected(name)
@@ -505,7 +486,7 @@ def go_on_consuming(bootstrap, told):
 
 
 @pytest.mark.extended
-@each_directory(of_oldest=["killed"], of_newest=[])
+@each_directory("killed")
 def test_it_is_gone_on_with(generation, name, broker_on, verified):
     """What was open is ended by its producers, more is written; and all of it is told so, also after a restart."""
     told = generation.expected(name)

@@ -807,11 +807,7 @@ def test_a_snapshot_agrees_with_the_log_if_it_says_the_same_or_less():
         (replace(known, producer_epoch=3), 5, False),
         (replace(known, producer_epoch=3, batches=[]), 5, False),
         (replace(known, txn_first_offset=-1), 5, False),
-        (
-            replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches]),
-            5,
-            True,
-        ),  # version 1 keeps those of ended ones
+        (replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches]), 5, False),
         (replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches[1:]]), 5, False),
     ):
         assert agrees_with_log(said, known, count) is agrees, said
@@ -825,18 +821,13 @@ CONTENTS = {
     "snapshot": (b"".join(SnapshotFile(producers_of(3))), lambda content: decode_snapshot(content, 0)),
     "log start": (encode_log_start(123), lambda content: decode_log_start(content, DIRECTORY)),
     "epochs": (LeaderEpochs([(1, 2), (4, 6)]).encode(), LeaderEpochs.decode),
-    "version 1": (
-        b'{"version":1,"segment":"","producers":[]}\n00000000\n',
-        decode_producers,
-    ),
 }
 
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_file_that_is_cut_anywhere_or_goes_on_is_refused_as_damage(name):
     content, decode = CONTENTS[name]
-    if name != "version 1":
-        decode(content)
+    decode(content)
     for end in range(len(content) - 2):
         with pytest.raises((DamageError, NewerFormatError)):
             decode(content[:end])

@@ -30,7 +30,7 @@ from tests.mutants.server import Client
 TARGET = ROOT / "target" / "mutants"
 REASONS = Path(__file__).parent / "survivors.txt"
 FOLDERS = ("batch", "broker", "coordinators", "cuts", "log", "ops", "views")
-FILES = ("golden/test_newer_formats.py",)
+FILES = ("golden/test_newer_formats.py", "golden/test_dropped_formats.py")
 SURVIVING_MAX = 0.05
 ROUNDS = (15, 90)  # seconds of the tests of one mutant, as long as they take when they are traced
 TEST_SECONDS_MAX = 60

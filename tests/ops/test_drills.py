@@ -96,7 +96,7 @@ def primary_with_drill(objects, order):
 
 
 def test_a_recorded_manifest_of_another_incarnation_is_not_believed(objects, monkeypatch):
-    """Early releases have recorded it. The local log shows that no restore has made it."""
+    """The local log shows that no restore has made it."""
     disk, acknowledged = primary_with_drill(objects, "offset")
     path = DATA / "t-0" / REMOTE_MANIFEST_FILE
     recorded = decode_without_parts(disk.read_bytes(path))

@@ -17,6 +17,7 @@ from stablelog.tier.published import Published
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 
+TOPIC_ID = uuid.UUID(int=7)
 DRILL = Restored(((20, 1_000),), 5_000, -1, 7, 1_000)
 
 
@@ -37,7 +38,7 @@ def segment(base, end, content=0):
 
 
 def manifest(*rows, log_start=0, restored=None):
-    return Manifest("c", log_start, rows, published=Published(20, 0, 1, {}, restored))
+    return Manifest("c", log_start, rows, published=Published(20, 0, 1, {}, TOPIC_ID, 0, restored))
 
 
 def local(*segments, recorded=None, log_start=0, restored=None):
@@ -70,7 +71,7 @@ def test_a_local_log_that_ends_before_the_last_copy_is_another_one():
 
 def test_a_local_log_that_ends_before_the_durable_records_of_the_manifest_is_only_its_beginning():
     """A stale copy of the directory may have all that is copied, and has copied nothing itself."""
-    found = manifest(*ROWS)._replace(published=Published(23, 0, 1, {}))
+    found = manifest(*ROWS)._replace(published=Published(23, 0, 1, {}, TOPIC_ID, 0))
     whole = segment(0, 10), segment(10, 20, 5)
     for recorded in (None, Manifest("c"), manifest(*ROWS)):
         for last in ((), (segment(20, 22),)):
@@ -79,11 +80,11 @@ def test_a_local_log_that_ends_before_the_durable_records_of_the_manifest_is_onl
             ):
                 taken_over(found, local(*whole, *last, recorded=recorded))
         assert taken_over(found, local(*whole, segment(20, 23), recorded=recorded)).manifest == found
-    empty = manifest()._replace(published=Published(3, 0, 1, {}))
+    empty = manifest()._replace(published=Published(3, 0, 1, {}, TOPIC_ID, 0))
     for log in (local(), local(segment(0, 2))):
         with pytest.raises(DamageError, match="up to offset 3"):
             taken_over(empty, log)
-    restored_since = manifest(*ROWS)._replace(published=Published(1_023, 0, 1, {}, DRILL))
+    restored_since = manifest(*ROWS)._replace(published=Published(1_023, 0, 1, {}, TOPIC_ID, 0, DRILL))
     assert taken_over(restored_since, local(*whole)).is_foreign, "a restore counts from other offsets"
 
 

@@ -110,7 +110,9 @@ class Machine(Broker):
                 )
                 for one in waiting[: self.world.random.randrange(4)]  # The others are not sealed.
             ]
-            published = Published(self.segments[-1].end_offset, 0, 1, {}, self.restored)
+            published = Published(
+                self.segments[-1].end_offset, 0, 1, {}, PARTITION.topic_id, 0, self.restored
+            )
             manifest = manifest.with_copied(rows)._replace(published=published)
             contents = {one.base_offset: one.summary.log_crc for one in self.segments}
             assert all(contents[row.base_offset] == row.summary.log_crc for row in manifest.segments)
@@ -130,7 +132,9 @@ class Machine(Broker):
         rows = [segment_of(one.base_offset, one.end_offset, one.summary.log_crc) for one in manifest.segments]
         end = gap_end(stored)
         self.segments = [*rows, segment_of(manifest.end_offset, end, epoch)]
-        self.recorded = manifest._replace(published=Published(end, 0, 1, {}, self.restored))
+        self.recorded = manifest._replace(
+            published=Published(end, 0, 1, {}, PARTITION.topic_id, 0, self.restored)
+        )
         content = self.world.payload_of(self.recorded)
         yield from self.insist(lambda: chain.publish(content))
         self.process += 1

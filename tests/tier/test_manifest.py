@@ -50,6 +50,8 @@ def segment(number, *, stable=None, least=None, by_kafka=False, **changes):
         summary=None if by_kafka else summary,
         is_txn_index_empty=least is None,
         cut_points=bytes(16),
+        header_crcs=b"" if by_kafka else bytes(8),
+        indexes_crc=None if by_kafka else 5,
         **changes,
     )
 

@@ -11,6 +11,7 @@ from stablelog.tier.chain import Kind, encode_link
 from stablelog.tier.manifest import Manifest, encode_manifest, encode_part
 from stablelog.tier.names import ChainName, RemotePartition
 from stablelog.tier.prefix import Prefix
+from stablelog.tier.published import Published
 from tests.tier.test_manifest import segment
 
 NONCE = bytes(16)
@@ -23,6 +24,11 @@ def prefix(faults=None):
 
 
 def publish(requests, partition, manifest, number=1, epoch=1):
+    published = Published(0, 0, 1, {}, partition.topic_id, partition.partition)
+    put(requests, partition, manifest._replace(published=published), number, epoch)
+
+
+def put(requests, partition, manifest, number=1, epoch=1):
     content = encode_link(Kind.MANIFEST, epoch, NONCE, encode_manifest(manifest, 0))
     requests.objects[partition.chain_key(ChainName(epoch, number))] = content
 
@@ -68,6 +74,16 @@ def test_the_last_manifest_is_read_with_its_parts():
     assert manifest is not None
     assert manifest.segments == segments
     assert found.store.counts - before == {"list_after": 1, "get": 2}
+
+
+def test_a_manifest_without_the_state_of_its_topic_is_refused():
+    requests, found = prefix()
+    partition = RemotePartition("t", IDS[0], 0)
+    put(requests, partition, Manifest("c"))
+    with pytest.raises(
+        NewerFormatError, match=r"^the manifest of t.* without the state of its topic; no release"
+    ):
+        found.last_manifest(partition)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"version": "x", "cluster": "c"}'])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stablelog.batch.header import headers_in
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Isolation
 from stablelog.tier.cut_points import COUNT_MAX, CUT_POINT, chunk_at, cut_points, encode_cut_points
@@ -138,10 +138,17 @@ def test_an_object_with_the_same_indexes_and_another_producer_snapshot_is_refuse
     with pytest.raises(DamageError, match=r"^x: the object of indexes is not the one"):
         segment.indexes_in(other, "x")
     assert RemoteSegment.of_record(segment.record()) == segment
-    # An early release did not write the CRC.
-    early = replace(segment, indexes_crc=None)
-    assert early.indexes_in(other, "x")[IndexKind.PRODUCERS] == b"your"
-    assert RemoteSegment.of_record(early.record()) == early
+
+
+@pytest.mark.parametrize("field", ["indexes_crc", "header_crcs"])
+def test_a_segment_without_crcs_in_the_manifest_is_refused(field):
+    row = written(150).remote.manifest.segments[1]
+    assert cut_points(row)
+    without = replace(row, **{field: None if field == "indexes_crc" else b""})
+    with pytest.raises(
+        NewerFormatError, match=f"the remote segment {row.segment_id} without CRCs of .*; no release"
+    ):
+        RemoteSegment.of_record(without.record())
 
 
 @pytest.mark.parametrize("chunk_size", [61, 80, 150, 400, 4 << 20])
@@ -184,11 +191,10 @@ def test_impossible_cut_points_are_refused():
 
 
 def test_a_segment_whose_headers_are_unknown_is_read_in_chunks_of_one_size():
-    """Apache Kafka writes no summary, and an early release no CRCs."""
-    row = written(150).remote.manifest.segments[1]
-    for other in (replace(row, summary=None), replace(row, header_crcs=b"")):
-        assert chunk_at(other, 130, 100) == (100, 200, None)
-        assert chunk_at(other, row.size - 1, row.size - 1) == (row.size - 1, row.size, None)
+    """Apache Kafka writes no summary."""
+    row = replace(written(150).remote.manifest.segments[1], summary=None)
+    assert chunk_at(row, 130, 100) == (100, 200, None)
+    assert chunk_at(row, row.size - 1, row.size - 1) == (row.size - 1, row.size, None)
 
 
 @pytest.mark.parametrize("fault", [one for one in FAULTS if one is not truncated])

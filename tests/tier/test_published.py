@@ -5,14 +5,14 @@ import uuid
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.restored import Restored
 from stablelog.tier.manifest import HEAD_KEY, Manifest, decode_manifest, encode_manifest
 from stablelog.tier.published import PARTITION_COUNT_MAX, Published, published_of
 
 RESTORED = Restored(((5, 9), (12, 15)), 3_000, -1, 7, 1_000)
 TOPIC_ID = uuid.UUID(int=7)
-PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, RESTORED, 9, TOPIC_ID, 2)
+PUBLISHED = Published(17, 1_700_000_000_000, 3, {"remote.storage.enable": "true"}, TOPIC_ID, 2, RESTORED, 9)
 
 
 def test_a_manifest_says_what_the_broker_knew_of_the_partition_and_its_topic():
@@ -20,8 +20,17 @@ def test_a_manifest_says_what_the_broker_knew_of_the_partition_and_its_topic():
     assert decode_manifest(encode_manifest(manifest, 0)) == manifest
 
 
-def test_a_manifest_of_an_early_release_says_nothing_of_its_topic():
+def test_a_manifest_that_was_never_published_says_nothing_of_its_topic():
     assert decode_manifest(encode_manifest(Manifest("cluster"), 0)).published is None
+
+
+def test_a_manifest_that_does_not_name_its_partition_is_refused():
+    fields = PUBLISHED.fields()
+    del fields["topic_id"], fields["partition"]
+    with pytest.raises(
+        NewerFormatError, match=r"^a manifest that does not name its partition; no release has"
+    ):
+        published_of({"version": 1, "published": fields})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +55,7 @@ def test_other_values_are_refused(change):
     with pytest.raises(DamageError, match="describes its topic"):
         published_of({"published": PUBLISHED.fields() | change})
     with pytest.raises(DamageError, match="describes its topic"):
-        published_of({"published": {"log_end": 17}})
+        published_of({"published": {"topic_id": str(TOPIC_ID), "log_end": 17}})
 
 
 def test_more_partitions_than_a_topic_may_have_are_refused():
@@ -66,7 +75,6 @@ def test_a_manifest_whose_head_is_nested_deeply_is_damaged():
 def test_a_manifest_of_another_partition_is_refused():
     """Manifests without segments may be swapped in the store: nothing else in them says whose they are."""
     PUBLISHED.check_partition(TOPIC_ID, 2)
-    PUBLISHED._replace(topic_id=None, partition=None).check_partition(TOPIC_ID, 3)
     for topic_id, partition in ((TOPIC_ID, 1), (uuid.UUID(int=8), 2)):
         with pytest.raises(
             DamageError, match=f"is that of partition 2 .* stored as that of partition {partition} of"

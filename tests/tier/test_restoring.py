@@ -99,7 +99,7 @@ def test_a_coordinators_log_goes_on_after_its_copied_segments():
 
 def test_the_leader_epoch_grows_above_all_that_are_known():
     assert leader_epoch_of([]) == LEADER_EPOCH_STEP
-    again = Published(20, 0, 1, {}, Restored(((20, 30),), 0, -1, 1, 5_000))
+    again = Published(20, 0, 1, {}, PARTITION.topic_id, 0, Restored(((20, 30),), 0, -1, 1, 5_000))
     assert leader_epoch_of([stored(segment(0, 10, 7)), stored(segment(0, 5, 3))]) == 7 + LEADER_EPOCH_STEP
     assert leader_epoch_of([stored(segment(0, 10, 7), published=again)]) == 5_000 + LEADER_EPOCH_STEP
 
@@ -132,7 +132,7 @@ def test_no_offset_is_given_to_two_records_and_each_lost_one_is_an_error(operati
                     end, record, unpublished = end + 1, record + 1, unpublished + 1
             elif what == "copy" and end > copied_end:
                 rest = Restored(ranges, 0, -1, 1, 0) if ranges else None
-                published = Published(end, 0, 1, {}, rest)
+                published = Published(end, 0, 1, {}, PARTITION.topic_id, 0, rest)
                 rows = (*one.manifest.segments, segment(copied_end, end))
                 one = one._replace(manifest=one.manifest._replace(segments=rows, published=published))
                 copied_end, unpublished = end, 0
@@ -143,7 +143,7 @@ def test_no_offset_is_given_to_two_records_and_each_lost_one_is_an_error(operati
                 lost |= {offset for offset in found if offset >= one.end_offset}
                 found = {offset: value for offset, value in found.items() if offset < one.end_offset}
                 ranges, after = lost_ranges(one), gap_end(one)
-                published = Published(after, 0, 1, {}, Restored(ranges, 0, -1, 1, 0))
+                published = Published(after, 0, 1, {}, PARTITION.topic_id, 0, Restored(ranges, 0, -1, 1, 0))
                 one = one._replace(manifest=one.manifest._replace(published=published))
                 end, unpublished, copied_end = after, 0, one.end_offset
             state = Restored(ranges, 0, -1, 1, 0)

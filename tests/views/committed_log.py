@@ -177,8 +177,8 @@ class Log:
         ]
         return records, [header for _, header in headers_in(data)]
 
-    def trim_as_earlier_releases(self, count):
-        """Delete the first segments as releases did that asked no later transaction for what it needs."""
+    def tear_transactions(self, count):
+        """Delete the first segments, also what a later transaction needs. A restore may leave such a log."""
         segments = self.partition.segments()
         self.torn_before = segments[count].base_offset
         self.partition.close()

@@ -164,13 +164,13 @@ class History:
         self.check()
 
     def trim(self):
-        """Have an earlier release delete segments: it tore transactions that were committed."""
+        """Delete segments as a restore may leave them out: transactions that were committed are torn."""
         self.log.sync()
         first_open = min((rows[0][0] for rows in self.log.open_records.values()), default=1 << 62)
         bases = [one.base_offset for one in self.log.partition.segments()]
         count = sum(base <= first_open for base in bases)
         if count > 1:
-            self.log.trim_as_earlier_releases(self.chance.randrange(1, count))
+            self.log.tear_transactions(self.chance.randrange(1, count))
         self.check()
 
     def answer(self, call):

@@ -178,7 +178,7 @@ def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypa
     assert log.partition.view.removed_sequence() == 0
 
 
-def test_a_log_of_an_earlier_release_leaves_out_a_transaction_that_has_lost_its_beginning_and_no_other():
+def test_a_view_leaves_out_a_transaction_that_has_lost_its_beginning_and_no_other():
     log = Log(segment_bytes=600, file_delete_delay_ms=0)
     log.append(1)
     for _ in range(100):
@@ -190,7 +190,7 @@ def test_a_log_of_an_earlier_release_leaves_out_a_transaction_that_has_lost_its_
         log.plain()
     log.sync()
     before = log.expected()
-    log.trim_as_earlier_releases(len(log.partition.segments()) - 10)
+    log.tear_transactions(len(log.partition.segments()) - 10)
     assert log.partition.start_offset > 1
     left = log.read_all(log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 30)
     assert left == log.expected()
@@ -226,7 +226,7 @@ def test_a_reader_passes_a_torn_transaction_at_the_end_of_the_view(count, size_m
         log.end(3)
     log.end(1)
     log.sync()
-    log.trim_as_earlier_releases(2)
+    log.tear_transactions(2)
     for again in (lambda: None, log.reopen, log.lose_indexes):
         again()
         view = log.partition.view
@@ -243,7 +243,7 @@ def test_an_empty_batch_takes_no_more_room_than_the_reader_has():
         log.end(2)
     log.end(1)
     log.sync()
-    log.trim_as_earlier_releases(2)
+    log.tear_transactions(2)
     start, end = log.partition.high_watermark - 1, log.partition.high_watermark
     for size_max, at_least_one, size in ((60, True, 61), (61, False, 61), (60, False, 0)):
         found = log.partition.read(start, size_max, Isolation.READ_COMMITTED, at_least_one=at_least_one)

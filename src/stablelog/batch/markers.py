@@ -28,7 +28,7 @@ GROUP_SIZE = struct.Struct(">h")  # the size of the transaction group's name, wh
 SEQUENCE = struct.Struct(
     ">"
     "q"  # commit_sequence
-    "q"  # reserved: -1; earlier releases wrote a producer id here, which no reader uses
+    "q"  # reserved: -1
 )
 RESERVED = -1
 

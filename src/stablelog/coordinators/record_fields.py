@@ -110,20 +110,21 @@ class FieldReader:
         """Read an int64."""
         return int(self.unpack(INT64)[0])
 
-    def version(self, known: int, flexible_from: int | None = None) -> int:
+    def version(self, known: int, flexible_from: int | None = None, least: int = 0) -> int:
         """Read the version of a value.
 
         Args:
             known: the highest version that this release reads.
             flexible_from: the lowest flexible version; None if there is none.
+            least: the lowest version that this release reads.
 
         Raises:
-            NewerFormatError: a later release has written the value.
+            NewerFormatError: this release does not read the form of the value.
         """
         version = self.int16()
-        refuse_newer(self._what, version, known)
-        if not 0 <= version <= known:
-            raise self.corrupt(f"version {version}; versions 0 to {known} can be read")
+        refuse_newer(self._what, version, known, least)
+        if not least <= version <= known:
+            raise self.corrupt(f"version {version}; versions {least} to {known} can be read")
         self.is_flexible = flexible_from is not None and version >= flexible_from
         return version
 

@@ -22,6 +22,7 @@ from stablelog.errors import DamageError, in_words, naming, refuse_newer
 from stablelog.json_text import parse_json
 
 CATALOG_FILE = "cluster.json"
+CATALOG = "the list of topics"
 VERSION = 2
 
 
@@ -70,12 +71,11 @@ class Catalog:
     """The content of the list of topics, `cluster.json`.
 
     Attributes:
-        cluster_id: id of the cluster that the data directory belongs to. Empty if the file has version 1: then only
-            `meta.properties` has the id.
+        cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the leader epoch of the last start.
         established_epoch: the leader epoch of the first start at which every partition had all files of this release.
-            Between batches of this or a later epoch there is no gap in the offsets. None before that start: if the file
-            has version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
+            Between batches of this or a later epoch there is no gap in the offsets. None before that start, while a
+            directory of Apache Kafka is being taken over.
         topics: the topics, in no particular order.
         deleted: the deleted topics that may still have objects in the object store.
     """
@@ -127,7 +127,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     """Read the list of topics; None if `cluster.json` does not exist.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        NewerFormatError: this release does not read the form of the file.
         DamageError: the file is damaged.
     """
     path = directory / CATALOG_FILE
@@ -139,10 +139,10 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
         content = parse_json(text)
         version = content["version"]
         with naming(path):
-            refuse_newer("the list of topics", version, VERSION)
-        if version not in (1, VERSION):
+            refuse_newer(CATALOG, version, VERSION, VERSION)
+        if version != VERSION:
             raise ValueError(f"it has version {version!r}, and this release reads version {VERSION}")
-        if version == VERSION and content.pop("crc") != _crc(_compact(content)):
+        if content.pop("crc") != _crc(_compact(content)):
             raise ValueError("its CRC does not match its content")
         topics = [
             ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
@@ -152,9 +152,9 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
             DeletedTopic(str(entry["name"]), uuid.UUID(topic_id), int(entry["partitions"]))
             for topic_id, entry in content.get("deleted_topics", {}).items()
         ]
-        established_epoch = content["established_epoch"] if version == VERSION else None
+        established_epoch = content["established_epoch"]
         return Catalog(
-            str(content["cluster_id"]) if version == VERSION else "",
+            str(content["cluster_id"]),
             int(content["leader_epoch"]),
             None if established_epoch is None else int(established_epoch),
             topics,

@@ -1,24 +1,24 @@
-"""Check, before a start writes anything, whether a later release has written to the data directory.
+"""Check, before a start writes anything, whether this release reads the forms of the files in the data directory.
 
 The check covers the files of the directory itself and all files and records of the coordinators' logs: the broker
-cannot serve without them. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if a
-later release has written to the partition, only that partition stays offline.
+cannot serve without them. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if
+this release does not read one of its files, only that partition stays offline.
 Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from stablelog.batch.records import record_heads
+from stablelog.batch.records import decode_records, record_heads
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.data_directory.acl_file import decode_acls
-from stablelog.data_directory.catalog import CATALOG_FILE
+from stablelog.data_directory.catalog import CATALOG, CATALOG_FILE
 from stablelog.data_directory.catalog import VERSION as CATALOG_VERSION
 from stablelog.data_directory.checkpoints import CHECKPOINTS, read_offset_checkpoint
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, check_clean_shutdown
@@ -27,7 +27,7 @@ from stablelog.data_directory.names import partition_named
 from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS, decode_json
 from stablelog.data_directory.quota_file import decode_quotas
 from stablelog.data_directory.settings_file import SETTINGS_FILE, decode_settings
-from stablelog.env.disk import Disk, File
+from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, NewerFormatError, naming, refuse_newer
 from stablelog.json_text import parse_json
 from stablelog.log.files.listing import Listing
@@ -38,43 +38,64 @@ from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.views import formats as view_formats
 
 VERSION_SIZE: Final = 2
-# For each kind of record key: the name of the value, and the highest version of the value that this release reads.
+
+
+class ReadVersions(NamedTuple):
+    """The versions of a kind of value that this release reads.
+
+    Attributes:
+        what: the name of the value.
+        known: the greatest version.
+        least: the least version.
+    """
+
+    what: str
+    known: int
+    least: int = 0
+
+
+# For each kind of record key: the versions of the value.
 COMMIT_LOG_VALUES: Final = {
-    transaction_records.TRANSACTION_KIND: (
-        transaction_records.TRANSACTION_VALUE,
-        transaction_records.VALUE_VERSION,
+    transaction_records.TRANSACTION_KIND: ReadVersions(
+        transaction_records.TRANSACTION_VALUE, transaction_records.VALUE_VERSION
     ),
-    transaction_records.GROUP_KIND: (
-        transaction_records.GROUP_STATE_VALUE,
-        transaction_records.GROUP_VALUE_VERSION,
+    transaction_records.GROUP_KIND: ReadVersions(
+        transaction_records.GROUP_STATE_VALUE, transaction_records.GROUP_VALUE_VERSION
     ),
-    transaction_records.JOINT_KIND: (joint_records.JOINT_VALUE, joint_records.VALUE_VERSION_ACCEPTED),
+    transaction_records.JOINT_KIND: ReadVersions(
+        joint_records.JOINT_VALUE, joint_records.VALUE_VERSION_ACCEPTED, joint_records.VALUE_VERSION
+    ),
 }
+COMMITTED_OFFSET: Final = ReadVersions(group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST)
 OFFSETS_LOG_VALUES: Final = {
-    0: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
-    group_records.OFFSET_KEY_VERSION: (group_records.OFFSET_VALUE, group_records.VALUE_VERSION_LAST),
-    group_records.GROUP_KEY_VERSION: (group_records.GROUP_VALUE, group_records.VALUE_VERSION_LAST),
-    **{kind: (what, consumer_records.VALUE_VERSION) for kind, what in consumer_records.VALUES.items()},
+    **dict.fromkeys(group_records.OFFSET_KEY_VERSIONS, COMMITTED_OFFSET),
+    group_records.GROUP_KEY_VERSION: ReadVersions(
+        group_records.GROUP_VALUE, group_records.VALUE_VERSION_LAST
+    ),
+    **{
+        kind: ReadVersions(what, consumer_records.VALUE_VERSION)
+        for kind, what in consumer_records.VALUES.items()
+    },
 }
 
 
 def check_formats(disk: Disk, directory: Path) -> None:
-    """Check that no later release has written to a data directory.
+    """Check that this release reads the forms of all files of a data directory that the broker needs to start.
 
     Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
 
     Raises:
-        NewerFormatError: a later release has written to the directory. The error names the file, and the offset if the
-            file is a log.
+        NewerFormatError: this release does not read the form of a file. The error names the file, and the offset if
+            the file is a log.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
 
 
 def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormatError]]:
-    """Find the files that a later release has written and that the broker needs to start.
+    """Find the files that the broker needs to start and whose form this release does not read.
 
-    Nothing is written. In each coordinator's log the search ends at the first file or record of a later release.
+    Nothing is written. In each coordinator's log the search ends at the first such file or record.
 
     Returns:
         For each of these files, its path and the error that names it.
@@ -98,10 +119,10 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
-    """Check whether a later release has written files of a partition. Damage that a start repairs is ignored.
+    """Check whether this release reads the forms of a partition's files. Damage that a start repairs is ignored.
 
     Raises:
-        NewerFormatError: a later release has written one of the files. The error names the file.
+        NewerFormatError: this release does not read the form of one of the files. The error names the file.
         DamageError: the file that records at which offset the partition's commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
@@ -111,21 +132,13 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
         read_partition_metadata(disk, directory)
 
 
-def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
-    """Make a function that checks the version in a file with a JSON object.
-
-    The function raises NewerFormatError if the version is above `known`. The error names the content of the file by
-    `what`.
-    """
-
-    def check(disk: Disk, path: Path) -> None:
-        refuse_newer(what, parse_json(disk.read_bytes(path))["version"], known)
-
-    return check
+def _check_catalog(disk: Disk, path: Path) -> None:
+    version = parse_json(disk.read_bytes(path))["version"]
+    refuse_newer(CATALOG, version, CATALOG_VERSION, CATALOG_VERSION)
 
 
 _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
-    CATALOG_FILE: _by_json("the list of topics", CATALOG_VERSION),
+    CATALOG_FILE: _check_catalog,
     META_FILE: lambda disk, path: read_meta(disk, path.parent, None),
     SETTINGS_FILE: lambda disk, path: decode_settings(disk.read_bytes(path)),
     ACLS.name: lambda disk, path: decode_acls(disk.read_bytes(path)),
@@ -140,7 +153,7 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
 
 
 def _newer_in_log(
-    disk: Disk, directory: Path, values: dict[int, tuple[str, int]]
+    disk: Disk, directory: Path, values: dict[int, ReadVersions]
 ) -> Iterator[tuple[Path, NewerFormatError]]:
     try:
         check_partition_formats(disk, directory)
@@ -160,43 +173,55 @@ def _newer_in_log(
 
 
 def _check_records(
-    disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
+    disk: Disk, path: Path, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a log file.
-
-    Skip a record if one with the same first bytes of key and value is in `checked`.
-    """
+    """Check the records of a log file, up to the first damaged or torn batch."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
         return  # A running broker has deleted this log file since the directory was listed.
     try:
-        for offset, key, value in _heads_in(file):
-            if (key, value) not in checked:
-                with naming(f"{path}, offset {offset}"):
-                    _check_record(key, value, values)
-                checked.add((key, value))
+        with contextlib.suppress(DamageError):
+            for position, header, batch in scan_batches(file.read, 0, file.size):
+                check_crc(header, batch, position)
+                if not header.is_control:
+                    _check_batch(path, batch, values, checked)
     finally:
         file.close()
 
 
-def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) -> None:
+def _check_batch(
+    path: Path, batch: Buffer, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
+) -> None:
+    """Check the records of a batch.
+
+    Skip a record if one with the same first bytes of key and value is in `checked`. Committed offsets with tagged fields
+    are all read.
+    """
+    has_tags = False
+    for offset, key, value in record_heads(batch, 0, VERSION_SIZE):
+        if (key, value) not in checked:
+            with naming(f"{path}, offset {offset}"):
+                _check_record(key, value, values)
+            checked.add((key, value))
+        has_tags = has_tags or _has_tags(key, value, values)
+    for record in decode_records(batch) if has_tags else ():
+        if record.key and record.value and _has_tags(record.key, record.value, values):
+            with naming(f"{path}, offset {record.offset}"):
+                group_records.read_offset_value(record.value)
+
+
+def _check_record(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> None:
     """Check the first bytes of a record's key and value: the kind of the record and the version of the value."""
     kind = int.from_bytes(key, "big")
     if values is COMMIT_LOG_VALUES:
         transaction_records.check_kind(kind)
     if kind in values and value:
-        what, known = values[kind]
-        refuse_newer(what, int.from_bytes(value, "big"), known)
+        read = values[kind]
+        refuse_newer(read.what, int.from_bytes(value, "big"), read.known, read.least)
 
 
-def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the records of a log file, up to the first damaged or torn batch.
-
-    Each item is (offset, first bytes of the key, first bytes of the value).
-    """
-    with contextlib.suppress(DamageError):
-        for position, header, batch in scan_batches(file.read, 0, file.size):
-            check_crc(header, batch, position)
-            if not header.is_control:
-                yield from record_heads(batch, 0, VERSION_SIZE)
+def _has_tags(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> bool:
+    """Whether a record is a committed offset with tagged fields."""
+    kind, version = (int.from_bytes(one[:VERSION_SIZE], "big") for one in (key, value))
+    return values.get(kind) is COMMITTED_OFFSET and version == group_records.FLEXIBLE_VERSION

@@ -292,10 +292,10 @@ class _Planner:
                 self._now_ms,
                 self._counts[at[0]],
                 dict(topic.configs),
-                self._restored(at, stored),
-                stored.view_start,
                 stored.partition.topic_id,
                 stored.partition.partition,
+                self._restored(at, stored),
+                stored.view_start,
             )
         )
 

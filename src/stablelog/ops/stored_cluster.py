@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
 
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.records import decode_records
@@ -25,9 +24,6 @@ from stablelog.tier.restoring import Stored, part_file
 from stablelog.tier.segment_bytes import prove
 from stablelog.types import ObjectRange, RangeProof
 
-COMMIT_ORDER: Final = {"stablelog.order": "commit"}
-TIERED: Final = {"remote.storage.enable": "true"}
-
 PayloadOf = Callable[[RemotePartition], bytes | None]
 
 
@@ -38,8 +34,7 @@ class StoredTopic:
     Attributes:
         name: the name.
         partitions: what the store has of each partition that has a manifest, by index.
-        published: the state that the last manifest of the topic recorded; settings are derived from the segments if
-            only an early release has published manifests.
+        published: the state that the last manifest of the topic recorded.
         logs: for the log of a coordinator, the contents of the copied segments, by partition and base offset.
     """
 
@@ -224,18 +219,8 @@ def _holds(content: bytes, position: int, header: BatchHeader) -> bool:
 
 
 def _published(partitions: dict[int, Stored]) -> Published:
-    said = [one.manifest.published for one in partitions.values() if one.manifest.published is not None]
-    if said:
-        return max(said, key=attrgetter("time_ms"))
-    rows = [row for one in partitions.values() for row in one.manifest.segments]
-    configs = dict(TIERED)
-    if any(row.commit is not None for row in rows):
-        configs |= COMMIT_ORDER
-    name = next(iter(partitions.values())).partition.topic
-    if is_coordinator_log(name):
-        configs = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
-    time_ms = max((row.event_ms for row in rows), default=0)
-    return Published(0, time_ms, max(partitions) + 1, configs)
+    said = [one.manifest.published for one in partitions.values()]
+    return max([one for one in said if one is not None], key=attrgetter("time_ms"))
 
 
 def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:

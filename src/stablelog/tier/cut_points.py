@@ -129,14 +129,13 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
 
 def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[int, int, RangeProof | None]:
     """Return the chunk of a log file that has the byte at a position: its begin, its end, and what its batch headers
-    are compared with. The last value is None if the manifest does not prove the segment, because Apache Kafka or an
-    early release has copied it. Its chunks have `chunk_size` bytes.
+    are compared with. The last value is None if the manifest does not prove the segment, because Apache Kafka has copied
+    it. Its chunks have `chunk_size` bytes.
 
     Raises:
         DamageError: the manifest describes impossible cut points.
     """
-    count = len(segment.header_crcs) // HEADER_CRC.size
-    if segment.summary is None or count * CUT_POINT.size != len(segment.cut_points):
+    if segment.summary is None:
         begin = position // chunk_size * chunk_size
         return begin, min(begin + chunk_size, segment.size), None
 
@@ -148,6 +147,7 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
         found: int = HEADER_CRC.unpack_from(segment.header_crcs, number * HEADER_CRC.size)[0]
         return found
 
+    count = len(segment.cut_points) // CUT_POINT.size
     after = bisect_right(range(count), position, key=point)
     begin, crc_before = (point(after - 1), crc(after - 1)) if after else (0, 0)
     end, crc_after = (point(after), crc(after)) if after < count else (segment.size, segment.summary.log_crc)

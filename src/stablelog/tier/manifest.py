@@ -71,7 +71,7 @@ class Manifest(NamedTuple):
         log_start: the log start offset of the partition. Segments before this offset are being deleted.
         segments: the segments in the order of their offsets, without gaps. Those in parts are among them.
         parts: the parts of the last published manifest, in the order of offsets; see `parts.divided`.
-        published: what the broker knew of the topic then; None in a manifest of an early release.
+        published: what the broker knew of the topic then; None in a manifest that was never published.
     """
 
     cluster_id: str

@@ -11,6 +11,7 @@ from typing import Final
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import (
     DamageError,
+    NewerFormatError,
     ObjectExistsError,
     ObjectMissingError,
     StoreError,
@@ -19,7 +20,7 @@ from stablelog.errors import (
 )
 from stablelog.json_text import parse_json
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
-from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
+from stablelog.tier.manifest import PARTED_VERSION, Manifest, Part, decode_manifest, read_part
 from stablelog.tier.names import (
     CLUSTER,
     DELETED,
@@ -152,7 +153,7 @@ class Prefix:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            NewerFormatError: a later release has written the manifest.
+            NewerFormatError: this release does not read the form of the manifest.
             DamageError: the manifest or a part is damaged, a part is missing, or the manifest is that of another
                 partition. The message names the part's key.
         """
@@ -171,8 +172,10 @@ class Prefix:
                 raise DamageError(f"{key}: {error}") from None
 
         manifest = decode_manifest(payload, load)
-        if manifest.published is not None:
-            manifest.published.check_partition(partition.topic_id, partition.partition)
+        if manifest.published is None:
+            what = f"the manifest of {partition.directory} without the state of its topic"
+            raise NewerFormatError(what, None, PARTED_VERSION)
+        manifest.published.check_partition(partition.topic_id, partition.partition)
         return manifest, contents
 
     def run(self, steps: Steps[Result]) -> Result:

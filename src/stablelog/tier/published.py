@@ -6,7 +6,7 @@ Format: docs/formats.md, "The manifest", the field `published`.
 import uuid
 from typing import Any, Final, NamedTuple
 
-from stablelog.errors import DamageError, in_words
+from stablelog.errors import DamageError, NewerFormatError, in_words
 from stablelog.log.files.restored import Restored, restored_of
 
 # The greatest number of partitions of a topic. A greater one in an object is damage, or hostile.
@@ -22,33 +22,34 @@ class Published(NamedTuple):
         time_ms: the time of the broker's clock.
         partition_count: the number of partitions of the topic.
         configs: the settings of the topic itself, by Kafka's names.
+        topic_id: the id of the topic.
+        partition: the index of the partition.
         restored: what restores of the partition did not find; None if it was never restored.
         view_start: the first position of a commit-ordered partition that is not deleted. It may be greater than the log
             start: records of later transactions may stand before deleted ones. 0 in other partitions.
-        topic_id: the id of the topic; None in a manifest of an earlier release.
-        partition: the index of the partition; None in a manifest of an earlier release.
     """
 
     log_end: int
     time_ms: int
     partition_count: int
     configs: dict[str, str]
+    topic_id: uuid.UUID
+    partition: int
     restored: Restored | None = None
     view_start: int = 0
-    topic_id: uuid.UUID | None = None
-    partition: int | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
-        fields = self._asdict()
-        fields["restored"] = None if self.restored is None else self.restored.fields()
-        if not self.view_start:
-            del fields["view_start"]
-        if self.topic_id is None:
-            del fields["topic_id"], fields["partition"]
-        else:
-            fields["topic_id"] = str(self.topic_id)
-        return fields
+        return {
+            "log_end": self.log_end,
+            "time_ms": self.time_ms,
+            "partition_count": self.partition_count,
+            "configs": self.configs,
+            "restored": None if self.restored is None else self.restored.fields(),
+            **({"view_start": self.view_start} if self.view_start else {}),
+            "topic_id": str(self.topic_id),
+            "partition": self.partition,
+        }
 
     def check_partition(self, topic_id: uuid.UUID, partition: int) -> None:
         """Check that these are the fields of a partition. A manifest without segments says in no other place whose it is.
@@ -56,7 +57,7 @@ class Published(NamedTuple):
         Raises:
             DamageError: they are those of another partition.
         """
-        if self.topic_id is not None and (self.topic_id, self.partition) != (topic_id, partition):
+        if (self.topic_id, self.partition) != (topic_id, partition):
             raise DamageError(
                 f"the manifest is that of partition {self.partition} of the topic with the id {self.topic_id}, and it is "
                 f"stored as that of partition {partition} of the topic with the id {topic_id}"
@@ -67,12 +68,15 @@ def published_of(head: dict[str, Any]) -> Published | None:
     """Read the field `published` of the head of a manifest; None if the head has none.
 
     Raises:
+        NewerFormatError: the field does not name the partition.
         DamageError: the field has another content.
     """
     if "published" not in head:
         return None
     found = head["published"]
     try:
+        if "topic_id" not in found:
+            raise NewerFormatError("a manifest that does not name its partition", None, head["version"])
         restored = found.get("restored")
         log_end, time_ms, partition_count, configs = (found[name] for name in REQUIRED)
         published = Published(
@@ -80,16 +84,21 @@ def published_of(head: dict[str, Any]) -> Published | None:
             time_ms,
             partition_count,
             configs,
+            uuid.UUID(found["topic_id"]),
+            found["partition"],
             None if restored is None else restored_of(restored),
             found.get("view_start", 0),
-            uuid.UUID(found["topic_id"]) if "topic_id" in found else None,
-            found["partition"] if "topic_id" in found else None,
         )
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamageError(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
-    numbers = [published.log_end, published.time_ms, published.partition_count, published.view_start]
-    numbers += [] if published.partition is None else [published.partition]
+    numbers = [
+        published.log_end,
+        published.time_ms,
+        published.partition_count,
+        published.partition,
+        published.view_start,
+    ]
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):

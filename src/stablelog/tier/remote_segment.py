@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import (
     COMMIT_FILES,
@@ -15,7 +15,7 @@ from stablelog.tier.index_object import (
     proven_indexes,
 )
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
-from stablelog.tier.records import SegmentLeaderEpoch, SegmentSnapshotRecord, SegmentState
+from stablelog.tier.records import MESSAGE_VERSION, SegmentLeaderEpoch, SegmentSnapshotRecord, SegmentState
 from stablelog.types import ObjectRange, RangeProof
 
 
@@ -130,7 +130,7 @@ class RemoteSegment:
         """Read a segment from the record that describes it in a manifest.
 
         Raises:
-            NewerFormatError: a later release has written the summary.
+            NewerFormatError: this release does not read the form of the record.
             DamageError: two fields of the record contradict each other.
         """
         if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
@@ -148,6 +148,9 @@ class RemoteSegment:
                 f"the remote segment {record.segment_id} has a CRC of its indexes of {len(record.indexes_crc)} bytes "
                 f"instead of {INDEXES_CRC.size}"
             )
+        if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
+            what = f"the remote segment {record.segment_id} without CRCs of its indexes and of its headers"
+            raise NewerFormatError(what, None, MESSAGE_VERSION)
         segment = cls(
             record.segment_id or uuid.UUID(int=0),
             record.start_offset,

@@ -99,8 +99,8 @@ class CommitOrder:
         """The first position that can be read.
 
         A transaction is torn if its positions are past this one, but its first record was before the log start offset.
-        The view leaves it out. Retention and DeleteRecords tear no transaction. The logs of earlier releases may have
-        torn transactions, and so may a log that was restored from an object store.
+        The view leaves it out. Retention and DeleteRecords tear no transaction, but a log that was restored from an
+        object store may have torn transactions.
         """
         return max(self._start, self._tiers.log_start)
 

@@ -77,7 +77,7 @@ class CommitOrdered:
         try:
             return decode_first_sequences(self._disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE))
         except (FileNotFoundError, DamageError):
-            # No commit was deleted, or an earlier release has deleted it. A damaged file is not needed to read records.
+            # No commit was deleted. A damaged file is not needed to read records.
             return ()
 
     def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:

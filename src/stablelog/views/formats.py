@@ -23,7 +23,7 @@ def check_formats(listing: Listing) -> None:
         listing: the listing of the partition's directory. The directory may contain none of these files.
 
     Raises:
-        NewerFormatError: a later release wrote one of these files. The message names the file.
+        NewerFormatError: this release does not read the form of one of these files. The message names the file.
         DamageError: `view-start-offset` is damaged.
     """
     with contextlib.suppress(FileNotFoundError):

@@ -55,12 +55,6 @@ VERSION = 3
 CRC = struct.Struct(">I")
 
 
-class EarlierFormError(DamageError):
-    """A commit index is undamaged, but in the format of an earlier release. The next start of the broker rebuilds it
-    from the log.
-    """
-
-
 class Committed(NamedTuple):
     """A transaction in commit order, or a run of records outside transactions, at the positions [start, end).
 
@@ -167,8 +161,7 @@ class CommitSummary:
         """Decode the content of a `.commitsummary` file.
 
         Raises:
-            EarlierFormError: an earlier release wrote the file.
-            NewerFormatError: a later release wrote the file.
+            NewerFormatError: this release does not read the form of the file.
             DamageError: the file is damaged.
         """
         if (
@@ -177,9 +170,7 @@ class CommitSummary:
         ):
             raise DamageError("a commit summary is damaged: its CRC or its size is wrong")
         version, *fields, open_count = SUMMARY.unpack_from(content)
-        refuse_newer("a commit summary", version, VERSION)
-        if 0 < version < VERSION:
-            raise EarlierFormError(f"a commit summary has the older version {version}")
+        refuse_newer("a commit summary", version, VERSION, VERSION)
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
             raise DamageError(
                 f"a commit summary of version {version} has {len(content)} bytes, which is no possible size"

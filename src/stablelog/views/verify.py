@@ -27,7 +27,6 @@ from stablelog.views.index_format import (
     NO_PRODUCER,
     SUMMARY_SUFFIX,
     CommitSummary,
-    EarlierFormError,
     Entry,
 )
 
@@ -153,8 +152,6 @@ def _verify_index(
     path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
         summary = CommitSummary.decode(disk.read_bytes(path))
-    except EarlierFormError:
-        return  # this is no damage: the next start of the broker rebuilds the index
     except (DamageError, NewerFormatError) as error:
         yield Finding(path, str(error))
         return

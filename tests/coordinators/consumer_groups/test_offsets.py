@@ -132,21 +132,6 @@ def test_what_was_committed_for_a_topic_is_found_once() -> None:
     assert sorted(found(offsets, "t")) == [("g", T0), ("h", T1)]
 
 
-def test_a_commit_that_an_earlier_release_wrote_again_stays_behind_what_overtook_it() -> None:
-    """Its checkpoint held only what was committed, and the log kept the pending offsets before it."""
-    again = value(2)._replace(overtaken_by=(7,))
-    for ending, expected in ((6, 2), (7, 3)):
-        after = Offsets()  # the plain commit's first record is trimmed
-        after.commit("g", T0, value(1), producer_id=6)
-        after.commit("g", T0, value(3), producer_id=7)
-        after.commit("g", T0, again)
-        (first, second, third) = after.in_order("g", T0)
-        assert [first[0], second[0], third[0]] == [6, None, 7]
-        assert second[1] == value(2)._replace(is_repeated=True)
-        after.end(ending, commit=True)
-        assert committed(after) == {T0: expected}
-
-
 @pytest.mark.parametrize("is_trimmed", [False, True])
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_checkpoint_keeps_the_order_of_committed_and_pending_offsets(
@@ -246,8 +231,7 @@ def test_offsets_that_are_not_settled_are_seen_like_settled_ones(
         group, partition = choice.choice(groups), (choice.choice("tu"), choice.randrange(3))
         kind = choice.choice(["plain", "pending", "pending", "pending", "end", "remove", "settle"])
         if kind == "plain":
-            overtaken_by = tuple(one for one in producers if choice.random() < 0.2)
-            both("commit", group, partition, value(number)._replace(overtaken_by=overtaken_by))
+            both("commit", group, partition, value(number))
         elif kind == "pending":
             both("commit", group, partition, value(number), producer_id=choice.choice(producers))
         elif kind == "end":
@@ -335,5 +319,5 @@ def test_a_plain_commit_replaces_an_offset_that_is_not_settled(monkeypatch: pyte
     offsets.commit("g", T0, value(6), producer_id=8)
     offsets.end(8, commit=True)
     assert not offsets.is_settled
-    offsets.commit("g", T0, value(9)._replace(overtaken_by=(7,)))
+    offsets.commit("g", T0, value(9)._replace(is_repeated=True))
     assert committed(offsets) == {T0: 9}

@@ -27,7 +27,7 @@ from stablelog.errors import DamageError, NewerFormatError
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
-OFFSET_VALUES = st.builds(OffsetValue, I64, I32, NAMES, I64, st.just(-1), st.just(()))
+OFFSET_VALUES = st.builds(OffsetValue, I64, I32, NAMES, I64, st.just(-1), st.just(False))
 MEMBER_VALUES = st.builds(
     MemberValue, NAMES, st.none() | NAMES, NAMES, NAMES, I32, I32, st.binary(), st.binary()
 )
@@ -121,21 +121,28 @@ def test_a_group_reads_back_as_it_was_written(value: GroupValue) -> None:
             struct.pack(">qi", 42, 7) + b"\x03md" + struct.pack(">q", 9) + b"\x01\x00\x10" + bytes(16),
             OffsetValue(42, 7, "md", 9),
         ),
-        (  # a checkpoint of an earlier release: overtaken by producer 5, with an expiry
+        (  # repeated by a checkpoint, with an expiry
             4,
             struct.pack(">qi", 42, 7)
             + b"\x03md"
             + struct.pack(">q", 9)
-            + b"\x02\x90\x4e\x08"
-            + struct.pack(">q", 5)
-            + b"\x91\x4e\x08"
-            + struct.pack(">q", 11),
-            OffsetValue(42, 7, "md", 9, 11, (5,)),
+            + b"\x02\x91\x4e\x08"
+            + struct.pack(">q", 11)
+            + b"\x92\x4e\x00",
+            OffsetValue(42, 7, "md", 9, 11, is_repeated=True),
         ),
     ],
 )
 def test_offsets_of_every_version_are_read(version: int, fields: bytes, expected: OffsetValue) -> None:
     assert read_offset_value(struct.pack(">h", version) + fields) == expected
+
+
+def test_an_offset_with_the_producers_that_have_overtaken_it_is_refused() -> None:
+    fields = struct.pack(">hqi", 4, 42, 7) + b"\x03md" + struct.pack(">q", 9)
+    with pytest.raises(
+        NewerFormatError, match=r"^a committed offset with the tagged field 10000; no release"
+    ):
+        read_offset_value(fields + b"\x01\x90\x4e\x08" + struct.pack(">q", 5))
 
 
 def group_value(version: int) -> bytes:

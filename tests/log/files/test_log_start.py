@@ -49,19 +49,10 @@ def test_it_is_the_first_segment_that_was_there_or_a_later_known_start(logs, sum
     assert disk.steps == steps, "and is not written again"
 
 
-def test_a_file_without_a_checksum_gets_one():
-    disk = directory()
-    disk.write_atomic(PATH, b"0\n31\n")
-    write_missing_log_start(disk, DIRECTORY, 7)
-    assert disk.read_bytes(PATH) == encode_log_start(31)
-
-
 def test_what_is_no_log_start_is_refused():
     for content in (
         b"",
-        b"0",
-        b"0\n",
-        b"0\nx\n",
+        b"1\n",
         b"1\n31\n",
         b"1\nx\n0\n",
         encode_log_start(31) + b"\n",
@@ -69,5 +60,6 @@ def test_what_is_no_log_start_is_refused():
     ):
         with pytest.raises(DamageError, match="is damaged"):
             decode_log_start(content, PATH)
-    with pytest.raises(NewerFormatError):
-        decode_log_start(encode_log_start(31).replace(b"1\n", b"2\n", 1), PATH)
+    for version in (b"0", b"2"):
+        with pytest.raises(NewerFormatError, match=f"in a file of version {version.decode()};"):
+            decode_log_start(encode_log_start(31).replace(b"1", version, 1), PATH)

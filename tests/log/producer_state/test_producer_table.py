@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import json
 import random
 import sys
 import tracemalloc
@@ -23,6 +22,7 @@ from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, Produ
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import RECENT_MAX, Producers
 from stablelog.log.producer_state.snapshots import (
+    JSON_BEGINS,
     PRODUCERS_VERSION,
     ProducersFile,
     SnapshotFile,
@@ -71,30 +71,6 @@ def rows(producers):
         )
         for one in producers
     ]
-
-
-def version_1(table, progress):
-    """The file as releases before version 2 wrote it."""
-    content = {
-        "version": 1,
-        "segment": progress.encode().hex(),
-        "producers": [
-            [
-                one.producer_id,
-                one.producer_epoch,
-                one.coordinator_epoch,
-                one.used_ms,
-                one.txn_first_offset,
-                one.txn_started_ms,
-                one.txn_record_count,
-                [list(batch) for batch in one.batches],
-            ]
-            for one in sorted(table, key=lambda one: one.used_ms)
-        ],
-        "timestamps": [[one.producer_id, one.last_timestamp_ms] for one in table],
-    }
-    text = json.dumps(content, separators=(",", ":")).encode()
-    return text + b"\n" + crc32c(text).to_bytes(4, "big").hex().encode() + b"\n"
 
 
 def encoded(table):
@@ -199,10 +175,7 @@ class History:
         self.frozen.append((self.real.frozen(), self.model.copy()))
 
     def restart(self):
-        content = encoded(self.real.frozen())
-        if self.chance.random() < 0.3:
-            content = version_1(self.real.frozen(), PROGRESS)
-        table, progress = decode_producers(content)
+        table, progress = decode_producers(encoded(self.real.frozen()))
         assert progress == PROGRESS
         self.now_ms -= self.chance.choice((0, 0, 10**6))  # the machine's clock may be set back
         self.real = Producers.restored(table, self.now_ms)
@@ -389,24 +362,16 @@ def test_kafkas_file_has_an_entry_for_each_producer():
     assert [len(one.batches) for one in read] == [0, 1, 1]
 
 
-def test_a_file_of_version_1_is_read():
-    table = ProducerTable.of([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
-    read, progress = decode_producers(version_1(table, PROGRESS))
-    assert rows(read) == rows(table)
-    assert progress == PROGRESS
-
-
-def test_a_row_of_version_1_without_a_timestamp_has_that_of_its_last_batch_or_of_its_use():
-    batches = [KeptBatch(at, 10 * at, 0, NOW_MS + at) for at in range(7)]
-    table = [Producer(1, 0, 3, batches, NOW_MS + 99, 5), Producer(2, 0, 3, [], NOW_MS + 98, 6)]
-    content = json.loads(version_1(table, PROGRESS).partition(b"\n")[0])
-    del content["timestamps"]
-    text = json.dumps(content, separators=(",", ":")).encode()
-    read, _ = decode_producers(text + b"\n" + f"{crc32c(text):08x}".encode() + b"\n")
-    assert list(read) == [
-        Producer(1, 0, 3, batches[-BATCHES_KEPT:], NOW_MS + 99, NOW_MS + 6),
-        Producer(2, 0, 3, [], NOW_MS + 98, NOW_MS + 98),
-    ]
+@pytest.mark.parametrize("size", [len(JSON_BEGINS), 1 << 21])
+def test_a_file_of_json_is_refused_by_its_version(size, tmp_path):
+    content = JSON_BEGINS.ljust(size, b" ")
+    path = tmp_path / "producers"
+    path.write_bytes(content)
+    for read in (lambda: decode_producers(content), lambda: read_producers(LocalDisk(), path)):
+        with pytest.raises(
+            NewerFormatError, match=r"^a file of producers of version 1; no release has written"
+        ):
+            read()
 
 
 def test_a_file_of_a_million_bytes_and_more_is_read(tmp_path):

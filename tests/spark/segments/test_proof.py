@@ -25,11 +25,12 @@ from tests.golden.generation import generations
 from tests.golden.serving import BrokerAt
 from tests.spark.reading import rows, tasks
 
-# A topic of each kind, and a sealed segment in its middle. A commit-ordered one is read from its files uncommitted.
+# A topic of each kind, and the place of a sealed segment in its middle. A commit-ordered one is read from its files
+# uncommitted.
 KINDS = {
-    "ordinary": (43, "read_committed"),
-    "compacted": (209, "read_committed"),
-    "ordered": (41, "read_uncommitted"),
+    "ordinary": (1, "read_committed"),
+    "compacted": (2, "read_committed"),
+    "ordered": (1, "read_uncommitted"),
 }
 SMALL_TASKS = Limits(offsets_max=9)  # a part of a segment each
 
@@ -37,23 +38,24 @@ SMALL_TASKS = Limits(offsets_max=9)  # a part of a segment each
 @pytest.fixture(scope="module")
 def stopped(module_path):
     """A data directory of a broker that was stopped, and when it was written."""
-    second = generations()[1]  # whose segments KINDS names
-    return second.unpack("stopped", module_path), second.expected("stopped")
+    newest = generations()[-1]
+    return newest.unpack("stopped", module_path), newest.expected("stopped")
 
 
 class Copy:
     """A copy of one partition, to be damaged."""
 
     def __init__(self, data, topic, root):
-        self.base, self.isolation = KINDS[topic]
+        place, self.isolation = KINDS[topic]
         shutil.copytree(data / f"{topic}-0", root / f"{topic}-0")
+        bases = sorted(int(path.stem) for path in (root / f"{topic}-0").glob("*.log"))
+        self.base = bases[place]
         self.path = root / f"{topic}-0" / f"{self.base:020d}.log"
         self.topic = topic
         self.wanted = {"assign": json.dumps({topic: [0]}), "isolation": self.isolation}
         self.given = {"path": str(root), **self.wanted}
         self.mounted = {"mount": str(root), **self.wanted}
-        bases = sorted(int(path.stem) for path in self.path.parent.glob("*.log"))
-        self.offsets = range(self.base, bases[bases.index(self.base) + 1])
+        self.offsets = range(self.base, bases[place + 1])
 
         self._content = self.path.read_bytes()
         self._times = itertools.count(1)  # The unpacked files have the time 0.

@@ -223,10 +223,10 @@ class Copier:
             self._now_ms(),
             topic.partition_count,
             dict(topic.configs),
-            partition.restored,
-            view_start_of(partition),
             topic.topic_id,
             partition.index,
+            partition.restored,
+            view_start_of(partition),
         )
 
     # -- one partition -------------------------------------------------------------------------------------------
@@ -381,6 +381,8 @@ class Copier:
         if not is_new and not self._has_new_topic(partition, owned):
             return
         published = self._published(partition)
+        if published is None:
+            return  # The topic was deleted. Its objects are deleted without a manifest that names them.
         manifest = await in_thread(self._threads, self._next, owned.manifest, remote.start_offset, rows, gone)
         divide = partial(divided, part_count=self._plan.part_count)
         manifest, parts = await in_thread(self._threads, divide, manifest, owned.manifest, self._now_ms())

@@ -324,8 +324,8 @@ class Copies:
     async def _delete_deleted(self) -> None:
         """Delete the objects of deleted topics.
 
-        The list of topics names them until their objects are deleted. `__remote_log_metadata` also names those that an
-        early release has deleted, which did not list them.
+        The list of topics names them until their objects are deleted. `__remote_log_metadata` also names those whose
+        last event could not be appended, or was lost in a crash.
         """
         marked = set(self._metadata.deleted())
         by_topic = {

@@ -68,7 +68,7 @@ class RemoteTiers:
         partition.remote = self._remote(topic, partition, manifest)
         published = None if manifest is None else manifest.published
         said = None if published is None else published.restored
-        # The file `restored` was lost, or an early release has recorded the manifest of another incarnation.
+        # The file `restored` was lost. The log has to show that the restore was one of this partition.
         if partition.restored is None and said is not None and was_left_by(partition, said):
             partition.restored = said
 

@@ -145,24 +145,12 @@ class Offsets:
             if former is not None and former.position >= self._log_begin:
                 return
             position = next(self._repeated_positions)
+            value = value._replace(is_repeated=False)
         else:
-            position = self._position_of(group_id, partition, value, next(self._positions))
-        if value.overtaken_by or value.is_repeated:  # only a checkpoint's records are
-            value = value._replace(overtaken_by=(), is_repeated=False)
+            position = next(self._positions)
         if producer_id is None:
             self._drop_unsettled(group_id, partition)
         offsets[partition] = CommittedOffset(value, position)
-
-    def _position_of(
-        self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
-    ) -> int:
-        """Return the position of a commit: its number in the order of the commits.
-
-        A commit that a checkpoint of an earlier release has written again gets a position before the pending commits
-        that were made after it.
-        """
-        later = (self.pending(producer_id, group_id).get(partition) for producer_id in value.overtaken_by)
-        return min((pending.position - 1 for pending in later if pending is not None), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
         """Handle a tombstone: remove the committed offset and all pending offsets of the partition."""
@@ -314,16 +302,14 @@ class Offsets:
         """The committed offset of a group for a partition and all pending ones, in the order of their commits, each with
         the producer id of its transaction; None for the committed one.
         """
-        found: list[tuple[int, bool, int | None, OffsetValue]] = []
+        found: list[tuple[int, int | None, OffsetValue]] = []
         for txn in self._by_group.get(group_id, ()):
             pending = txn.by_group[group_id].get(partition) if txn.is_open else None
             if pending is not None:
-                found.append((pending.position, False, txn.producer_id, pending.value))
+                found.append((pending.position, txn.producer_id, pending.value))
         is_repeated = bool(found)
         committed = self.committed(group_id).get(partition)
         if committed is not None:
-            # A checkpoint of an earlier release may have given the committed offset the position of a pending one that
-            # it has overtaken.
-            found.append((committed.position, True, None, committed.value))
-        found.sort(key=itemgetter(0, 1))
-        return [(owner, value._replace(is_repeated=is_repeated)) for _, _, owner, value in found]
+            found.append((committed.position, None, committed.value))
+        found.sort(key=itemgetter(0))
+        return [(owner, value._replace(is_repeated=is_repeated)) for _, owner, value in found]

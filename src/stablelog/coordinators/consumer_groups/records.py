@@ -30,7 +30,7 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.errors import DamageError
+from stablelog.errors import DamageError, NewerFormatError
 
 OFFSET_KEY_VERSIONS = (0, 1)  # Both key versions of an offset have the same layout; Kafka writes version 1.
 OFFSET_KEY_VERSION = 1
@@ -43,7 +43,7 @@ EXPIRING_OFFSET_VALUE_VERSION = 1  # The only version of an offset value that ha
 GROUP_VALUE_VERSION = 3
 
 # Tagged fields of stablelog, far from the numbers that Kafka assigns (Kafka's tag 0 is the topic id).
-OVERTAKEN_BY_TAG = 10_000  # only read: an earlier release wrote it
+OVERTAKEN_BY_TAG = 10_000  # versions of the program before the first release wrote it
 EXPIRE_MS_TAG = 10_001
 REPEATED_TAG = 10_002
 
@@ -71,8 +71,6 @@ class OffsetValue(NamedTuple):
         metadata: text that the client has sent with the offset.
         commit_ms: the broker's time of the commit.
         expire_ms: time at which the offset expires; -1 if the broker's retention decides.
-        overtaken_by: producer ids whose open transactions have committed an offset of the same partition *after* this
-            commit. Only a checkpoint of an earlier release has set this field.
         is_repeated: whether a checkpoint has written this commit again, and its order among the other commits of the
             same partition matters. The commit comes before all commits that are in the log only once.
     """
@@ -82,7 +80,6 @@ class OffsetValue(NamedTuple):
     metadata: str
     commit_ms: int
     expire_ms: int = -1
-    overtaken_by: tuple[int, ...] = ()
     is_repeated: bool = False
 
 
@@ -185,7 +182,7 @@ def read_offset_value(value: bytes) -> OffsetValue:
     """Read a committed offset of any version.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        NewerFormatError: this release does not read the form of the value.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, OFFSET_VALUE)
@@ -196,19 +193,12 @@ def read_offset_value(value: bytes) -> OffsetValue:
     commit_ms = reader.int64()
     expire_ms = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else -1
     tagged = reader.tagged_fields()
-    overtaken_by = tagged.get(OVERTAKEN_BY_TAG, b"")
+    if OVERTAKEN_BY_TAG in tagged:
+        raise NewerFormatError(f"{OFFSET_VALUE} with the tagged field {OVERTAKEN_BY_TAG}", None, version)
     if len(tagged.get(EXPIRE_MS_TAG, b"")) == INT64.size:
         (expire_ms,) = INT64.unpack(tagged[EXPIRE_MS_TAG])
-    producers = INT64.iter_unpack(overtaken_by if len(overtaken_by) % INT64.size == 0 else b"")
-    return OffsetValue(
-        offset,
-        leader_epoch,
-        metadata,
-        commit_ms,
-        expire_ms,
-        tuple(p for (p,) in producers),
-        is_repeated=REPEATED_TAG in tagged,
-    )
+    is_repeated = REPEATED_TAG in tagged
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, is_repeated=is_repeated)
 
 
 def read_group_value(value: bytes) -> GroupValue:

@@ -42,15 +42,13 @@ def decode_log_start(content: bytes, path: Path) -> int:
     """Decode the content of a file that records the log start offset.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        NewerFormatError: this release does not read the form of the file.
         DamageError: the file is damaged. The message names its path.
     """
     lines = content.decode(errors="replace").split("\n")
     if lines[0].isdigit():
         with naming(path):
-            refuse_newer("where the log begins, in a file", int(lines[0]), VERSION)
-    if len(lines) == 3 and lines[0] == "0" and lines[1].isdigit():
-        return int(lines[1])  # a file of version 0 has no checksum
+            refuse_newer("where the log begins, in a file", int(lines[0]), VERSION, VERSION)
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):
         raise DamageError(
             f"{path} is damaged: it must have three lines: version {VERSION}, the log start offset, and "
@@ -62,8 +60,7 @@ def decode_log_start(content: bytes, path: Path) -> int:
 def write_missing_log_start(
     disk: Disk, directory: Path, known_start: int, name: str = LOG_START_FILE
 ) -> None:
-    """Write the file that records the log start offset, if it is missing. Apache Kafka does not have this file, and
-    early releases of stablelog wrote it only at the first deletion.
+    """Write the file that records the log start offset, if it is missing: Apache Kafka does not have this file.
 
     Args:
         disk: the disk of the partition.
@@ -75,15 +72,9 @@ def write_missing_log_start(
         DamageError: the file is damaged.
     """
     path = directory / name
-    there: bytes | None = None
-    try:
-        there = disk.read_bytes(path)
-        start = decode_log_start(there, path)
-    except FileNotFoundError:
-        # A summary without its log file belongs to a lost segment. The log start offset must not be past this segment,
-        # so that recovery reports the loss.
-        bases = (offset_of(name) for name in disk.list_dir(directory) if is_log(name) or is_summary(name))
-        start = max(known_start, min(bases, default=0))
-    content = encode_log_start(start)
-    if content != there:
-        disk.write_atomic(path, content)
+    if read_log_start(disk, path) is not None:
+        return
+    # A summary without its log file belongs to a lost segment. The log start offset must not be past this segment, so
+    # that recovery reports the loss.
+    bases = (offset_of(name) for name in disk.list_dir(directory) if is_log(name) or is_summary(name))
+    disk.write_atomic(path, encode_log_start(max(known_start, min(bases, default=0))))

@@ -15,18 +15,17 @@ Format: docs/formats.md, "Producer snapshot", "Producers".
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
-from stablelog.errors import DamageError, DiskError, in_words, refuse_newer
-from stablelog.json_text import parse_json
+from stablelog.errors import DamageError, DiskError, NewerFormatError, refuse_newer
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
-from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, Producer
 from stablelog.log.producer_state.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.segments.segment import Segment
@@ -50,7 +49,8 @@ PRODUCERS_HEADER = struct.Struct(
     "I"  # crc: CRC-32C of everything after this field
     "q"  # producer_count
 )
-JSON_BEGINS = b'{"version":1,'  # the beginning of a `.producers` file of version 1
+PRODUCERS_CONTENT = "a file of producers"
+JSON_BEGINS = b'{"version":1,'  # of a `.producers` file of version 1, which no release has written
 PIECE_SIZE = 1 << 20  # how many bytes of a `.producers` file are read at once
 PIECE_BLOCKS = 256  # how many blocks of up to 32 producers are written at once: at most 1.5 MB
 
@@ -294,10 +294,10 @@ class ProducersFile:
 
 
 def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Decode a `.producers` file of the current version or the one before.
+    """Decode a `.producers` file.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        NewerFormatError: this release does not read the form of the file.
         DamageError: the file is incomplete or damaged.
     """
     return _decode_pieces(iter((content,)))
@@ -317,18 +317,27 @@ def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
         file.close()
 
 
+def check_producers_version(head: bytes) -> None:
+    """Check the version of a `.producers` file, from its first bytes.
+
+    Raises:
+        NewerFormatError: this release does not read the form of the file.
+    """
+    if head.startswith(JSON_BEGINS):
+        raise NewerFormatError(PRODUCERS_CONTENT, 1, PRODUCERS_VERSION)
+    refuse_newer(PRODUCERS_CONTENT, int.from_bytes(head[:2], "big"), PRODUCERS_VERSION)
+
+
 def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     first = next(pieces)
-    if first.startswith(JSON_BEGINS):
-        return _decode_json(b"".join((first, *pieces)))
-    refuse_newer("a file of producers", int.from_bytes(first[:2], "big"), PRODUCERS_VERSION)
+    check_producers_version(first)
     begin = PRODUCERS_HEADER.size + SUMMARY.size
     if len(first) < begin:
         raise DamageError(f"a .producers file is incomplete: it ends in its header, after {len(first)} bytes")
     version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
     if version != PRODUCERS_VERSION:
         raise DamageError(
-            f"a .producers file has version {version}; only versions up to {PRODUCERS_VERSION} are known"
+            f"a .producers file has version {version}; only version {PRODUCERS_VERSION} is known"
         )
     crc = crc32c(memoryview(first)[CRC_END:])
 
@@ -347,20 +356,6 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     return table, Summary.decode(first[PRODUCERS_HEADER.size : begin])
 
 
-def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Decode a `.producers` file of version 1, which is JSON."""
-    text, _, crc = content.rstrip(b"\n").rpartition(b"\n")
-    try:
-        if crc32c(text) != int(crc, 16):
-            raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
-        read = parse_json(text)
-        timestamps = dict(read.get("timestamps", ()))
-        rows = sorted(read["producers"])
-        return ProducerTable.of(_from_rows(rows, timestamps)), Summary.decode(bytes.fromhex(read["segment"]))
-    except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise DamageError(f"a .producers file of version 1 is damaged: {in_words(error)}") from error
-
-
 def decode_either(name: str, content: bytes) -> ProducerTable:
     """Return the producers in a `.snapshot` or `.producers` file. The suffix of `name` decides about the format. In the
     result for a `.snapshot` file, the times of last use are unknown and are -1.
@@ -369,22 +364,3 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
         NewerFormatError, DamageError: for the same reasons as in `decode_producers` and `decode_snapshot`.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
-
-
-def _from_rows(rows: Iterable[Sequence[Any]], timestamps: Mapping[int, int]) -> Iterator[Producer]:
-    for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
-        kept = [KeptBatch(*batch) for batch in batches][-BATCHES_KEPT:]
-        # A producer without a timestamp in the file gets the timestamp of its last batch, or, without a batch, the time
-        # of its last write.
-        timestamp_ms = kept[-1].timestamp_ms if kept else used_ms
-        yield Producer(
-            producer_id,
-            epoch,
-            coordinator_epoch,
-            kept,
-            used_ms,
-            timestamps.get(producer_id, timestamp_ms),
-            txn_first,
-            txn_started,
-            txn_records,
-        )

@@ -1,7 +1,7 @@
-"""Check of the format versions in a partition's directory: whether a later release has written there. The check runs
-before this release writes anything into the directory.
+"""Check of the format versions in a partition's directory: whether this release reads the forms of its files. The check
+runs before this release writes anything into the directory.
 
-A release writes each kind of file in one version. So the version of the newest file of a kind shows whether a later
+A release writes each kind of file in one version. So the version of the newest file of a kind shows whether another
 release has written this kind. This does not hold for the files that compaction writes for old segments, so all files of
 these kinds are checked.
 
@@ -19,7 +19,7 @@ from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, is_partition_file
 from stablelog.log.indexes.summary import VERSION as SUMMARY_VERSION
 from stablelog.log.indexes.transaction_index import VERSION as TXNINDEX_VERSION
-from stablelog.log.producer_state.snapshots import PRODUCERS_VERSION, SNAPSHOT_VERSION
+from stablelog.log.producer_state.snapshots import SNAPSHOT_VERSION, check_producers_version
 from stablelog.log.segments.interrupted import CLEANED, SWAP
 
 COMPACTED: Final = (SUMMARY, TXNINDEX)
@@ -36,7 +36,7 @@ def check_formats(listing: Listing) -> None:
         listing: the listing of the partition's directory.
 
     Raises:
-        NewerFormatError: a later release has written a file. The message names it.
+        NewerFormatError: this release does not read the form of a file. The message names it.
     """
     found: dict[str, list[str]] = {}
     for name in listing.names:  # the names are in the order of the offsets
@@ -59,6 +59,8 @@ def _check(kind: str, head: bytes, path: Path) -> None:
     if kind in _NUMBERED:  # the version is the first two bytes
         what, known = _NUMBERED[kind]
         refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
+    elif kind == PRODUCERS:
+        check_producers_version(head)
     elif kind == EPOCH_FILE:
         # The version is in the first line, and `head` has at least this line. If the file is longer than `head`, its
         # end is missing here, and the decoder raises DamageError. The caller ignores DamageError and sees only
@@ -72,8 +74,5 @@ _NUMBERED: Final = {
     SUMMARY: ("a segment summary", SUMMARY_VERSION),
     SNAPSHOT: ("a producer snapshot", SNAPSHOT_VERSION),
     TXNINDEX: ("a transaction index", TXNINDEX_VERSION),
-    # A file of version 1 is JSON and begins with "{". Read as a number, its first two bytes are no version of any
-    # release.
-    PRODUCERS: ("a file of producers", PRODUCERS_VERSION),
 }
-_CHECKED: Final = {*_NUMBERED, EPOCH_FILE, LOG_START_FILE}
+_CHECKED: Final = {*_NUMBERED, PRODUCERS, EPOCH_FILE, LOG_START_FILE}

@@ -136,10 +136,6 @@ def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
         # A `.snapshot` file has one timestamp for a producer: the timestamp of its last batch, or of the marker that
         # follows this batch.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
-    if known.coordinator_epoch != NOTHING:
-        # A `.producers` file of version 1 also has the batches of ended transactions. They come first and are left out
-        # here.
-        kept = kept[max(len(kept) - len(batches), 0) :]
     return (
         said.producer_epoch == known.producer_epoch
         and said.coordinator_epoch in (known.coordinator_epoch, -1)

@@ -1,4 +1,4 @@
-"""The record of a joint commit's key, as it is written now and as it was."""
+"""The record of a joint commit's key."""
 
 from dataclasses import replace
 
@@ -19,7 +19,6 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_only_a_record_that_names_children_has_the_newest_version() -> None:
-    """An earlier release reads the commit log when all children are ended."""
     assert (encode_joint(FULL)[:2], encode_joint(ACCEPTING)[:2]) == (b"\0\1", b"\0\2")
     assert encode_joint(ACCEPTING)[2:].startswith(encode_joint(FULL)[2:])
     assert encode_joint(ACCEPTING).endswith(
@@ -27,11 +26,12 @@ def test_only_a_record_that_names_children_has_the_newest_version() -> None:
     )
 
 
-def test_records_of_version_0_are_read() -> None:
+def test_records_of_version_0_are_refused() -> None:
     written = bytes.fromhex(
         "00000000000000000007000000000000002affffffffffffffffffffffffffffffff0000018bcfe5680000000000"
     )
-    assert decode_joint(written) == JointState(7, 42, update_ms=1_700_000_000_000)
+    with pytest.raises(NewerFormatError, match=r"^a joint commit's key of version 0; no release has written"):
+        decode_joint(written)
 
 
 @pytest.mark.parametrize("state", [FULL, ACCEPTING])
@@ -44,5 +44,5 @@ def test_records_that_are_cut_or_newer_are_refused(state: JointState) -> None:
         decode_joint(written + b"\0")
     with pytest.raises(NewerFormatError, match=r"a joint commit's key of version 3; .* up to 2"):
         decode_joint(b"\0\3" + written[2:])
-    with pytest.raises(DamageError, match="version -1; versions 0 to 2 can be read"):
+    with pytest.raises(DamageError, match="version -1; versions 1 to 2 can be read"):
         decode_joint(b"\xff\xff" + written[2:])

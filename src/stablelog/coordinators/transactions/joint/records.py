@@ -6,21 +6,21 @@ sequence, and the run that has begun the next version. The record's key has a ki
 
     i16 10001 · string transaction group · string key
 
-The value is `HEAD`, then `string run`, `i16 count` and that many strings, the superseded runs; from value version 1 on,
-also `string committed_run`, `string digest` and `i64 order`; from value version 2 on, also `i32 count` and that many
-`ACCEPTED`. A string is an int16 size and UTF-8. A null value removes the key.
+The value is `HEAD`, then `string run`, `i16 count` and that many strings, the superseded runs, then `string
+committed_run`, `string digest` and `i64 order`; in value version 2 also `i32 count` and that many `ACCEPTED`. A string
+is an int16 size and UTF-8. A null value removes the key.
 
 A joint commit of few children is this record *and* the decisions of its children, in one batch of the commit log. A
 crash keeps or loses the batch as a whole. If there are many children, this record alone is the commit. It names the
 children (`accepted`), and the batches with their decisions follow (`joint.acceptance`). Only such a record has version
-2. An earlier release refuses a commit log until such a record is trimmed.
+2.
 
 Format: docs/formats.md, "Commit log".
 """
 
 import itertools
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from stablelog.coordinators.record_fields import INT16, INT32, INT64, FieldReader, string
@@ -35,7 +35,7 @@ NO_ORDER: Final = -1
 
 HEAD: Final = struct.Struct(
     ">"
-    "h"  # version: 1 or 2; a value of version 0 ends with the superseded runs
+    "h"  # version: 1, or 2 if the value names accepted children
     "q"  # last_version
     "q"  # commit_sequence
     "q"  # open_version
@@ -105,19 +105,29 @@ def decode_joint(value: bytes) -> JointState:
     """Decode the state of the key of a joint commit from the value of its record.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        NewerFormatError: this release does not read the form of the value.
         DamageError: the value is damaged.
     """
-    version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION_ACCEPTED)
+    version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION_ACCEPTED, least=VALUE_VERSION)
     reader = FieldReader(value, JOINT_VALUE)
     _, last_version, commit_sequence, open_version, retention_ms, update_ms = reader.unpack(HEAD)
     run = reader.string()
     superseded = tuple(reader.string() for _ in range(reader.int16()))
-    state = JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
-    if version > 0:
-        state = replace(state, committed_run=reader.string(), digest=reader.string(), order=reader.int64())
-    if version >= VALUE_VERSION_ACCEPTED:
-        size = max(reader.int32(), 0) * ACCEPTED.size
-        state = replace(state, accepted=tuple(ACCEPTED.iter_unpack(reader.take(size))))
+    committed_run, digest, order = reader.string(), reader.string(), reader.int64()
+    accepted: tuple[tuple[int, int], ...] = ()
+    if version == VALUE_VERSION_ACCEPTED:
+        accepted = tuple(ACCEPTED.iter_unpack(reader.take(max(reader.int32(), 0) * ACCEPTED.size)))
     reader.done()
-    return state
+    return JointState(
+        last_version,
+        commit_sequence,
+        open_version,
+        retention_ms,
+        update_ms,
+        run,
+        superseded,
+        committed_run,
+        digest,
+        order,
+        accepted,
+    )
