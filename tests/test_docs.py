@@ -239,6 +239,14 @@ def test_what_is_to_be_run_is_a_program(name):
     assert program.exists()
 
 
+CHANGELOG_LINES_MAX = 60
+
+
+def test_what_the_changelog_says_of_a_version_that_is_not_released_fits_on_a_screen():
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1].splitlines()
+    assert "not released" not in newest[0] or len(newest) <= CHANGELOG_LINES_MAX
+
+
 WIDTH_MAX = 120
 
 
