@@ -144,13 +144,15 @@ class SimDisk:
         capacity: bytes that all files together may hold; None for no limit.
     """
 
+    # A flush in a thread counts the files while the event loop opens others. All disks share the lock, which `deepcopy`
+    # could not copy.
+    _open_lock = threading.RLock()
+
     def __init__(self) -> None:
         self._root = Directory()
         # The renames since the directories were last synced.
         self._renamed: list[tuple[Directory, str, Node]] = []
         self._open: WeakSet[SimFile] = WeakSet()
-        # A flush in a thread counts the files while the event loop opens others.
-        self._open_lock = threading.RLock()
         self.steps = 0
         self.crash_at: int | None = None
         self.fail_at: int | None = None
