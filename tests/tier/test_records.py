@@ -86,7 +86,7 @@ VECTORS = [
     ),
     (
         SegmentSnapshotRecord(
-            segment_id=SEGMENT_ID, state=SegmentState.COPY_FINISHED, is_txn_index_empty=True, **HELD
+            segment=SEGMENT_ID, state=SegmentState.COPY_FINISHED, is_txn_index_empty=True, **HELD
         ),
         (
             "01030021222324252627283132333435363738000000000000006400000000000000c7000000010000018bcfe5680000"
@@ -136,7 +136,7 @@ def test_the_records_of_a_kafka_without_the_field_are_read():
     )
     assert read["partition delete"] == VECTORS[3][0]
     assert read["snapshot"] == SegmentSnapshotRecord(
-        segment_id=SEGMENT_ID,
+        segment=SEGMENT_ID,
         state=SegmentState.COPY_FINISHED,
         **{**HELD, "event_timestamp_ms": NOW_MS + 2},
     )
@@ -167,7 +167,7 @@ def test_a_summary_and_cut_points_travel_in_the_record_and_kafkas_limit_holds():
     assert len(summary) == SUMMARY.size <= CUSTOM_METADATA_SIZE_MAX
     record = VECTORS[4][0]
     held = {**HELD, "custom_metadata": summary, "cut_points": bytes(range(128))}
-    record = SegmentSnapshotRecord(segment_id=SEGMENT_ID, state=SegmentState.COPY_FINISHED, **held)
+    record = SegmentSnapshotRecord(segment=SEGMENT_ID, state=SegmentState.COPY_FINISHED, **held)
     decoded = decode_record(encode_record(record))
     assert decoded == record
     assert Summary.decode(decoded.custom_metadata).end_offset == 200

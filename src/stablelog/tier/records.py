@@ -104,14 +104,13 @@ class SegmentLeaderEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRecord:
-    """All data of a remote segment (Kafka's RemoteLogSegmentMetadataRecord)."""
+class _SegmentData:
+    """The data of a remote segment. Each of the two records has its own kind of id, as its first field."""
 
     __type__: ClassVar = EntityType.data
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    KIND: ClassVar[int] = 0
-    segment: SegmentId
+    segment: Any
     start_offset: i64 = field(metadata={"kafka_type": "int64"})
     end_offset: i64 = field(metadata={"kafka_type": "int64"})  # inclusive
     broker_id: i32 = field(metadata={"kafka_type": "int32"})
@@ -126,6 +125,14 @@ class SegmentRecord:
     commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
     header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
     indexes_crc: bytes = field(metadata={"kafka_type": "bytes", "tag": INDEXES_CRC_TAG}, default=b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRecord(_SegmentData):
+    """All data of a remote segment (Kafka's RemoteLogSegmentMetadataRecord)."""
+
+    KIND: ClassVar[int] = 0
+    segment: SegmentId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,28 +165,11 @@ class PartitionDeleteRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSnapshotRecord:
+class SegmentSnapshotRecord(_SegmentData):
     """A remote segment in a snapshot of one partition (Kafka's RemoteLogSegmentMetadataSnapshotRecord)."""
 
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     KIND: ClassVar[int] = 3
-    segment_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
-    start_offset: i64 = field(metadata={"kafka_type": "int64"})
-    end_offset: i64 = field(metadata={"kafka_type": "int64"})  # inclusive
-    broker_id: i32 = field(metadata={"kafka_type": "int32"})
-    max_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
-    event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
-    leader_epochs: tuple[SegmentLeaderEpoch, ...]
-    size: i32 = field(metadata={"kafka_type": "int32"})
-    custom_metadata: bytes | None = field(metadata={"kafka_type": "bytes"})
-    state: i8 = field(metadata={"kafka_type": "int8"})
-    is_txn_index_empty: bool = field(metadata={"kafka_type": "bool", "tag": 0}, default=False)
-    cut_points: bytes = field(metadata={"kafka_type": "bytes", "tag": CUT_POINTS_TAG}, default=b"")
-    commit_index: bytes = field(metadata={"kafka_type": "bytes", "tag": COMMIT_INDEX_TAG}, default=b"")
-    header_crcs: bytes = field(metadata={"kafka_type": "bytes", "tag": HEADER_CRCS_TAG}, default=b"")
-    indexes_crc: bytes = field(metadata={"kafka_type": "bytes", "tag": INDEXES_CRC_TAG}, default=b"")
+    segment: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
 
 
 MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord

@@ -105,7 +105,7 @@ class RemoteSegment:
     def record(self) -> SegmentSnapshotRecord:
         """Return the record that describes this segment in a manifest, in Kafka's format."""
         return SegmentSnapshotRecord(
-            segment_id=self.segment_id,
+            segment=self.segment_id,
             start_offset=self.base_offset,  # type: ignore[arg-type]
             end_offset=self.end_offset - 1,  # type: ignore[arg-type]
             broker_id=self.broker_id,  # type: ignore[arg-type]
@@ -135,24 +135,24 @@ class RemoteSegment:
         """
         if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
             raise DamageError(
-                f"the remote segment {record.segment_id} has impossible offsets or an impossible size"
+                f"the remote segment {record.segment} has impossible offsets or an impossible size"
             )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
         if len(record.commit_index) not in (0, COMMIT_FILES.size):
             raise DamageError(
-                f"the remote segment {record.segment_id} describes its commit index in {len(record.commit_index)} bytes "
+                f"the remote segment {record.segment} describes its commit index in {len(record.commit_index)} bytes "
                 f"instead of {COMMIT_FILES.size}"
             )
         if len(record.indexes_crc) not in (0, INDEXES_CRC.size):
             raise DamageError(
-                f"the remote segment {record.segment_id} has a CRC of its indexes of {len(record.indexes_crc)} bytes "
+                f"the remote segment {record.segment} has a CRC of its indexes of {len(record.indexes_crc)} bytes "
                 f"instead of {INDEXES_CRC.size}"
             )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
             what = f"the remote segment {record.segment_id} without CRCs of its indexes and of its headers"
             raise NewerFormatError(what, None, MESSAGE_VERSION)
         segment = cls(
-            record.segment_id or uuid.UUID(int=0),
+            record.segment or uuid.UUID(int=0),
             record.start_offset,
             record.end_offset + 1,
             record.size,
