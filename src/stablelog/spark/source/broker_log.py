@@ -6,7 +6,7 @@ because markers and aborted records have offsets, too.
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,12 @@ from stablelog.client.cuts import Cut, describe_cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import FetchSpan, Piece, Span, shares
-from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.planning import FetchSpan, Piece, Span
 from stablelog.spark.segments.times import first_in_batch, may_hold
 from stablelog.spark.source.lost_offsets import LostRange, is_lost, lost_range, lost_ranges
-from stablelog.spark.source.ranges import Absence, Range, Readable, gap_message, gaps_for
+from stablelog.spark.source.ranges import Absence, Range, gap_message, gaps_for
 from stablelog.spark.source.resolve import check_partitions, lost, name
+from stablelog.spark.source.without_files import WithoutFiles
 from stablelog.tier.restoring import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -54,7 +54,7 @@ def connect(options: ReadOptions) -> Cluster:
     )
 
 
-class BrokerLog:
+class BrokerLog(WithoutFiles):
     """The partitions of the brokers that the options name, read by the Kafka protocol."""
 
     may_lag = False
@@ -245,24 +245,6 @@ class BrokerLog:
         is_small = count < SAMPLED_COUNT_MIN
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
 
-    def files_of(
-        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
-    ) -> Mapping[Range, PartitionFiles | None]:
-        """Return None for each range, because this class reads no segment files."""
-        return dict.fromkeys(ranges)
-
-    def limited(
-        self,
-        ranges: Sequence[Readable],
-        topic_ids: Mapping[str, str],
-        count_max: int | None,
-        size_max: int | None,
-    ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range of a micro-batch, so that all ranges together stay within the limits.
-        Each offset counts as one record of the average size.
-        """
-        return limited_by_offsets(ranges, self._size, count_max, size_max)
-
     def forget(self) -> None:
         """Do nothing: the brokers are asked each time."""
 
@@ -272,34 +254,6 @@ class BrokerLog:
 
     def end_read(self) -> None:
         """Do nothing: brokers keep nothing for a read."""
-
-
-def limited_by_offsets(
-    ranges: Sequence[Readable],
-    size_of: Callable[[Range], int],
-    count_max: int | None,
-    size_max: int | None,
-) -> dict[TopicPartition, int]:
-    """Return an end offset for each partition, so that all partitions together stay within a limit of records and of
-    bytes. Each offset counts as one record of the average size.
-
-    Args:
-        ranges: the range of each partition.
-        size_of: returns the size of a range in bytes.
-        count_max: the limit of records; None for no limit.
-        size_max: the limit of bytes; None for no limit.
-    """
-    counts = {one.place: one.count for one in ranges}
-    if count_max is not None:
-        counts = shares(counts, count_max)
-    if size_max is not None:
-        limited = [
-            part for one in ranges for part in one.inside(one.whole.start, one.end_after(counts[one.place]))
-        ]
-        excess = sum(map(size_of, limited)) / size_max
-        if excess > 1:
-            counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
-    return {one.place: one.end_after(counts[one.place]) for one in ranges}
 
 
 def answers(

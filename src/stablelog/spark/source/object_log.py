@@ -16,12 +16,11 @@ from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import stored_topics
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
-from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.source.broker_log import limited_by_offsets
 from stablelog.spark.source.counting import files_count
-from stablelog.spark.source.ranges import Absence, Range, Readable
+from stablelog.spark.source.ranges import Absence, Range
 from stablelog.spark.source.resolve import name
 from stablelog.spark.source.stored_ranges import absences_in
+from stablelog.spark.source.without_files import WithoutFiles
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 REFRESH_S = 30.0  # A stream reads the manifests again after this time.
 
 
-class ObjectLog:
+class ObjectLog(WithoutFiles):
     """The log in an object store, without a broker. It ends where the store ends: later records are only on the disk of
     the broker.
     """
@@ -221,24 +220,6 @@ class ObjectLog:
         committed = self._options.isolation == "read_committed"
         files = StoredFiles(self._stored.store, stored)
         return files_count(files, part.start, part.end, committed=committed)
-
-    def files_of(
-        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
-    ) -> dict[Range, PartitionFiles | None]:
-        """Return None for each range, because there are no files."""
-        return dict.fromkeys(ranges)
-
-    def limited(
-        self,
-        ranges: Sequence[Readable],
-        topic_ids: Mapping[str, str],
-        count_max: int | None,
-        size_max: int | None,
-    ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range of a micro-batch. Each offset counts as one record, of the average size in
-        its segments.
-        """
-        return limited_by_offsets(ranges, self._size, count_max, size_max)
 
     def _size(self, wanted: Range) -> int:
         return self._of(wanted.place).span(wanted.start, wanted.end).size
