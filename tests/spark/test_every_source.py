@@ -187,7 +187,7 @@ def test_the_first_record_of_any_time_is_that_of_a_linear_scan(places):
 
 
 def test_a_range_of_files_is_divided_between_batches_into_all_its_bytes(places):
-    begins = {(segment.base_offset, position) for segment, position, _, _ in places.batches()}
+    every = {(segment.base_offset, position): header for segment, position, header, _ in places.batches()}
     for start, end in places.ranges(10):
         whole = places.files.span(start, end)
         spans = [whole]
@@ -205,9 +205,16 @@ def test_a_range_of_files_is_divided_between_batches_into_all_its_bytes(places):
         for span in spans:
             assert span.size == sum(part.size for part in span.parts)
             for part in span.parts:
-                assert (part.segment.base_offset, part.position) in begins
-                covered |= {(part.segment.base_offset, at) for at in range(part.position, part.end_position)}
-        assert len(covered) == whole.size == sum(part.size for part in whole.parts)
+                base, position = part.segment.base_offset, part.position
+                while position < part.end_position:
+                    header = every[base, position]
+                    assert header.last_offset >= span.start
+                    assert header.base_offset < span.end
+                    covered.add((base, position))
+                    position += header.size
+                assert position == part.end_position
+        wanted = {at for at, one in every.items() if one.last_offset >= start and one.base_offset < end}
+        assert covered == wanted
 
 
 def test_the_indexes_of_segments_without_summaries_are_loaded_until_one_ends_the_search(tmp_path):
