@@ -149,7 +149,7 @@ class RemoteSegment:
                 f"instead of {INDEXES_CRC.size}"
             )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
-            what = f"the remote segment {record.segment_id} without CRCs of its indexes and of its headers"
+            what = f"the remote segment {record.segment} without CRCs of its indexes and of its headers"
             raise NewerFormatError(what, None, MESSAGE_VERSION)
         segment = cls(
             record.segment or uuid.UUID(int=0),

@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
-from stablelog.log.search.rows import SegmentRows
+from stablelog.log.search.source import ReaderRows
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.segment_file import SegmentFile
 
@@ -23,6 +23,7 @@ class CountedFile(SegmentFile):
         LOOKED.add(object.__getattribute__(self, "base_offset"))
         return object.__getattribute__(self, name)
 
+    @property
     def txn_index(self):
         index = TransactionIndex()
         if self.least_aborted_offset is not None:
@@ -48,7 +49,7 @@ def file_of(number, least):
 def files_with(tmp_path, least):
     """The files of a long log. In segment number n a transaction was aborted that began at offset `least(n)`."""
     files = PartitionFiles(tmp_path, "t", 0)
-    files.segments = SegmentRows([file_of(number, least(number)) for number in range(COUNT)])
+    files.segments = ReaderRows([file_of(number, least(number)) for number in range(COUNT)])
     files.segments.index_aborts()
     return files
 
@@ -70,7 +71,7 @@ def test_a_search_with_an_old_open_transaction_looks_at_few_segments(tmp_path):
     files = files_with(tmp_path, lambda number: 0 if number == COUNT - 1 else number * SIZE)
     for row in list(files.segments)[:-1]:
         row.summary = row.summary.replaced(stable_offset=0)
-    files.segments = SegmentRows(files.segments)
+    files.segments = ReaderRows(files.segments)
     files.segments.index_aborts()
     LOOKED.clear()
     found = files.aborted(5 * SIZE, 6 * SIZE)

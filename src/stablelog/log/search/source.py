@@ -6,14 +6,14 @@ does this work, and repeats the search. The searches themselves open no file, an
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import TransactionIndex
-from stablelog.log.search.rows import Row, SegmentRows
+from stablelog.log.search.rows import Row, SegmentRow, SegmentRows
 
 OFFSET_MAX: Final = 2**63 - 1
 
@@ -120,3 +120,36 @@ class SegmentSource(Protocol[Row]):
 
     def txn_index_of(self, row: Row) -> TransactionIndex:
         """Return the transaction index of a segment. Raises DamageError."""
+
+
+class IndexedReader(SegmentReader, SegmentRow, Protocol):
+    """A segment that has its transaction index at hand."""
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        """The transaction index. Raises DamageError."""
+
+
+Reader = TypeVar("Reader", bound=IndexedReader)
+
+
+class ReaderRows(SegmentRows[Reader]):
+    """The segments of a place whose rows are readers themselves."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> Self:
+        """The segments themselves."""
+        return self
+
+    def readers_from(self, offset: int) -> Iterator[Reader]:
+        """Yield the segments that end after an offset, oldest first."""
+        return self.ending_behind(offset)
+
+    def require_txn_indexes(self, rows: Sequence[Reader]) -> None:
+        """Do nothing: the indexes are in memory or in files."""
+
+    def txn_index_of(self, row: Reader) -> TransactionIndex:
+        """Return the transaction index of a segment. Raises DamageError."""
+        return row.txn_index

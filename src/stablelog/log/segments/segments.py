@@ -1,19 +1,19 @@
 """The segments of a partition on the local disk, oldest first. Only the last segment grows; all others are sealed."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from stablelog.env.disk import Disk
 from stablelog.errors import UnprovenError
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY
-from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.search.aborts import find_aborted
-from stablelog.log.search.rows import SegmentRows
+from stablelog.log.search.source import ReaderRows
 from stablelog.log.segments.segment import Segment
 
 
-class Segments(SegmentRows[Segment]):
+class Segments(ReaderRows[Segment]):
     """The segments of one partition, oldest first.
 
     Attributes:
@@ -109,22 +109,6 @@ class Segments(SegmentRows[Segment]):
         `start` or in a later one. Raises DamageError.
         """
         return find_aborted(self, start, end)[0]
-
-    @property
-    def rows(self) -> "Segments":
-        """The segments themselves."""
-        return self
-
-    def readers_from(self, offset: int) -> Iterator[Segment]:
-        """Yield the segments that end after an offset, oldest first."""
-        return self.ending_behind(offset)
-
-    def require_txn_indexes(self, rows: Sequence[Segment]) -> None:
-        """Do nothing: the indexes are in memory or in files."""
-
-    def txn_index_of(self, row: Segment) -> TransactionIndex:
-        """Return the transaction index of a segment. Raises DamageError."""
-        return row.txn_index
 
 
 def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:

@@ -12,7 +12,7 @@ import itertools
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -31,12 +31,11 @@ from stablelog.log.files.names import (
     log_offsets,
     snapshot_offsets,
 )
-from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.log.search.aborts import find_aborted
-from stablelog.log.search.rows import SegmentRows
-from stablelog.log.search.source import OFFSET_MAX
+from stablelog.log.search.source import OFFSET_MAX, ReaderRows
 from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.segment_file import (
     BehindError,
@@ -195,7 +194,7 @@ class PartitionFiles:
         self.directory = directory
         self.topic = topic
         self.partition = partition
-        self.segments: SegmentRows[SegmentFile] = SegmentRows(())
+        self.segments: ReaderRows[SegmentFile] = ReaderRows(())
         self.known_end = 0
         self._reached_end = 0  # the `known_end` that the listed files were found to reach
         self._changed_ns = -1  # The directory's modification time at the last listing; -1 if unknown.
@@ -249,7 +248,7 @@ class PartitionFiles:
         for segment, later in itertools.zip_longest(segments, segments[1:]):
             segment.end_offset = OFFSET_MAX if later is None else later.base_offset
             segment.has_txn_index = f"{segment.base_offset:020d}{TXNINDEX}" in listed
-        self.segments = SegmentRows(segments)
+        self.segments = ReaderRows(segments)
 
     def _look_again(self) -> bool:
         """Update the size of the growing segment. Return whether its log file is still the same file."""
@@ -370,27 +369,11 @@ class PartitionFiles:
             DamageError: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
-        entries, is_complete = find_aborted(self, start, end)
+        entries, is_complete = find_aborted(self.segments, start, end)
         found.update((txn[:3], txn) for txn in entries)
         if not is_complete:
             self._check_end_is_seen()
         return sorted(found.values(), key=lambda txn: txn.first_offset)
-
-    @property
-    def rows(self) -> SegmentRows[SegmentFile]:
-        """The segments."""
-        return self.segments
-
-    def readers_from(self, offset: int) -> Iterator[SegmentFile]:
-        """Yield the segments that end after an offset, oldest first."""
-        return self.segments.ending_behind(offset)
-
-    def require_txn_indexes(self, rows: Sequence[SegmentFile]) -> None:
-        """Do nothing: the indexes are in files."""
-
-    def txn_index_of(self, row: SegmentFile) -> TransactionIndex:
-        """Return the transaction index of a segment. Raises GoneError and DamageError."""
-        return row.txn_index()
 
     def _check_end_is_seen(self) -> None:
         """Check that the files contain all records up to `known_end`.

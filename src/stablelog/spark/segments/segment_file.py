@@ -236,6 +236,7 @@ class SegmentFile:
             self._index = index
         return self._index
 
+    @property
     def txn_index(self) -> TransactionIndex:
         """Return the aborted transactions whose abort marker is in this segment.
 

@@ -27,7 +27,7 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         GoneError: a file was removed since it was listed.
         DamageError: a file is damaged. The message names the file and the position.
     """
-    lookup = first_at_or_after(lambda: files, time_ms, lambda: start, end, _find_in_batch)
+    lookup = first_at_or_after(lambda: files.segments, time_ms, lambda: start, end, _find_in_batch)
     found = finished(lookup)
     return None if found is None else found[0]
 
