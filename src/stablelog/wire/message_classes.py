@@ -4,7 +4,6 @@ The module of a version is imported when that version is first used: an import t
 """
 
 import importlib
-import pkgutil
 import struct
 from collections.abc import Mapping
 from functools import cache
@@ -48,15 +47,21 @@ def oldest_version(api_key: int) -> int:
     """Return the oldest version of an API that has messages. Kafka has removed those of the versions before it."""
     if api_key in EXTENSION_MODULES:
         return 0
+    import pkgutil  # only for a broker that does not have the newest version
+
     package = importlib.import_module(f"kio.schema.{ApiKey(api_key).snake_name}")
     return min(int(module.name.removeprefix("v")) for module in pkgutil.iter_modules(package.__path__))
 
 
-class Messages:
+class MessageNamespace:
+    """Has classes of messages as attributes."""
+
+
+class Messages(MessageNamespace):
     """The classes of one version of an API's messages, and of their parts, as attributes.
 
-    The module of the request or the response is imported when one of its classes is first used. If both have a class of
-    the same name, the attribute is the class of the response.
+    The modules of the request and the response are imported when a class is first used. If both have a class of the same
+    name, the attribute is the class of the response.
     """
 
     def __init__(self, api_key: int, version: int) -> None:
@@ -64,10 +69,9 @@ class Messages:
         self._version = version
 
     def __getattr__(self, name: str) -> Any:
-        """Return a class. Called only for the first use of each class."""
-        for kind in ("response", "request"):
-            found = getattr(message_module(self._api_key, self._version, kind), name, None)
-            if found is not None:
-                setattr(self, name, found)
-                return found
-        raise AttributeError(f"{ApiKey(self._api_key).message_name} v{self._version} has no class {name}")
+        """Import the modules, and return the attribute."""
+        for kind in ("request", "response"):
+            vars(self).update(vars(message_module(self._api_key, self._version, kind)))
+        # Python looks up the attributes of an object more slowly if its class has `__getattr__`.
+        object.__setattr__(self, "__class__", MessageNamespace)
+        return getattr(self, name)

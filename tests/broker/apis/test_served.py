@@ -13,7 +13,7 @@ from stablelog.broker import apis
 from stablelog.broker.apis import ServedApi
 from stablelog.broker.apis.served import handlers, served_apis
 from stablelog.wire.api import ApiKey
-from stablelog.wire.message_classes import Messages
+from stablelog.wire.message_classes import Messages, message_module
 
 # Prints the modules of messages that are imported with the broker, which imports the modules of all APIs.
 AT_THE_START = """
@@ -62,9 +62,14 @@ def test_each_class_of_a_message_that_a_module_names_is_there(key):
         assert isinstance(getattr(module.messages, name), type | int)
 
 
-def test_a_class_that_no_message_has_is_refused_by_name():
-    with pytest.raises(AttributeError, match="EndTxn v5 has no class Nonsense"):
-        _ = Messages(ApiKey.END_TXN, 5).Nonsense
+def test_the_classes_of_a_message_are_attributes_from_the_first_use_on():
+    messages = Messages(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0)
+    modules = [message_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, kind) for kind in ("request", "response")]
+    assert messages.TopicRequest is modules[0].TopicRequest
+    assert messages.Cursor is modules[1].Cursor is not modules[0].Cursor
+    assert "Cursor" in vars(messages)
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = messages.Nonsense
 
 
 def test_no_message_is_imported_before_the_first_request():

@@ -13,7 +13,6 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, Resou
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster
-from stablelog.security.credentials import Deletion, Outcome, Upsertion
 from stablelog.wire.api import ApiKey
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ async def handle(
     broker: Broker, request: "AlterUserScramCredentialsRequest", context: Context
 ) -> "AlterUserScramCredentialsResponse":
     """Handle the request."""
+    from stablelog.security.credentials import Deletion, Outcome, Upsertion  # few brokers have users
+
     async with context.appending:
         deletions = await for_each(request.deletions, lambda one: Deletion(one.name, one.mechanism))
         upsertions = await for_each(

@@ -9,7 +9,7 @@ response bytes, no request is begun.
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network import connection_states as states
@@ -22,11 +22,13 @@ from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
 from stablelog.broker.network.request_head import api_of, name_of
-from stablelog.broker.network.request_router import RequestRouter
 from stablelog.broker.network.responses import LENGTH, Answer, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
+
+if TYPE_CHECKING:
+    from stablelog.broker.network.request_router import RequestRouter
 
 FREE_IN_FLIGHT_COUNT = 8
 # The number of requests of one connection that are begun in one turn of the event loop, before other connections get
@@ -60,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        router: RequestRouter,
+        router: "RequestRouter",
         limits: Limits,
         budgets: Budgets,
         members: set[Member],

@@ -186,8 +186,7 @@ class Connection(ABC):
             raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only from version {first} on, but this client only up to version {version}"
             )
-        oldest = oldest_version(api_key)
-        if version < oldest:
+        if version < newest and version < (oldest := oldest_version(api_key)):
             raise UnavailableError(
                 f"{self.address} supports {_name(api_key)} only up to version {last}, but this client only from version {oldest} on"
             )
