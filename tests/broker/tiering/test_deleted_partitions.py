@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.tiering import uploads
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.data_directory.catalog import read_catalog
 from stablelog.env.objects.opening import open_store
@@ -82,6 +83,33 @@ def test_the_objects_of_a_deleted_topic_leave_the_store(tmp_path):
         async with tiered(tmp_path, disk, **AT_ONCE) as one:
             await one.copy()
             assert len(one.records()) == count
+
+    asyncio.run(body())
+
+
+def test_a_topic_that_is_deleted_during_a_copy_gets_no_manifest(tmp_path, monkeypatch):
+    """It would not say whose it is, and which settings the topic has."""
+    encode = uploads.encode_cut_points
+
+    async def body():
+        async with tiered(tmp_path, SimDisk()) as one:
+            loop = asyncio.get_running_loop()
+            one.create()
+            await one.write(segments=2)
+
+            async def delete():
+                delete_topic(one.broker.topics, "t")
+
+            def deleting(summary, *given):
+                if summary.base_offset:  # The segment before it is in the store.
+                    asyncio.run_coroutine_threadsafe(delete(), loop).result()
+                return encode(summary, *given)
+
+            monkeypatch.setattr(uploads, "encode_cut_points", deleting)
+            await one.copy()
+            assert one.broker.topics.get("t") is None
+            assert of_segments(tmp_path)
+            assert manifests(tmp_path) == []
 
     asyncio.run(body())
 
