@@ -31,7 +31,7 @@ from stablelog.data_directory.checkpoints import OffsetCheckpoint
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Partition
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder
@@ -249,7 +249,7 @@ def test_an_append_that_ends_half_way_takes_its_partition_offline(monkeypatch, c
 
     async def conversation():
         async with two_partitions() as (desk, failures):
-            fails_once(monkeypatch, Segment, "note")
+            fails_once(monkeypatch, GrowingSegment, "note")
             with pytest.raises(RuntimeError):
                 await desk.produce(batch(b"x"), partition=0)
             await check_first_is_offline(desk, caplog, None)

@@ -13,7 +13,7 @@ from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.recovery.plan import Planner
 from stablelog.log.recovery.replay import _Replay
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.growing_segment import GrowingSegment
 from tests.cuts import mutants as of_cuts
 
 
@@ -40,11 +40,11 @@ def open_transactions_are_forgotten_at_a_restart(load):
 
 def aborts_are_not_indexed_again(take):
     def mutant(self, segment, *arguments):
-        sound, Segment.note_aborted = Segment.note_aborted, lambda _segment, _txn: None
+        sound, GrowingSegment.note_aborted = GrowingSegment.note_aborted, lambda _segment, _txn: None
         try:
             take(self, segment, *arguments)
         finally:
-            Segment.note_aborted = sound
+            GrowingSegment.note_aborted = sound
 
     return mutant
 

@@ -61,11 +61,13 @@ def marks(partition):
         f"pending {partition.has_pending_writes}"
     )
     for one in partition.segments():
+        at = "" if one.sealed else f" at {one.max_timestamp_offset}"
+        crc = one.summary.log_crc if one.sealed else one.log_crc
         yield (
             f"segment {one.base_offset}..{one.end_offset} size {one.size} created {time(one.created_ms)} times "
-            f"{time(one.first_timestamp)} {time(one.max_timestamp)} at {one.max_timestamp_offset} records "
+            f"{time(one.first_timestamp)} {time(one.max_timestamp)}{at} records "
             f"{one.record_count} committed {one.committed_count} aborted {one.least_aborted_offset} "
-            f"crc {one.log_crc:08x} passed {one.passed[0]} {time(one.passed[1])}"
+            f"crc {crc:08x} passed {one.passed[0]} {time(one.passed[1])}"
             f"{' sealed' * one.sealed}{' durable' * one.durable}{' proven' * one.is_proven}"
         )
     for one in partition.log.open_transactions():

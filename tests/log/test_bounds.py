@@ -17,6 +17,7 @@ from stablelog.log.compaction import policy as compaction
 from stablelog.log.compaction import rewriter
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import decode_log_start, encode_log_start
+from stablelog.log.files.names import SegmentName
 from stablelog.log.indexes import transaction_index
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
@@ -41,11 +42,13 @@ from stablelog.log.recovery.epoch_check import check_epochs, latest_epoch, lates
 from stablelog.log.recovery.repair import examine
 from stablelog.log.retention import count_too_much, count_too_old
 from stablelog.log.search.times import finished
+from stablelog.log.segments import growing_segment as growing_segment_module
 from stablelog.log.segments import scan as scan_module
 from stablelog.log.segments import segment as segment_module
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import DamagedBatch
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.verify import segment as segment_proof
 from stablelog.log.verify import verify_directory
 from stablelog.log.verify.snapshots import agrees_with_log
@@ -81,8 +84,7 @@ def grown(size=200):
     """A growing segment that begins at offset 10, with a batch of that size and one entry in each index."""
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
-    segment = Segment(disk, DIRECTORY, 10, OpenFiles())
-    segment.create()
+    segment = GrowingSegment.created(disk, SegmentName.of(DIRECTORY, 10))
     for at, base in enumerate((10, 11)):
         batch = encode_batch([Record(0, NOW_MS + at, None, bytes(size // 2 - 70))], base_offset=base)
         header = read_header(batch)
@@ -117,7 +119,7 @@ def test_the_offset_index_bounds_a_segment_where_all_times_are_equal():
 
 
 def test_a_damaged_batch_refuses_exactly_the_reads_that_touch_it():
-    segment = Segment(SimDisk(), DIRECTORY, 0, OpenFiles())
+    segment = GrowingSegment(SimDisk(), SegmentName.of(DIRECTORY, 0))
     batches = [DamagedBatch(300, 50, 3), DamagedBatch(100, 20, 1), DamagedBatch(500, 1, 5)]
     assert [segment.note_damaged(batch) for batch in batches] == [True] * 3
     assert [segment.note_damaged(batch) for batch in batches] == [False] * 3
@@ -240,7 +242,7 @@ def test_an_append_tells_where_it_went_and_by_which_time():
 
 def test_markers_that_go_past_what_a_segment_can_hold_begin_another_one(monkeypatch):
     log = Log().write("P1 P2 P3 -")
-    for module in (segment_module, partition_module):
+    for module in (growing_segment_module, partition_module):
         monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 5)
     markers = [MarkerWrite(one, 0, Marker(MarkerType.COMMIT, 0)) for one in (1, 2, 3)]
     log.partition.append_markers(markers, now_ms=log.now_ms)
@@ -1057,8 +1059,8 @@ def test_a_proof_goes_over_the_map_that_readers_get(monkeypatch):
     )
     for there in (content, content + b"more", content[:-1]):
         log.disk.damage(path_of(0), there)
-        segment = Segment(log.disk, DIRECTORY, 0, OpenFiles())
-        segment.open_sealed(log.partition.segments()[0].summary)
+        summary = log.partition.segments()[0].summary
+        segment = SealedSegment(log.disk, SegmentName.of(DIRECTORY, 0), summary, OpenFiles())
         list(segment.unproven().prove())
         disk, path, size, crc, mapped = given.pop()
         assert (disk, path, size, crc) == (log.disk, path_of(0), len(content), segment.summary.log_crc)

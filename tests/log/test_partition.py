@@ -27,6 +27,7 @@ from stablelog.log.recovery import replay
 from stablelog.log.search import times as lookups
 from stablelog.log.search.times import finished
 from stablelog.log.segments import scan
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.segment import Segment
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
@@ -764,7 +765,7 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
 
 
 @pytest.mark.parametrize("origin", [*Origin, None], ids=["client", "coordinator", "copy", "marker"])
-@pytest.mark.parametrize("where", [(Segment, "note"), (Snapshots, "appended")], ids=["first", "later"])
+@pytest.mark.parametrize("where", [(GrowingSegment, "note"), (Snapshots, "appended")], ids=["first", "later"])
 def test_an_append_that_an_unexpected_error_interrupts_fails_the_partition(origin, where, monkeypatch):
     """The log file has bytes then of which memory does not know: nothing may be appended behind them."""
     log, reasons = Log().write("- P1"), []

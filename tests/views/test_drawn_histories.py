@@ -107,7 +107,7 @@ class History:
         segments = self.log.partition.segments()
         if place == "-":
             for segment in segments:
-                segment.damaged_batches = []
+                segment.proof.damaged_batches = []
             return
         segment = segments[int(place) % len(segments)]
         batches = list(segment.walk(0))

@@ -331,7 +331,7 @@ def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
     expected = log.expected()
     assert len(log.partition.view.indexes[0].extents) == (3 if kind == "alone in their extents" else 1)
     for at, (position, header) in enumerate(batches):
-        segment.damaged_batches = []
+        segment.proof.damaged_batches = []
         segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
         with pytest.raises(DamageError, match=f"batch of offset {header.base_offset}"):
             log.fetched(expected[at][0], 1)
@@ -339,7 +339,7 @@ def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
             assert log.fetched(behind[0], 1)[0] == [behind]
         if at:
             assert log.fetched(0)[0] == expected[:at], "what stands before it is handed out"
-    segment.damaged_batches = []
+    segment.proof.damaged_batches = []
     assert log.fetched(0)[0] == expected
 
 

@@ -210,7 +210,7 @@ class Partition:
 
     def holds(self, segment: Segment) -> bool:
         """Whether the partition is open and has the segment: it was neither deleted nor replaced by compaction."""
-        return not self.usability.is_closed and any(one is segment for one in self.log.segments)
+        return not self.usability.is_closed and any(one.is_same(segment) for one in self.log.segments)
 
     def producers(self) -> Iterator[Producer]:
         """Yield the current state of each producer that has written here and has not expired, in the order of the

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segments import Segments
 
 LARGE_SIZE = 1 << 18  # a `SyncWork` that writes more bytes must not run on the event loop
@@ -166,7 +167,7 @@ class Unsynced:
             disk=self._disk,
             directory=self._directory if names_changed else None,
             writes=writes,
-            release=[segment.base_offset for segment in grown if segment.sealed],
+            release=[segment.base_offset for segment in grown if isinstance(segment, SealedSegment)],
         )
         self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
         return self._handed_out
@@ -199,6 +200,7 @@ class Unsynced:
             segments.active.growing.close_files()
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
+            assert isinstance(segment, SealedSegment)
             assert segment.base_offset == base_offset, "only durable segments are deleted"
             segment.settled()
         if work.release:

@@ -13,15 +13,15 @@ from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.append import PlannedBatch
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.files.names import SUMMARY
+from stablelog.log.files.names import SUMMARY, SegmentName
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig, OpenTxn
 from stablelog.log.producer_state.producers import EndedTxn, Producers
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery import Recovered
 from stablelog.log.recovery.epoch_check import epoch_at
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
 from stablelog.log.segments.segments import Segments
 from stablelog.log.unsynced import SyncWork, Unsynced
 from stablelog.log.usability import Usability
@@ -72,7 +72,7 @@ class LogWriter:
         snapshots: Snapshots,
         now_ms: int,
     ) -> None:
-        self.segments = Segments(found.segments)
+        self.segments = Segments(found.sealed, found.growing)
         self.producers: Producers = found.producers
         self.epochs: LeaderEpochs = found.epochs
         self.synced_offset = self.segments.active.end_offset
@@ -127,7 +127,7 @@ class LogWriter:
         self._snapshots.appended(size)
         usability.is_writing = False
 
-    def _end(self, segment: Segment, txn: EndedTxn) -> None:
+    def _end(self, segment: GrowingSegment, txn: EndedTxn) -> None:
         if txn.aborted is None:
             segment.committed_count += txn.record_count
         else:
@@ -158,17 +158,15 @@ class LogWriter:
             return
         active.complete_time_index()
         active.growing.write()
-        fresh = Segment(self._disk, self._directory, active.end_offset, self._open_files)
-        fresh.create()
+        fresh = GrowingSegment.created(self._disk, SegmentName.of(self._directory, active.end_offset))
         fresh.created_ms = now_ms
-        active.seal(self._decided_end())
-        assert active.summary is not None
-        self.segments.add(fresh)
+        sealed = active.seal(self._decided_end(), self._open_files)
+        self.segments.roll(sealed, fresh)
         self._unsynced.names_changed = True
         # The snapshot is written before the summary: once retention has deleted the segment, only the snapshot has the
         # transactions that began in it.
         self._snapshot()
-        self._unsynced.write({active.path(SUMMARY): active.summary.encode()})
+        self._unsynced.write({sealed.path(SUMMARY): sealed.summary.encode()})
 
     def _decided_end(self) -> int:
         """Return the first offset of the oldest open transaction; the log's end if no transaction is open."""

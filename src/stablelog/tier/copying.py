@@ -16,13 +16,13 @@ from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS, SNAPSHOT, file_path
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segments import Segments
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.remote_segment import RemoteSegment
 
 
-def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Segment]:
+def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[SealedSegment]:
     """Return the segments that can be copied, oldest first.
 
     Args:
@@ -31,10 +31,11 @@ def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[Se
             start is there, the whole segment is copied.
         stable_offset: the last stable offset.
     """
-    found: list[Segment] = []
+    found: list[SealedSegment] = []
     for segment in segments.ending_behind(end_offset):
-        is_final = segment.sealed and segment.durable and segment.end_offset <= stable_offset
-        if not is_final or segment.summary is None:
+        if not isinstance(segment, SealedSegment):
+            break
+        if not segment.durable or segment.end_offset > stable_offset:
             break
         found.append(segment)
     return found

@@ -23,6 +23,7 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import LOG
 from stablelog.log.segments.proof import bad_crc
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
@@ -91,7 +92,7 @@ class IndexBuilder:
         segments = self._partition.segments()
         for segment in segments[:-1]:
             index = CommitIndex(self._disk, directory, segment.base_offset)
-            assert segment.summary is not None
+            assert isinstance(segment, SealedSegment)
             if not index.open_sealed(segment.summary):
                 break
             self.indexes.append(index)
@@ -193,7 +194,7 @@ class IndexBuilder:
 
     def _seal_index(self, segment: Segment) -> None:
         assert segment.base_offset == self.indexes[-1].base_offset
-        assert segment.summary is not None
+        assert isinstance(segment, SealedSegment)
         opened = [(producer_id, one.first_offset) for producer_id, one in self.open.items()]
         self.indexes[-1].seal(segment.summary, opened)
         self._unwritten.append(self.indexes[-1])

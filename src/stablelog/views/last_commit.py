@@ -15,11 +15,11 @@ from stablelog.batch.header import HEADER, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError
-from stablelog.log.files.names import INDEX, LOG, SUMMARY, log_offsets
+from stablelog.log.files.names import INDEX, LOG, SUMMARY, SegmentName, log_offsets
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
+from stablelog.log.search.batches import walk
+from stablelog.log.segments.log_file import ReadLogFile
 from stablelog.views.commit_index import CommitIndex
 
 NO_COMMIT = -1
@@ -60,19 +60,16 @@ def _is_whole(disk: Disk, index: CommitIndex) -> bool:
 
 def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
     """Return the commit sequence of the last commit marker in a log file; -1 if there is none."""
-    segment = Segment(disk, directory, base_offset, OpenFiles())
-    segment.size = disk.size(segment.path(LOG))
-    try:
-        for begin, end in _steps(disk, segment):
-            found = _last_between(segment, begin, end)
+    name = SegmentName.of(directory, base_offset)
+    with contextlib.closing(disk.open(name.path(LOG))) as log:
+        for begin, end in _steps(disk, name, log):
+            found = _last_between(name, log, begin, end)
             if found != NO_COMMIT:
                 return found
-    finally:
-        segment.close()
     return NO_COMMIT
 
 
-def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
+def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
     """Yield the ranges of bytes to search, from the end of a log file backwards. Each range begins at the beginning of
     a batch.
     """
@@ -80,11 +77,11 @@ def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:
         index = OffsetIndex(segment.base_offset)
-    end, step = segment.size, STEP_SIZE
+    end, step = log.size, STEP_SIZE
     while end:
         known = index.position_at_or_before(end - step)
         # After a crash, an offset index that was not synced may contain any bytes, so its entry is checked.
-        is_batch = known < end and _is_batch(segment.growing_log, known, segment.base_offset)
+        is_batch = known < end and _is_batch(log, known, segment.base_offset)
         begin = known if is_batch else 0
         yield begin, end
         end, step = begin, step * 2
@@ -98,16 +95,15 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
     return False
 
 
-def _last_between(segment: Segment, begin: int, end: int) -> int:
+def _last_between(segment: SegmentName, log: File, begin: int, end: int) -> int:
     """Return the commit sequence of the last commit marker between two positions; -1 if there is none.
 
     The search ends at a damaged or incomplete batch.
     """
-    log = segment.growing_log
     # Positions of the control batches; only the last commit marker among them is decoded.
     controls: list[int] = []
     with contextlib.suppress(DamageError):
-        for position, header in segment.walk_unproven(begin):
+        for position, header in walk(ReadLogFile(segment.path, lambda: log, log.size), begin):
             if position + header.size > end:
                 break
             if header.is_control:

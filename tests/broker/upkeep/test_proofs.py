@@ -196,7 +196,7 @@ def test_who_waits_for_a_proof_is_told_how_it_failed(error):
         (segment,) = log.partition.segments()
 
         def fails():
-            segment.damage = "x is damaged"
+            segment.proof.damage = "x is damaged"
             raise error
             yield
 
@@ -219,7 +219,7 @@ def test_who_waits_for_the_proof_of_a_segment_that_was_replaced_asks_again(caplo
 
         def fails():
             log.compact()
-            replaced.damage = "its file is another one"
+            replaced.proof.damage = "its file is another one"
             raise DamageError(replaced.damage)
             yield
 

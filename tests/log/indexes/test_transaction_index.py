@@ -6,7 +6,7 @@ from stablelog.errors import DamageError
 from stablelog.log.indexes import transaction_index
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
-from stablelog.log.segments import segment as segment_module
+from stablelog.log.segments import sealed_segment as sealed_segment_module
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, Log, write
 
@@ -131,13 +131,13 @@ def test_an_abort_may_be_found_several_segments_later():
 @pytest.fixture
 def loaded(monkeypatch):
     """The base offsets of the segments whose transaction index is loaded."""
-    bases, load = [], segment_module.load_txn_index
+    bases, load = [], sealed_segment_module.load_txn_index
 
     def noted(disk, path_of, summary):
         bases.append(summary.base_offset)
         return load(disk, path_of, summary)
 
-    monkeypatch.setattr(segment_module, "load_txn_index", noted)
+    monkeypatch.setattr(sealed_segment_module, "load_txn_index", noted)
     return bases
 
 

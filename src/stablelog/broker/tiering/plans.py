@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from stablelog.log.partition import Partition
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.tier.copying import copyable
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.parts import PART_COUNT
@@ -56,7 +56,7 @@ class Plan(Protocol):
     def start_of(self, partition: Partition) -> int:
         """Return the least log start offset that the next manifest of a partition may have."""
 
-    def waiting(self, partition: Partition, end_offset: int) -> list[Segment]:
+    def waiting(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
         """Return the segments after `end_offset` that can be copied now, oldest first."""
 
     def bounded(self, manifest: Manifest) -> Manifest:
@@ -87,7 +87,7 @@ class TopicPlan:
         """Return the log start offset of the partition's remote tier, which its retention moves."""
         return self.remote_of(partition).start_offset
 
-    def waiting(self, partition: Partition, end_offset: int) -> list[Segment]:
+    def waiting(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
         """Return the segments that can be copied; none if the topic's settings forbid it."""
         if not partition.config.is_tiered or partition.config.is_copy_disabled:
             return []
@@ -126,7 +126,7 @@ class CoordinatorPlan:
         """Return the log start offset of the local log."""
         return partition.start_offset
 
-    def waiting(self, partition: Partition, end_offset: int) -> list[Segment]:
+    def waiting(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
         """Return the segments up to the end that the round has found."""
         return copyable(partition.log.segments, end_offset, self.ends.get(partition, 0))
 

@@ -24,7 +24,7 @@ from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.names import LOG as LOG_SUFFIX
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.tier.copying import copied_segment, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import CommitFiles, IndexKind, directory_crc, encode_indexes
@@ -78,7 +78,7 @@ class Uploads:
         self,
         partition: Partition,
         remote_partition: RemotePartition,
-        segment: Segment,
+        segment: SealedSegment,
         is_cancelled: Callable[[], bool],
     ) -> RemoteSegment:
         """Upload one segment of a partition under a new id. Return its row for the manifest.
@@ -89,7 +89,6 @@ class Uploads:
             DamageError: a local file is damaged. The message names the file.
             FileNotFoundError: the segment was deleted from the disk.
         """
-        assert segment.summary is not None
         segment_id = uuid.uuid4()
         key = partial(remote_partition.segment_key, segment.base_offset, segment_id)
         epochs = epochs_up_to(partition.log.epochs.entries, segment.end_offset)
@@ -123,17 +122,16 @@ class Uploads:
         )
 
     async def _rewritten(
-        self, partition: Partition, segment: Segment, is_cancelled: Callable[[], bool]
+        self, partition: Partition, segment: SealedSegment, is_cancelled: Callable[[], bool]
     ) -> Rewritten | None:
         """Return the segment without aborted data that is copied in place of a segment; None if the segment itself is
         copied.
         """
         if not partition.config.drops_aborted_copies or partition.view is not None:
             return None
-        assert segment.summary is not None
         steps = without_aborted(
             self._disk,
-            segment.directory,
+            segment.path(LOG_SUFFIX).parent,
             segment.summary,
             partition.log.aborted_behind(segment.end_offset),
             index_interval=partition.config.index_interval_bytes,
@@ -142,7 +140,7 @@ class Uploads:
 
     def _upload_files(
         self,
-        segment: Segment,
+        segment: SealedSegment,
         summary: Summary,
         rewritten: Rewritten | None,
         files: Mapping[IndexKind, bytes],
@@ -160,7 +158,7 @@ class Uploads:
             store.upload(key(INDEXES), lambda: [indexes], len(indexes))
 
     def _cut_points(
-        self, segment: Segment, summary: Summary, rewritten: Rewritten | None
+        self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
         """Check the batch headers of the log file of a copy, before it is uploaded. Return its encoded cut points and
         their CRCs. Runs in a thread.
@@ -174,7 +172,7 @@ class Uploads:
 
     def _other_files(
         self,
-        segment: Segment,
+        segment: SealedSegment,
         rewritten: Rewritten | None,
         epochs: LeaderEpochs,
         is_commit_ordered: bool,
@@ -182,8 +180,7 @@ class Uploads:
         """Return the content of all files of a copy except its log file, and the description of its commit index. Runs
         in a thread.
         """
-        assert segment.summary is not None
-        paths = other_files(segment.directory, segment.base_offset, segment.end_offset)
+        paths = other_files(segment.path(LOG_SUFFIX).parent, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
         files = {kind: content for kind, content in found.items() if content is not None}
         commit = commit_files(segment.summary, files, paths) if is_commit_ordered else None
@@ -204,7 +201,7 @@ class Uploads:
 
     def _pieces(
         self,
-        segment: Segment,
+        segment: SealedSegment,
         summary: Summary,
         read: Callable[[int, int], bytes],
         is_cancelled: Callable[[], bool],

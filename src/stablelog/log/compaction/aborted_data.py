@@ -31,12 +31,12 @@ from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError
 from stablelog.log.compaction.policy import Kept, TransactionWalk
 from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, opened
-from stablelog.log.files.names import LOG
+from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.proof import bad_crc
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 
 STEP_COUNT = 500  # how many batch headers one step reads
 # The entries of the transaction index are read for this many offsets at a time, to bound the memory.
@@ -53,7 +53,7 @@ class _Reading:
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
     """
 
-    def __init__(self, segment: Segment, spanning: Sequence[AbortedTxn]) -> None:
+    def __init__(self, segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> None:
         self._segment = segment
         self._walk = TransactionWalk()
         self._walk.expect(spanning)
@@ -81,7 +81,7 @@ class _Reading:
 
 
 def last_aborted(
-    segment: Segment, spanning: Sequence[AbortedTxn]
+    segment: SealedSegment, spanning: Sequence[AbortedTxn]
 ) -> Generator[None, None, dict[int, int] | None]:
     """Find the last batch of each producer whose last batch in the segment was aborted.
 
@@ -109,7 +109,7 @@ def last_aborted(
     return last if is_any else None
 
 
-def _heads(segment: Segment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
+def _heads(segment: SealedSegment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
     """Yield the header of each batch, and its bytes; for a batch with records, only the bytes of the header. At the end
     of each step, yield (None, b"").
     """
@@ -136,7 +136,9 @@ class RemovalRules:
         last: the result of `last_aborted`.
     """
 
-    def __init__(self, segment: Segment, spanning: Sequence[AbortedTxn], last: Mapping[int, int]) -> None:
+    def __init__(
+        self, segment: SealedSegment, spanning: Sequence[AbortedTxn], last: Mapping[int, int]
+    ) -> None:
         self._begin, self._end = segment.base_offset, segment.end_offset
         self._reading = _Reading(segment, spanning)
         self._last = last
@@ -242,7 +244,7 @@ class Rewritten(NamedTuple):
 class _Describer(Rewriter):
     """Describes the new segment, and writes nothing."""
 
-    def __init__(self, segment: Segment, index_interval: int) -> None:
+    def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
         self.log = LogBytes()
         self._original: Buffer = b""
@@ -289,8 +291,7 @@ def without_aborted(
         last = yield from last_aborted(segment, spanning)
         if last is None:
             return None
-        described = Segment(disk, directory, summary.base_offset, OpenFiles())
-        described.grow()
+        described = GrowingSegment(disk, SegmentName.of(directory, summary.base_offset))
         out = _Describer(described, index_interval)
         rules = RemovalRules(segment, spanning, last)
         for header, batch in _heads(segment):
@@ -349,7 +350,6 @@ class RemovalPass(Pass):
     def _run(self) -> Iterator[Cleaned | None]:
         for segment in self._segments:
             summary = segment.summary
-            assert summary is not None
             later = self._segments.aborted(segment.end_offset, segment.end_offset)
             spanning = [*later, *(one for one in self._spanning if one.first_offset < segment.end_offset)]
             if summary.txnindex_size or spanning:
@@ -361,7 +361,7 @@ class RemovalPass(Pass):
                     # Retention has deleted the segment.
 
     def _clean(
-        self, segment: Segment, summary: Summary, spanning: Sequence[AbortedTxn]
+        self, segment: SealedSegment, summary: Summary, spanning: Sequence[AbortedTxn]
     ) -> Iterator[Cleaned | None]:
         last = yield from self._stoppable(last_aborted(segment, spanning))
         if last is not None:
@@ -385,7 +385,7 @@ class RemovalPass(Pass):
                 return found
             yield None
 
-    def _remove(self, segment: Segment, out: Rewriter, rules: RemovalRules) -> Iterator[None]:
+    def _remove(self, segment: SealedSegment, out: Rewriter, rules: RemovalRules) -> Iterator[None]:
         for header, batch in self._batches(segment):
             if header is None:
                 yield None

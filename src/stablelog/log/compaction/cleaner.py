@@ -21,14 +21,16 @@ from stablelog.log.compaction.policy import (
     records_in,
 )
 from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, discard_cleaned
-from stablelog.log.files.names import LOG
+from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.interrupted import begin_swap, finish_swap
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
+from stablelog.log.segments.segment import LogProof
 from stablelog.log.segments.segments import Segments
 
 
@@ -108,7 +110,7 @@ class Compaction(Pass):
 
     def _to_clean(self) -> list[Summary]:
         summaries = [segment.summary for segment in self._segments]
-        return [one for one in summaries if one is not None and one.base_offset < self._latest.end_offset]
+        return [one for one in summaries if one.base_offset < self._latest.end_offset]
 
     # -- the first reading -------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class Compaction(Pass):
             out.write(header, batch, kept)
             self._count(header, kept, out.segment)
 
-    def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
+    def _count(self, header: BatchHeader, kept: Kept, cleaned: GrowingSegment) -> None:
         """Count the records of committed transactions that compaction keeps. The records of a transaction are counted
         in the segment that holds its commit marker.
         """
@@ -187,7 +189,7 @@ class Cleaning:
         # recorded: another pass over these segments changes nothing.
         self._removed_to = 0
         # By base offset: the segments that the running pass rewrites.
-        self._under_way: dict[int, Segment] = {}
+        self._under_way: dict[int, SealedSegment] = {}
 
     def begin(
         self,
@@ -210,8 +212,8 @@ class Cleaning:
             if not config.drops_aborted:
                 return None
             return self._begin_removal(segments, config, stable_offset, aborted_behind)
-        sealed = [segment for segment in segments if segment.durable]
-        summaries = [segment.summary for segment in sealed if segment.summary is not None]
+        sealed = [segment for segment in segments.sealed if segment.durable]
+        summaries = [segment.summary for segment in sealed]
         del summaries[count_cleanable(summaries, stable_offset, config, now_ms) :]
         if not is_worth_it(summaries, self.first_dirty_offset, config):
             return None
@@ -239,12 +241,12 @@ class Cleaning:
         wanted = {
             segment.base_offset: segment
             for segment in segments.ending_behind(self._removed_to)
-            if segment.durable and segment.summary is not None and segment.end_offset <= stable_offset
+            if isinstance(segment, SealedSegment) and segment.durable and segment.end_offset <= stable_offset
         }
         if not wanted:
             return None
         self._under_way = wanted
-        summaries = [segment.summary for segment in wanted.values() if segment.summary is not None]
+        summaries = [segment.summary for segment in wanted.values()]
         return RemovalPass(
             self._disk,
             self._directory,
@@ -271,8 +273,8 @@ class Cleaning:
         if not unchanged or not cleaned.changed:
             discard_cleaned(self._disk, self._directory, base_offset)
             return segments if unchanged else None
-        fresh = Segment(self._disk, self._directory, base_offset, self._open_files)
-        fresh.open_sealed(cleaned.summary, is_proven=True)
+        name = SegmentName.of(self._directory, base_offset)
+        fresh = SealedSegment(self._disk, name, cleaned.summary, self._open_files, proof=LogProof())
         for segment in there:
             segment.close()
         try:

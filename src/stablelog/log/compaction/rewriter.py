@@ -16,12 +16,13 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, StablelogError
 from stablelog.log.compaction.policy import Kept
-from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY
+from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY, SegmentName
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.interrupted import CLEANED
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.sealed_segment import SealedSegment
+from stablelog.log.segments.segments import SegmentFiles
 
 STEP_SIZE = 64 << 10  # about how many bytes of the log one step reads
 WRITE_SIZE = 1 << 20
@@ -59,7 +60,7 @@ class Rewriter:
         changed: whether a batch was changed or removed.
     """
 
-    def __init__(self, segment: Segment, index_interval: int) -> None:
+    def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         self.segment = segment
         self.changed = False
         self._index_interval = index_interval
@@ -106,7 +107,7 @@ class Rewriter:
 class _FileRewriter(Rewriter):
     """Writes the batches into the log file of the new segment, in pieces of about WRITE_SIZE bytes."""
 
-    def __init__(self, segment: Segment, index_interval: int) -> None:
+    def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
         self._waiting: list[Buffer] = []
         self._waiting_size = 0
@@ -156,7 +157,7 @@ class Pass:
         self._disk = disk
         self._directory = directory
         self._index_interval = index_interval
-        self._segments = Segments(opened(disk, directory, summaries))
+        self._segments = SegmentFiles(opened(disk, directory, summaries))
 
     @property
     def end_offset(self) -> int:
@@ -196,7 +197,9 @@ class Pass:
     def _run(self) -> Iterator[Cleaned | None]:
         raise NotImplementedError
 
-    def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
+    def _batches(
+        self, segment: SealedSegment
+    ) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
         """Yield the header and the bytes of each batch in a segment, with its CRC checked. At the end of each step,
         yield (None, b"").
         """
@@ -238,18 +241,17 @@ class Pass:
         """
         base_offset = group[0].base_offset
         discard_cleaned(self._disk, self._directory, base_offset)
-        cleaned = Segment(self._disk, self._directory, base_offset, OpenFiles(), CLEANED)
-        cleaned.create()
+        growing = GrowingSegment.created(self._disk, SegmentName.of(self._directory, base_offset, CLEANED))
+        cleaned: GrowingSegment | SealedSegment = growing
         try:
-            out = _FileRewriter(cleaned, self._index_interval)
+            out = _FileRewriter(growing, self._index_interval)
             yield from write(out)
             out.finish(group[-1].end_offset)
             if committed_count is not None:
-                cleaned.committed_count = committed_count
-            cleaned.seal(group[-1].stable_offset)
+                growing.committed_count = committed_count
+            cleaned = growing.seal(group[-1].stable_offset, OpenFiles())
             for file in cleaned.files_to_sync(indexes=True):
                 file.sync()
-            assert cleaned.summary is not None
             self._disk.write_atomic(cleaned.path(SUMMARY), cleaned.summary.encode())
             self._disk.sync_dir(self._directory)
             self.read_size += sum(summary.log_size for summary in group)
@@ -263,13 +265,13 @@ class Pass:
             cleaned.close()
 
 
-def opened(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[Segment]:
+def opened(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[SealedSegment]:
     """Open sealed segments by their summaries, for the use of one thread that shares no object with the partition."""
     open_files = OpenFiles(OPEN_SEGMENTS_MAX)
-    segments = [Segment(disk, directory, summary.base_offset, open_files) for summary in summaries]
-    for segment, summary in zip(segments, summaries, strict=True):
-        segment.open_sealed(summary)
-    return segments
+    return [
+        SealedSegment(disk, SegmentName.of(directory, summary.base_offset), summary, open_files)
+        for summary in summaries
+    ]
 
 
 def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:

@@ -6,7 +6,9 @@ Format: docs/formats.md, "The data directory".
 import functools
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
@@ -81,6 +83,23 @@ def is_summary(name: str) -> bool:
 def offset_of(name: str) -> int:
     """Return the offset at the beginning of a name, for which `has_offset` must be true."""
     return int(name[:OFFSET_DIGITS])
+
+
+class SegmentName(NamedTuple):
+    """Names the files of one segment, which need not be open.
+
+    Attributes:
+        base_offset: the base offset of the segment.
+        path: returns the path of the segment's file with a suffix.
+    """
+
+    base_offset: int
+    path: PathOf
+
+    @classmethod
+    def of(cls, directory: Path, base_offset: int, mark: str = "") -> "SegmentName":
+        """Return the name of a segment in a directory. `mark` is a second suffix, as in `segment_path`."""
+        return cls(base_offset, partial(segment_path, directory, base_offset, mark))
 
 
 def segment_path(directory: Path, base_offset: int, mark: str, suffix: str) -> Path:

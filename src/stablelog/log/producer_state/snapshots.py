@@ -28,7 +28,7 @@ from stablelog.log.indexes.summary import SUMMARY, Summary
 from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, Producer
 from stablelog.log.producer_state.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.growing_segment import GrowingSegment
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = struct.Struct(
@@ -106,7 +106,7 @@ class Snapshots:
         self._appended_size += size
         self._replayed_size += size
 
-    def lacks_newest(self, producers: Producers, active: Segment) -> bool:
+    def lacks_newest(self, producers: Producers, active: GrowingSegment) -> bool:
         """Whether the next start of the broker needs a snapshot at the log's end and there is none.
 
         If there are no producers and only a few bytes to replay, a snapshot would cost more than it saves. If there are

@@ -7,7 +7,6 @@ segments whose log file was deleted, and an empty last segment that is not neede
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from stablelog.errors import DamageError
@@ -19,6 +18,7 @@ from stablelog.log.files.names import (
     OFFSET_DIGITS,
     SEGMENT_SUFFIXES,
     SUMMARY,
+    SegmentName,
     first_segment_path,
     has_offset,
     offset_of,
@@ -27,7 +27,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.tail import SyncedEnd
 from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 
 NEVER = 2**31  # greater than any leader epoch; as `gapless_epoch`, it allows gaps everywhere
 
@@ -64,8 +64,8 @@ class Plan:
 
     Attributes:
         directory: the directory of the partition.
-        segments: all segments, oldest first.
-        trusted_count: how many of the first segments are opened by their summaries, without reading their log files.
+        trusted: the first segments, which are opened by their summaries, without reading their log files.
+        rest: all later segments, oldest first. There is at least one.
         synced: the offset up to which the log was synced.
         start: the offset where replay begins, and the producer state there.
         log_start: the log start offset.
@@ -75,13 +75,13 @@ class Plan:
     """
 
     directory: PartitionDirectory
-    segments: list[Segment]
-    trusted_count: int
+    trusted: list[SealedSegment]
+    rest: list[SegmentName]
     synced: SyncedEnd
     start: Start
     log_start: int
     is_log_start_written: bool
-    deleted: list[Segment]
+    deleted: list[SegmentName]
 
 
 class Planner:
@@ -97,7 +97,7 @@ class Planner:
         self._directory = PartitionDirectory(listing)
         self._listing = listing
         self._disk = listing.disk
-        self._open_files = open_files
+        self.open_files = open_files
         self._known = known
         self._log_start: int  # the log start offset, after `_read_log_start`
 
@@ -126,17 +126,17 @@ class Planner:
         summaries = [directory.summary(segment.base_offset) for segment in segments]
         synced = self._find_synced_end(summaries)
         self._check_sizes(segments, summaries)
-        trusted_count = 0
-        for segment, summary in zip(segments, trusted_summaries(directory, segments), strict=False):
-            segment.open_sealed(summary)
-            trusted_count += 1
-        self._check_gaps(segments[: trusted_count + 1])
-        unknown_from = segments[trusted_count].base_offset
-        start = choose_start(directory, segments[0].base_offset, unknown_from, self._known.now_ms)
+        trusted = [
+            SealedSegment(self._disk, segment, summary, self.open_files)
+            for segment, summary in zip(segments, trusted_summaries(directory, segments), strict=False)
+        ]
+        rest = segments[len(trusted) :]
+        self._check_gaps(trusted, rest[0])
+        start = choose_start(directory, segments[0].base_offset, rest[0].base_offset, self._known.now_ms)
         return Plan(
             directory,
-            segments,
-            trusted_count,
+            trusted,
+            rest,
             synced,
             start,
             self._log_start,
@@ -149,18 +149,17 @@ class Planner:
         """The log start offset."""
         return self._log_start
 
-    def segment(self, base_offset: int) -> Segment:
-        """Return a `Segment` object that is not opened yet."""
-        return Segment(self._disk, self._listing.directory, base_offset, self._open_files)
+    def segment(self, base_offset: int) -> SegmentName:
+        """Return the name of a segment, which need not exist."""
+        return SegmentName.of(self._listing.directory, base_offset)
 
     def _first_segment_path(self) -> Path:
         return first_segment_path(self._listing.directory, self._listing.names, self._log_start)
 
-    def drop(self, segments: Iterable[Segment]) -> None:
-        """Remove all files of these segments."""
+    def drop(self, segments: Iterable[SegmentName]) -> None:
+        """Remove all files of these segments, which are not open."""
         dropped = list(segments)
         for segment in dropped:
-            segment.close()
             for suffix in SEGMENT_SUFFIXES:
                 self._disk.remove(segment.path(suffix))
         if dropped:
@@ -246,7 +245,7 @@ class Planner:
 
     # -- segments and summaries --------------------------------------------------------------------------------
 
-    def _drop_unused(self, segments: list[Segment]) -> None:
+    def _drop_unused(self, segments: list[SegmentName]) -> None:
         """Remove an empty last segment if the segment before it is not known to be sealed. The segment before it then
         continues to grow.
 
@@ -278,7 +277,7 @@ class Planner:
                 offset = snapshot
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
-    def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
+    def _check_sizes(self, segments: list[SegmentName], summaries: list[Summary | None]) -> None:
         """Raise DamageError if a log file is shorter than it was when the segment's summary was written.
 
         Without this check, a file that lost whole batches at its end would look like one from which compaction has
@@ -293,11 +292,14 @@ class Planner:
                     f"compacted the log, remove {segment.path(SUMMARY)}"
                 )
 
-    def _check_gaps(self, segments: list[Segment]) -> None:
-        """Raise DamageError if a segment is missing between segments that are opened by their summaries."""
-        for segment, following in pairwise(segments):
-            if segment.end_offset != following.base_offset:
+    def _check_gaps(self, trusted: list[SealedSegment], behind: SegmentName) -> None:
+        """Raise DamageError if a segment is missing between segments that are opened by their summaries, or between the
+        last of them and the one behind it.
+        """
+        bases = [*(segment.base_offset for segment in trusted), behind.base_offset]
+        for segment, base_offset in zip(trusted, bases[1:], strict=True):
+            if segment.end_offset != base_offset:
                 raise DamageError(
                     f"{self.segment(segment.end_offset).path(LOG)} is missing: the segments of offsets "
-                    f"{segment.end_offset} to {following.base_offset - 1} were durable. Restore their files"
+                    f"{segment.end_offset} to {base_offset - 1} were durable. Restore their files"
                 )

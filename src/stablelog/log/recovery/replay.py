@@ -13,7 +13,7 @@ from stablelog.errors import DamageError, DiskError, naming
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.files.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
+from stablelog.log.files.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
@@ -21,11 +21,13 @@ from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
 from stablelog.log.recovery.tail import Cut, check_cut, keep_segment, keep_tail
 from stablelog.log.recovery.trust import Start
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.interrupted import finish_interrupted
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.scan import check_crc, scan_batches
-from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 PROGRESS_SIZE = 64 << 20
 Progress = Callable[[int, int], None]
@@ -36,12 +38,14 @@ class Recovered:
     """The state of a partition after recovery. All its files are durable.
 
     Attributes:
-        segments: oldest first; the last one is open for appends.
+        sealed: the sealed segments, oldest first.
+        growing: the last segment, which is open for appends.
         cuts: the parts that were removed from the end of the log, in the order of the log.
         snapshots: the snapshots that were found.
     """
 
-    segments: list[Segment]
+    sealed: list[SealedSegment]
+    growing: GrowingSegment
     producers: Producers
     epochs: LeaderEpochs
     start_offset: int
@@ -81,16 +85,16 @@ def recover(
         return _Replay(listing, planner, plan, known, index_interval, progress).run()
 
 
-def _begin(disk: Disk, directory: Path, segment: Segment) -> Recovered:
+def _begin(disk: Disk, directory: Path, name: SegmentName) -> Recovered:
     """Begin a new log. The log-start-offset file is written only after the log file is durable in the directory."""
-    segment.create()
+    segment = GrowingSegment.created(disk, name)
     try:
         disk.sync_dir(directory)
         disk.write_atomic(directory / LOG_START_FILE, encode_log_start(segment.base_offset))
     except DiskError:
         segment.close()
         raise
-    return Recovered([segment], Producers(), LeaderEpochs(), segment.base_offset)
+    return Recovered([], segment, Producers(), LeaderEpochs(), segment.base_offset)
 
 
 class _Replay:
@@ -130,10 +134,10 @@ class _Replay:
 
     def run(self) -> Recovered:
         plan = self._plan
-        self._read_epochs(plan.segments[: plan.trusted_count])
+        self._read_epochs(plan.trusted)
         holds_producers = len(plan.start.producers) > 0
-        kept = self._replay(plan.segments, plan.trusted_count, plan.start)
-        end_offset = kept[-1].end_offset
+        sealed, growing = self._replay(plan.trusted, plan.rest, plan.start)
+        end_offset = growing.end_offset
         self._drop_snapshots_past(end_offset)
         if self._epochs.truncate_to(end_offset) or self._epochs_changed:
             self._write_epochs()
@@ -154,11 +158,12 @@ class _Replay:
             # the times of their last use.
             holds_producers or len(plan.start.producers) > 0,
         )
-        return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
+        producers = plan.start.producers
+        return Recovered(sealed, growing, producers, self._epochs, plan.log_start, self._cuts, found)
 
     # -- leader epochs -----------------------------------------------------------------------------------------
 
-    def _read_epochs(self, trusted: list[Segment]) -> None:
+    def _read_epochs(self, trusted: list[SealedSegment]) -> None:
         """Read the leader epochs from their file, or rebuild them from the batch headers.
 
         They are rebuilt if the file is missing or damaged. They are also rebuilt if the file has a greater epoch than
@@ -201,7 +206,7 @@ class _Replay:
         if dropped:
             self._disk.sync_dir(self._directory)
 
-    def _unused_snapshots(self, segment: Segment) -> Iterator[tuple[int, Summary]]:
+    def _unused_snapshots(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
         """Yield (offset, progress) of the snapshots within a segment that are later than the one that replay began at.
 
         The snapshot at the end of a sealed segment is not among them.
@@ -212,7 +217,7 @@ class _Replay:
             if found is not None and found[1].base_offset == segment.base_offset:
                 yield offset, found[1]
 
-    def _drop_outdated_snapshots(self, segment: Segment) -> None:
+    def _drop_outdated_snapshots(self, segment: GrowingSegment) -> None:
         """Remove the snapshots within a segment that do not describe the indexes as replay has rebuilt them.
 
         No start of the broker can begin its replay at such a snapshot. The rebuilt time index lacks the entries that
@@ -233,27 +238,34 @@ class _Replay:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _replay(self, segments: list[Segment], trusted: int, start: Start) -> list[Segment]:
+    def _replay(
+        self, trusted: list[SealedSegment], rest: list[SegmentName], start: Start
+    ) -> tuple[list[SealedSegment], GrowingSegment]:
         """Read the log from `start` to its end. Return the segments that remain. The last one is ready for appends."""
-        first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
+        names = [*(self._planner.segment(one.base_offset) for one in trusted), *rest]
+        first = max(place for place, name in enumerate(names) if name.base_offset <= start.offset)
         if self._progress is not None:
-            self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
-        for segment in segments[first:trusted]:
+            self._all_size = sum(self._disk.size(name.path(LOG)) for name in names[first:])
+        for segment in trusted[first:]:
             self._replay_trusted(segment, start)
-        for place in range(trusted, len(segments)):
-            segment, later = segments[place], segments[place + 1 :]
+        sealed = list(trusted)
+        for place, name in enumerate(rest):
+            later = rest[place + 1 :]
             if not later:
                 self._gapless_epoch = self._known.gapless_epoch
-            damage = self._scan(segment, start)
+            is_within = start.progress is not None and start.progress.base_offset == name.base_offset
+            known = (start.progress, start.indexes) if is_within else ()
+            growing = GrowingSegment.opened(self._disk, name, *known)
+            damage = self._scan(growing, start)
             if damage is None and later:
-                damage = self._gap_behind(segment, later[0])
+                damage = self._gap_behind(growing, later[0])
             if damage is not None or not later:
-                self._finish(segment, later, damage or "")
-                return segments[: place + 1]
-            self._seal(segment, later[0].base_offset, start.producers)
+                self._finish(growing, later, damage or "")
+                return sealed, growing
+            sealed.append(self._seal(growing, later[0].base_offset, start.producers))
         raise AssertionError("the last segment is never trusted")
 
-    def _gap_behind(self, segment: Segment, following: Segment) -> str | None:
+    def _gap_behind(self, segment: GrowingSegment, following: SegmentName) -> str | None:
         """Return a description of the offsets that are missing between a whole segment and the next one; None if no
         offset is missing.
 
@@ -270,7 +282,7 @@ class _Replay:
             return None  # compaction has left the gap between the segments
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
-    def _replay_trusted(self, segment: Segment, start: Start) -> None:
+    def _replay_trusted(self, segment: SealedSegment, start: Start) -> None:
         """Update the producer state from a sealed segment, and check its batch headers and markers. Its index files are
         kept.
 
@@ -288,7 +300,7 @@ class _Replay:
                 if txn is not None:
                     start.producers.ended(txn)
 
-    def _scan(self, segment: Segment, start: Start) -> str | None:
+    def _scan(self, segment: GrowingSegment, start: Start) -> str | None:
         """Update the indexes and the producer state from the batches of a segment.
 
         Returns:
@@ -297,10 +309,6 @@ class _Replay:
         Raises:
             DamageError: durable bytes of the segment are damaged.
         """
-        if start.progress is not None and start.progress.base_offset == segment.base_offset:
-            segment.open_growing(start.progress, start.indexes)
-        else:
-            segment.open_growing()
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
                 self._note_epoch(header)
@@ -326,7 +334,7 @@ class _Replay:
             self._cut(segment, damage)
         return damage
 
-    def _check_place(self, header: BatchHeader, segment: Segment, position: int) -> None:
+    def _check_place(self, header: BatchHeader, segment: GrowingSegment, position: int) -> None:
         """Raise DamageError if the base offset or the leader epoch of a batch is impossible at this position. No CRC of
         the batch covers these two fields.
         """
@@ -351,7 +359,7 @@ class _Replay:
         raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
 
     def _take(
-        self, segment: Segment, header: BatchHeader, position: int, batch: Buffer, start: Start
+        self, segment: GrowingSegment, header: BatchHeader, position: int, batch: Buffer, start: Start
     ) -> None:
         segment.note(header, position, batch[: HEADER.size], self._index_interval)
         self._note_epoch(header)
@@ -368,7 +376,7 @@ class _Replay:
 
     # -- truncating and sealing --------------------------------------------------------------------------------
 
-    def _cut(self, segment: Segment, damage: str) -> None:
+    def _cut(self, segment: GrowingSegment, damage: str) -> None:
         """Truncate a segment after its last whole batch, and keep the removed bytes in a `.cut` file.
 
         Raises:
@@ -380,7 +388,7 @@ class _Replay:
         self._cuts.append(Cut(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage))
         segment.cut()
 
-    def _is_as_synced(self, segment: Segment) -> bool:
+    def _is_as_synced(self, segment: GrowingSegment) -> bool:
         """Whether the whole log is known to be durable, and the files beside it need no repair.
 
         The directory entry of the last log file is then durable, too. The log-start-offset file is written only after
@@ -398,7 +406,7 @@ class _Replay:
             )
         )
 
-    def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
+    def _finish(self, segment: GrowingSegment, later: list[SegmentName], damage: str) -> None:
         """Make the last segment durable and ready for appends, and remove all later segments.
 
         Raises:
@@ -424,7 +432,7 @@ class _Replay:
         self._disk.sync_dir(self._directory)
         segment.growing.names_changed = False
 
-    def _cut_segments(self, last: Segment, later: list[Segment], damage: str) -> None:
+    def _cut_segments(self, last: GrowingSegment, later: list[SegmentName], damage: str) -> None:
         """Remove the segments after the log's new end, and keep the bytes of their log files in `.cut` files.
 
         Raises:
@@ -443,24 +451,23 @@ class _Replay:
                 self._cuts.append(cut)
         self._planner.drop(later)
 
-    def _seal(self, segment: Segment, next_base_offset: int, producers: Producers) -> None:
-        """Make a sealed segment durable, and write its summary."""
-        segment.complete_time_index()
-        self._write_indexes(segment)
-        segment.end_offset = next_base_offset  # compaction may have removed the last batches
+    def _seal(self, growing: GrowingSegment, next_base_offset: int, producers: Producers) -> SealedSegment:
+        """Seal a segment, make it durable, and write its summary."""
+        growing.complete_time_index()
+        self._write_indexes(growing)
         first_open = producers.first_open_offset()
-        segment.seal(next_base_offset if first_open is None else first_open)
+        stable_offset = next_base_offset if first_open is None else first_open
+        segment = growing.seal(stable_offset, self._planner.open_files, end_offset=next_base_offset)
         for file in segment.files_to_sync(indexes=True):
             file.sync()
         self._disk.sync_dir(self._directory)
-        assert segment.summary is not None
         if self._epochs_changed:
             # The next start of the broker reads no batch before the snapshot. It takes the leader epochs of these
             # batches from the file `leader-epoch-checkpoint`.
             self._write_epochs()
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.
-        progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.summary.stable_offset)
+        progress = Summary(next_base_offset, next_base_offset, stable_offset=stable_offset)
         table, stem = producers.frozen(), f"{next_base_offset:020d}"
         self._disk.write_together(
             {
@@ -472,8 +479,9 @@ class _Replay:
         self._partial.discard(next_base_offset)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.settled()
+        return segment
 
-    def _write_indexes(self, segment: Segment) -> None:
+    def _write_indexes(self, segment: GrowingSegment) -> None:
         """Write the indexes from memory to their files. This removes entries of batches that the log has lost, and
         snapshots that do not describe the written indexes.
         """

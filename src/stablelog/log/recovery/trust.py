@@ -12,11 +12,12 @@ from itertools import pairwise, takewhile
 
 from stablelog.errors import DamageError
 from stablelog.log.directory import PartitionDirectory
+from stablelog.log.files.names import SegmentName
 from stablelog.log.indexes.sealed_indexes import are_files_of
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.sealed_segment import SealedSegment
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Start:
     indexes: tuple[bytes, ...] = ()
 
 
-def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]) -> Iterator[Summary]:
+def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentName]) -> Iterator[Summary]:
     """Yield the summaries of the first segments. Stop at the first segment whose files do not match its summary.
 
     The last segment is never among them, because it grows.
@@ -105,7 +106,7 @@ class Trust:
         self._directory = directory
         self._bases = bases
         self._leader_epoch = leader_epoch
-        segments = [self._segment(base) for base in bases]
+        segments = [self._name(base) for base in bases]
         summaries = list(trusted_summaries(directory, segments))
         # If a segment does not end where the next one begins, a segment between them is missing, and a start of the broker
         # refuses the log. The start does not get to the later segments, so it trusts none of them.
@@ -121,9 +122,8 @@ class Trust:
         if start.progress is not None and start.progress.base_offset == bases[-1]:
             self.vouched_end = start.offset
 
-    def _segment(self, base_offset: int) -> Segment:
-        listing = self._directory.listing
-        return Segment(listing.disk, listing.directory, base_offset, OpenFiles())
+    def _name(self, base_offset: int) -> SegmentName:
+        return SegmentName.of(self._directory.listing.directory, base_offset)
 
     @property
     def _unread(self) -> int:
@@ -138,8 +138,7 @@ class Trust:
         leader epochs of the batches, or one of these epochs is greater than the broker's own leader epoch.
         """
         for base, summary in self._sealed.items():
-            segment = self._segment(base)
-            segment.open_sealed(summary)
+            segment = SealedSegment(self._directory.listing.disk, self._name(base), summary, OpenFiles())
             try:
                 if any(header.leader_epoch > self._leader_epoch for _, header in segment.walk_unproven(0)):
                     yield base

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from stablelog.env.disk import Disk
 from stablelog.errors import UnprovenError
@@ -10,10 +11,26 @@ from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.source import ReaderRows
+from stablelog.log.segments.growing_segment import GrowingSegment
+from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import Segment
 
+AnySegment = TypeVar("AnySegment", bound=Segment)
 
-class Segments(ReaderRows[Segment]):
+
+class SegmentFiles(ReaderRows[AnySegment]):
+    """Neighbouring segments on the local disk, oldest first, as the searches read them."""
+
+    __slots__ = ()
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment with the offset
+        `start` or in a later one. Raises DamageError.
+        """
+        return find_aborted(self, start, end)[0]
+
+
+class Segments(SegmentFiles[Segment]):
     """The segments of one partition, oldest first.
 
     Attributes:
@@ -23,13 +40,16 @@ class Segments(ReaderRows[Segment]):
     # A broker has one of these objects for each partition, and reads thousands of them in one callback.
     __slots__ = ("_are_proven", "_sealed_size", "active")
 
-    def __init__(self, segments: list[Segment]) -> None:
-        assert segments
-        assert all(segment.sealed for segment in segments[:-1])
-        super().__init__(segments, grows=True)
-        self.active = segments[-1]
-        self._sealed_size = sum(segment.size for segment in segments[:-1])
+    def __init__(self, sealed: Sequence[SealedSegment], active: GrowingSegment) -> None:
+        super().__init__([*sealed, active], grows=True)
+        self.active = active
+        self._sealed_size = sum(segment.size for segment in sealed)
         self._are_proven = False  # whether all log files are known to have passed the proof
+
+    @property
+    def sealed(self) -> list[SealedSegment]:
+        """The sealed segments, oldest first: all but the last one."""
+        return [segment for segment in self._row if isinstance(segment, SealedSegment)]
 
     @property
     def size(self) -> int:
@@ -79,14 +99,14 @@ class Segments(ReaderRows[Segment]):
         segment = self._row[place]
         return None if segment.is_proven or segment.damage is not None else segment.unproven()
 
-    def add(self, segment: Segment) -> None:
-        """Add a new growing segment. The last segment must be sealed, and the new one must begin at its end."""
-        assert self.active.sealed
-        assert segment.base_offset == self.active.end_offset
-        self._sealed_size += self.active.size
-        self._row.append(segment)
-        self.active = segment
-        self.bases.append(segment.base_offset)
+    def roll(self, sealed: SealedSegment, active: GrowingSegment) -> None:
+        """Replace the growing segment by the sealed one that it has become, and add a new growing segment at its end."""
+        assert sealed.is_same(self.active)
+        assert active.base_offset == sealed.end_offset
+        self._sealed_size += sealed.size
+        self._row[-1:] = sealed, active
+        self.active = active
+        self.bases.append(active.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:
         """Remove the oldest segments from this list, and return them."""
@@ -95,20 +115,12 @@ class Segments(ReaderRows[Segment]):
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
 
-    def replaced(self, place: int, count: int, segment: Segment) -> "Segments":
+    def replaced(self, place: int, count: int, segment: SealedSegment) -> "Segments":
         """Return the segments with `segment` in place of `count` sealed segments with the same range of offsets."""
-        assert segment.sealed
         assert segment.base_offset == self._row[place].base_offset
         assert segment.end_offset == self._row[place + count - 1].end_offset
-        return Segments([*self._row[:place], segment, *self._row[place + count :]])
-
-    # -- aborted transactions ----------------------------------------------------------------------------------
-
-    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment with the offset
-        `start` or in a later one. Raises DamageError.
-        """
-        return find_aborted(self, start, end)[0]
+        sealed = self.sealed
+        return Segments([*sealed[:place], segment, *sealed[place + count :]], self.active)
 
 
 def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:

@@ -1,0 +1,290 @@
+"""The growing segment of a partition: the last one, to which batches are appended. Its indexes are in memory.
+
+Sealing makes a `SealedSegment` of it. From then on only the sealed segment is used.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from crc32c import crc32c
+
+from stablelog.batch.header import DELETE_HORIZON, BatchHeader
+from stablelog.env.disk import Buffer, Disk, File
+from stablelog.errors import DamageError
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.names import LOG, SegmentName
+from stablelog.log.indexes.growing_indexes import GrowingIndexes
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.search.batches import WALK_READ_SIZE
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.sealed_segment import SealedSegment
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, LogProof, Segment
+
+NO_CONTENTS: Final = (b"", b"", b"")
+
+
+class GrowingSegment(Segment):
+    """A segment that batches are appended to.
+
+    Args:
+        disk: the disk of the segment.
+        name: names the files of the segment.
+        log: the open log file; None for a segment that is only described in memory.
+        contents: the contents of the indexes so far, in the order of INDEX_SUFFIXES. No file is created.
+        progress: the summary of the segment up to these contents; None if it is empty.
+
+    Attributes:
+        growing: the indexes in memory, and their files.
+        log_crc: the CRC over the batch headers.
+        max_timestamp_offset: the offset of the greatest timestamp; the base offset if there is none.
+    """
+
+    __slots__ = (
+        "_indexed_position",
+        "_replayed_from",
+        "growing",
+        "log_crc",
+        "max_timestamp_offset",
+    )
+    sealed = durable = False
+    summary = stable_offset = None
+    growing: GrowingIndexes
+
+    def __init__(
+        self,
+        disk: Disk,
+        name: SegmentName,
+        log: File | None = None,
+        *,
+        contents: Sequence[bytes] = NO_CONTENTS,
+        progress: Summary | None = None,
+    ) -> None:
+        super().__init__(disk, name, progress, LogProof(progress), log)
+        self.growing = GrowingIndexes(disk, name.path, name.base_offset, contents)
+        self.log_crc = 0 if progress is None else progress.log_crc
+        self.max_timestamp_offset = name.base_offset
+        self._indexed_position = 0
+        # Where replay began: the position, the greatest timestamp before this position, and the offset of this timestamp.
+        self._replayed_from = 0, NOTHING, name.base_offset
+
+    @classmethod
+    def created(cls, disk: Disk, name: SegmentName) -> "GrowingSegment":
+        """Create the log file of a new segment. It is durable in the directory after a sync of the directory.
+
+        Raises:
+            DiskError: the file cannot be created; nothing changed.
+        """
+        return cls(disk, name, disk.open(name.path(LOG), create=True))
+
+    @classmethod
+    def opened(
+        cls,
+        disk: Disk,
+        name: SegmentName,
+        progress: Summary | None = None,
+        indexes: Sequence[bytes] = NO_CONTENTS,
+    ) -> "GrowingSegment":
+        """Open the growing segment for replay, from its beginning or from the end of `progress`.
+
+        If `progress` is given, reads of the part that it describes are refused until `prove` has succeeded.
+
+        Args:
+            disk: the disk of the segment.
+            name: names the files of the segment.
+            progress: the summary of the segment up to a snapshot; None to replay all of it.
+            indexes: the content of the indexes up to this snapshot, in the order of INDEX_SUFFIXES.
+
+        Raises:
+            DamageError: a batch before the snapshot is damaged.
+        """
+        segment = cls(disk, name, disk.open(name.path(LOG)), contents=indexes, progress=progress)
+        if progress is not None:
+            segment._begin_after(progress)
+        return segment
+
+    def _begin_after(self, progress: Summary) -> None:
+        self._indexed_position = self.growing.offsets.last_position
+        timestamp, self.max_timestamp_offset = self.growing.times.last
+        if timestamp < self.max_timestamp:
+            # The batch with the greatest timestamp comes after the last indexed batch, so the headers are read.
+            for position, header in self.walk_unproven(self._indexed_position):
+                if not self.base_offset <= header.last_offset < self.end_offset:
+                    raise DamageError(
+                        f"{self.path(LOG)}: the batch at byte {position} begins at offset {header.base_offset}, but the "
+                        f"batches that were synced end at {self.end_offset}. Restore the file"
+                    )
+                if header.max_timestamp == self.max_timestamp:
+                    self.max_timestamp_offset = header.last_offset
+                    break
+        self._replayed_from = progress.log_size, self.max_timestamp, self.max_timestamp_offset
+
+    def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
+        """Use the existing index files. Return whether the files match the log."""
+        position, timestamp, offset = self._replayed_from
+        is_short = self.size - position <= WALK_READ_SIZE
+        tail = partial(self.walk_unproven, position) if is_short else None
+        return self.growing.adopt_files(listing, tail, (timestamp, offset), are_synced=are_synced)
+
+    # -- appends -----------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+        """Whether a batch with this size and last offset fits into the segment. An empty segment accepts any batch."""
+        growing = self.growing
+        return (
+            self.size + size <= segment_bytes
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and (len(growing.offsets) + 1) * 8 <= index_bytes
+            and (len(growing.times) + 2) * 12 <= index_bytes  # one for this batch, one at the sealing
+        )
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Append batches to the log file, and return their position. The caller then calls `note` for each batch."""
+        assert self._log is not None
+        assert self._log.size == self.size
+        return self._log.append(*buffers)
+
+    def note(self, header: BatchHeader, position: int, head: Buffer, interval: int) -> None:
+        """Add a batch that was written at `position` to the indexes and counts.
+
+        Args:
+            header: the header of the batch, with its offset in the log.
+            position: the position of the batch in the log file.
+            head: the 61 bytes of the header in the file.
+            interval: the number of bytes between two entries of the offset index.
+        """
+        assert position == self.size
+        last_offset = header.base_offset + header.last_offset_delta
+        # A batch that compaction has emptied does not count.
+        if header.max_timestamp > self.max_timestamp and header.record_count:
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
+        if position - self._indexed_position > interval:
+            self.growing.offsets.append(last_offset, position)
+            self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+            self._indexed_position = position
+        if self.first_timestamp == NOTHING:
+            # A batch with a delete horizon stores the horizon in place of the base timestamp.
+            self.first_timestamp = (
+                header.max_timestamp if header.attributes & DELETE_HORIZON else header.base_timestamp
+            )
+        self.size = position + header.size
+        self.end_offset = last_offset + 1
+        self.log_crc = crc32c(head, self.log_crc)
+        if not header.is_control:
+            self.record_count += header.record_count
+            if not header.is_transactional:
+                self.committed_count += header.record_count
+
+    def note_aborted(self, txn: AbortedTxn) -> None:
+        """Add an aborted transaction to the transaction index in memory."""
+        self.growing.txns.append(txn)
+        if self.least_aborted_offset is None or txn.first_offset < self.least_aborted_offset:
+            self.least_aborted_offset = txn.first_offset
+
+    def cut(self) -> None:
+        """Truncate the log file after the last batch for which `note` was called."""
+        self.growing_log.truncate(self.size)
+        self.growing_log.sync()
+
+    # -- sealing -----------------------------------------------------------------------------------------------
+
+    def progress(self, stable_offset: int) -> Summary:
+        """Return the summary of the segment up to now."""
+        index, timeindex, txnindex = self.growing.contents()
+        return Summary(
+            self.base_offset,
+            self.end_offset,
+            self.first_timestamp,
+            self.max_timestamp,
+            log_size=self.size,
+            log_crc=self.log_crc,
+            index_size=len(index),
+            index_crc=crc32c(index),
+            timeindex_size=len(timeindex),
+            timeindex_crc=crc32c(timeindex),
+            txnindex_size=len(txnindex),
+            txnindex_crc=crc32c(txnindex),
+            record_count=self.record_count,
+            committed_count=self.committed_count,
+            stable_offset=stable_offset,
+            least_aborted_offset=NOTHING if self.least_aborted_offset is None else self.least_aborted_offset,
+        )
+
+    @property
+    def is_time_index_complete(self) -> bool:
+        """Whether the last entry of the time index has the greatest timestamp of the segment."""
+        return not self.size or self.growing.times.last[0] >= self.max_timestamp
+
+    def complete_time_index(self) -> None:
+        """Add an entry with the greatest timestamp to the time index in memory, unless it is there."""
+        if self.size:
+            self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+
+    def seal(
+        self, stable_offset: int, open_files: OpenFiles, *, end_offset: int | None = None
+    ) -> SealedSegment:
+        """Seal the segment: complete the time index, and write the indexes to their files.
+
+        Args:
+            stable_offset: the first offset of the oldest transaction that is open; the end of the segment if none is.
+            open_files: the cache that limits how many sealed segments have open files.
+            end_offset: the end of the segment's offsets, if compaction has removed the last batches; None if it ends
+                with its last batch.
+
+        Returns:
+            The sealed segment, which is not durable. It has the open files of this segment, which must not be used any
+            more.
+
+        Raises:
+            DiskError: the indexes cannot be written. The segment continues to grow.
+        """
+        self.complete_time_index()
+        self.growing.write()
+        if end_offset is not None:
+            self.end_offset = end_offset
+        return SealedSegment(
+            self.disk,
+            SegmentName(self.base_offset, self.path),
+            self.progress(stable_offset),
+            open_files,
+            proof=self.proof,
+            created_ms=self.created_ms,
+            passed=self.passed,
+            unsynced=(self.growing_log, self.growing),
+        )
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def growing_log(self) -> File:
+        """The open log file, which need not be proven."""
+        assert self._log is not None
+        return self._log
+
+    def _opened_log(self) -> File:
+        return self.growing_log
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index."""
+        return self.growing.offsets
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index."""
+        return self.growing.times
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        """The transaction index."""
+        return self.growing.txns
+
+    def close(self) -> None:
+        """Close every file."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self.growing.close()

@@ -1,0 +1,168 @@
+"""A sealed segment of a partition: it gets no more batches, and has a summary.
+
+The log file is opened when it is first read, and the indexes are then mapped from their files. `open_files` limits how
+many sealed segments are open. Between the sealing and the sync, the segment has the open files and the indexes of the
+growing segment that it was.
+"""
+
+from stablelog.env.disk import Disk, File
+from stablelog.errors import DamageError
+from stablelog.log.files.names import LOG, SegmentName
+from stablelog.log.indexes.growing_indexes import GrowingIndexes
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.sealed_indexes import load_indexes, load_txn_index
+from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import TransactionIndex
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import LogProof, Segment
+
+INTERVAL_SIZE = 4096  # bytes of the log between two entries of an index that is rebuilt in memory
+
+
+class SealedSegment(Segment):
+    """A segment that gets no more batches.
+
+    Reads of the log file are refused until `prove` has succeeded, unless this process has written it.
+
+    Args:
+        disk: the disk of the segment.
+        name: names the files of the segment.
+        summary: the checked summary of the segment.
+        open_files: limits the open sealed segments, and counts this one among them.
+        proof: the proof of the log file; None if nothing of the file is proven.
+        created_ms: when the segment began to grow, by the broker's clock; None for its first timestamp.
+        passed: as in `Segment`.
+        unsynced: the open log file and the indexes of a segment that was just sealed; None if the segment is durable.
+
+    Attributes:
+        summary: the summary of the segment.
+        stable_offset: the first offset of the oldest transaction that was open at the segment's end; `end_offset` if none
+            was.
+        durable: whether all files of the segment are durable.
+    """
+
+    __slots__ = (
+        "_growing",
+        "_offset_index",
+        "_open_files",
+        "_time_index",
+        "_txn_index",
+        "durable",
+        "stable_offset",
+        "summary",
+    )
+    sealed = True
+
+    def __init__(
+        self,
+        disk: Disk,
+        name: SegmentName,
+        summary: Summary,
+        open_files: OpenFiles,
+        *,
+        proof: LogProof | None = None,
+        created_ms: int | None = None,
+        passed: tuple[int, int] = (0, NOTHING),
+        unsynced: tuple[File, GrowingIndexes] | None = None,
+    ) -> None:
+        proof = LogProof(summary) if proof is None else proof
+        super().__init__(disk, name, summary, proof, None)
+        self.summary: Summary = summary
+        self.stable_offset: int = summary.stable_offset
+        self.created_ms = summary.first_timestamp if created_ms is None else created_ms
+        self.passed = passed
+        self._open_files = open_files
+        self._growing: GrowingIndexes | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        self.durable: bool = unsynced is None
+        if unsynced is not None:
+            self._log, self._growing = unsynced
+            self._offset_index, self._time_index = self._growing.offsets, self._growing.times
+            self._txn_index = self._growing.txns
+
+    # -- durability --------------------------------------------------------------------------------------------
+
+    @property
+    def growing(self) -> GrowingIndexes:
+        """The indexes of a segment that is not durable yet."""
+        assert self._growing is not None
+        return self._growing
+
+    def settled(self) -> None:
+        """Note that the segment is durable, and close its files. They are opened again when they are needed."""
+        self.durable = True
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Close the files of a durable segment, and drop its indexes from memory."""
+        assert self.durable
+        self._close_files()
+        self._growing = self._offset_index = self._time_index = self._txn_index = None
+
+    def close(self) -> None:
+        """Close every file."""
+        self._close_files()
+        self._open_files.forget(self)
+
+    def _close_files(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._growing is not None:
+            self._growing.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _opened_log(self) -> File:
+        if self.durable:
+            self._open_files.used(self)
+        if self._log is None:
+            try:
+                self._log = self.disk.open(self.path(LOG))
+            except FileNotFoundError:
+                raise DamageError(f"{self.path(LOG)} is missing, and was durable. Restore it") from None
+        return self._log
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index. For a durable segment, it is mapped from its file."""
+        return self._loaded_indexes()[0] if self._offset_index is None else self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index. For a durable segment, it is mapped from its file."""
+        return self._loaded_indexes()[1] if self._time_index is None else self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        """The transaction index, mapped from its file if the segment is durable. Raises DamageError."""
+        if self._txn_index is None:
+            self._open_files.used(self)
+            self._txn_index = load_txn_index(self.disk, self.path, self.summary)
+        return self._txn_index
+
+    def _loaded_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """The offset index and the time index, mapped from their files or rebuilt from the log."""
+        self._open_files.used(self)
+        found = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
+        self._offset_index, self._time_index = found
+        return found
+
+    def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """The offset index and the time index, rebuilt from the batch headers. The log file need not be proven.
+
+        Recovery uses these indexes before the proof. A read uses them only after the proof.
+        """
+        offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        indexed, greatest, greatest_offset = 0, NOTHING, self.base_offset
+        for position, header in self.walk_unproven(0):
+            if header.max_timestamp > greatest and header.record_count:
+                greatest, greatest_offset = header.max_timestamp, header.last_offset
+            if position - indexed > INTERVAL_SIZE:
+                offsets.append(header.last_offset, position)
+                times.append_if_later(greatest, greatest_offset)
+                indexed = position
+        return offsets, times
