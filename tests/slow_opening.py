@@ -20,13 +20,13 @@ sys.modules.setdefault("hypothesis", None)
 from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import fetch
 from stablelog.broker.topics.partition_state import PartitionState
-from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.open_partitions import OpenPartitions
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.waiting import Waiters
 from stablelog.cli.serve import run_process
 
 held, asked, refused = (f"{sys.argv[2]}.{name}" for name in ("held", "asked", "refused"))
-recover, state_of, topics_of = Topics.recover_partition, Topic.state, fetch._topics_of
+recover, state_of, topics_of = TopicFiles.recover_partition, OpenPartitions.state_in, fetch._topics_of
 wait_for_more = Waiters.wait_for_more
 
 def note(path, count):
@@ -43,8 +43,8 @@ def answered(session, answers, **more):
         note(refused, sum(answer.error is not ErrorCode.none for answer in answers.values()))
     return topics_of(session, answers, **more)
 
-def state(self, index):
-    found = state_of(self, index)
+def state(self, topic, index):
+    found = state_of(self, topic, index)
     if found is PartitionState.OPENING:
         note(asked, 1)
     return found
@@ -53,7 +53,7 @@ async def wait_briefly(self, poll, seen, isolation, timeout_s):
     # However long the client would wait for records, it is told soon what is not open.
     return await wait_for_more(self, poll, seen, isolation, min(timeout_s, 0.1) if poll.names else timeout_s)
 
-Topics.recover_partition, fetch._topics_of, Topic.state = recover_partition, answered, state
+TopicFiles.recover_partition, fetch._topics_of, OpenPartitions.state_in = recover_partition, answered, state
 Waiters.wait_for_more = wait_briefly
 run_process(sys.argv[1:])
 """

@@ -14,7 +14,7 @@ import threading
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -139,14 +139,14 @@ def end_fields(transactional_id, producer, committed):
     }
 
 
-def delete_topic(topics, name):
+def delete_topic(topic_files, name):
     """Delete a topic at once."""
-    topic = topics.unlist(name)
-    for partition in topic.partitions.values():
+    topic = topic_files.unlist(name)
+    for partition in topic_files.partitions.remove_topic(topic).values():
         partition.close(clean=False)
-    topics.set_aside(topic)
-    topics.forget_files(topic)
-    topics.release(topic)
+    topic_files.set_aside(topic)
+    topic_files.forget_files(topic)
+    topic_files.topics.end_reservation(topic)
 
 
 LOADING = ErrorCode.coordinator_load_in_progress
@@ -159,9 +159,9 @@ class Gate:
         self.held = topic, index
         self._opened = threading.Event()
 
-    def guard(self, topics):
-        """Hold back the recovery by these topics of a broker that has not started."""
-        recover = topics.recover_partition
+    def guard(self, topic_files):
+        """Hold back the recovery of a broker that has not started."""
+        recover = topic_files.recover_partition
 
         def recover_partition(topic, index, progress=None):
             partition = recover(topic, index, progress)
@@ -169,7 +169,7 @@ class Gate:
                 assert self._opened.wait(60)
             return partition
 
-        topics.recover_partition = recover_partition
+        topic_files.recover_partition = recover_partition
 
     def open(self):
         """Let the recovery go on."""
@@ -190,6 +190,11 @@ class Desk:
             session=Session(host="nowhere"),
             mute=self.muted_ms.append,
         )
+
+    def create(self, name, configs=MappingProxyType({})):
+        """Create a topic with one partition. Returns the partition."""
+        self.broker.topic_files.create(name, 1, configs)
+        return self.broker.partitions.require(name, 0)
 
     async def ask(self, api_key, version, /, **fields):
         """Ask as a client that has used the API before: the request is begun at once.
@@ -278,7 +283,7 @@ class Desk:
 
     async def opened(self, topic, index=0):
         """Wait until a partition is open."""
-        while self.broker.topics.state(topic, index) is not PartitionState.OPEN:  # noqa: ASYNC110
+        while self.broker.partitions.state(topic, index) is not PartitionState.OPEN:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     async def durable(self):
@@ -286,14 +291,14 @@ class Desk:
         flush = self.broker.flush
         waits = [
             flush.durable(partition, partition.end_offset)
-            for partition in self.broker.topics.open_partitions()
+            for partition in self.broker.partitions
             if partition.failure is None
         ]
         await asyncio.gather(*(wait for wait in waits if wait is not None))
 
     def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
         """What a reader of this isolation gets, as it would filter it."""
-        log = self.broker.topics.partition(topic, partition)
+        log = self.broker.partitions.require(topic, partition)
         log.log.prove()
         read = log.read(log.start_offset, 1 << 30, isolation)
         data, found, at = b"".join(read.buffers), [], 0
@@ -352,19 +357,19 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         make_flush=IN_PLACE,
     )
     if gate is not None:
-        gate.guard(broker.topics)
+        gate.guard(broker.topic_files)
     await broker.start()
     recovery = next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
     if gate is None:
         await recovery
     else:
-        await _all_but(gate.held, broker.topics)
-    for partition in broker.topics.open_partitions() if prove else ():
+        await _all_but(gate.held, broker)
+    for partition in broker.partitions if prove else ():
         with contextlib.suppress(DamageError, DiskError):
             partition.log.prove()
     for name in topics:
         if broker.topics.get(name) is None:
-            broker.topics.create(name, partitions, {})
+            broker.topic_files.create(name, partitions, {})
     try:
         yield Desk(broker)
     finally:
@@ -375,9 +380,8 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
     assert not failures
 
 
-async def _all_but(held, topics):
+async def _all_but(held, broker):
     """Wait until no other partition is opening."""
-    rest = [(topic, index) for topic in topics for index in range(topic.partition_count)]
-    rest = [(topic, index) for topic, index in rest if (topic.name, index) != held]
-    while any(topic.state(index) is PartitionState.OPENING for topic, index in rest):  # noqa: ASYNC110
+    rest = [(topic.name, index) for topic in broker.topics for index in range(topic.partition_count)]
+    while any(broker.partitions.state(*at) is PartitionState.OPENING for at in rest if at != held):  # noqa: ASYNC110
         await asyncio.sleep(0.001)

@@ -301,7 +301,7 @@ class Life:
         """Time-outs, compaction, retention, deletion, trimming."""
         broker = self.desk.broker
         self.clock.advance(61_000)
-        await self.until(lambda: not any(p.log.open_transactions() for p in broker.topics.open_partitions()))
+        await self.until(lambda: not any(p.log.open_transactions() for p in broker.partitions))
         for key in (b"a", b"b", b"a", b"c", b"a", b"b", b"a"):
             await self.keyed(key)
         await broker.compactor.compact_all()
@@ -328,7 +328,7 @@ class Life:
         await self.transaction("z", COMMIT)
 
     async def configure(self, topic, configs):
-        self.desk.broker.topics.configure(topic, configs)
+        self.desk.broker.topic_files.configure(topic, configs)
 
     @staticmethod
     async def until(condition):
@@ -340,19 +340,18 @@ class Life:
         """With room again, everything is as the client was told."""
         broker = self.desk.broker
         await self.until(lambda: not broker.reserve.is_full)
-        partitions = [(topic, index) for topic in broker.topics for index in range(topic.partition_count)]
-        await self.until(lambda: all(index in topic.partitions for topic, index in partitions))
-        await self.until(lambda: not any(p.failure for p in broker.topics.open_partitions()))
+        await self.until(lambda: broker.partitions.are_complete)
+        await self.until(lambda: not any(p.failure for p in broker.partitions))
         await self.desk.durable()
         await self.until(lambda: all(not group.unresolved() for group in broker.transactions))
         await self.desk.durable()
         for target in self.plain.keys() | self.committed.keys():
-            seen = committed_values(self.desk.broker.topics.partition(*target))
+            seen = committed_values(self.desk.broker.partitions.require(*target))
             expected = self.plain.get(target, []) + self.committed.get(target, [])
             assert sorted(seen) == sorted(expected), target
             assert not self.aborted & set(seen)
         if broker.topics.get("k") is not None and self.values > 20:
-            assert len(committed_values(broker.topics.partition("k", 0))) >= 3
+            assert len(committed_values(broker.partitions.require("k", 0))) >= 3
         assert committed_offset(self.desk, "h") == 7
 
 

@@ -68,7 +68,7 @@ def alone(test):
 
 
 async def partitions(desk, number, kind):
-    desk.broker.topics.create("t", 1, KINDS[kind])
+    desk.broker.topic_files.create("t", 1, KINDS[kind])
     await fill(desk, rounds=2)
     await tidy(desk)
     await desk.broker.topic_changes.delete("t")
@@ -184,7 +184,7 @@ async def complete(desk):
     """Write the summaries and snapshots of sealed segments. The flush of a record that no request waits for writes them
     after a time, so a slow machine has more of them at the end of a life.
     """
-    await desk.broker.flush.in_next_round(desk.broker.topics.open_partitions())
+    await desk.broker.flush.in_next_round(desk.broker.partitions)
     await desk.broker.maintenance.remove_deleted()
 
 
@@ -294,7 +294,7 @@ def test_ten_times_as_many_dead_things_leave_no_more(kind, tmp_path, monkeypatch
     async def life(first, number, measured):
         async with opened(disk, topics=(), **settings) as desk:
             if desk.broker.topics.get("kept") is None:
-                desk.broker.topics.create("kept", 2, KEPT)
+                desk.broker.topic_files.create("kept", 2, KEPT)
             for at in range(first, first + number):
                 await work(desk, at)
             # Twice: what expires first leaves records, and a trimmed segment leaves when the next one is sealed.

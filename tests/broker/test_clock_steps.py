@@ -80,7 +80,7 @@ def test_log_append_time_and_markers_have_the_wall_clocks_time(step_ms):
             await desk.produce(batch(b"x", producer=who, sequence=0), transactional_id="a")
             await desk.end("a", who, COMMIT)
             await desk.durable()
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             read = b"".join(partition.read(0, 1 << 20, Isolation.READ_COMMITTED).buffers)
             assert [header.max_timestamp for _, header in headers_in(read)] == [clock.wall_ms()] * 3
 
@@ -93,7 +93,7 @@ def test_the_commit_times_of_a_partition_never_go_back():
     async def conversation():
         async with opened(topics=()) as desk:
             clock = desk.broker.clock
-            desk.broker.topics.create("t", 1, {"stablelog.order": "commit"})
+            desk.broker.topic_files.create("t", 1, {"stablelog.order": "commit"})
             who = await desk.init("a")
             for step_ms in (0, -HOUR_MS, 2 * HOUR_MS):
                 clock.set_wall_clock(step_ms)
@@ -165,7 +165,7 @@ def test_sessions_of_groups_end_by_broker_time(step_ms):
 def test_retention_by_time_follows_the_wall_clock(step_ms, start_offset):
     async def conversation():
         async with opened(log_retention_ms=HOUR_MS) as desk:
-            clock, partition = desk.broker.clock, desk.broker.topics.partition("t", 0)
+            clock, partition = desk.broker.clock, desk.broker.partitions.require("t", 0)
             for age_ms in (HOUR_MS + 1, HOUR_MS // 2, 0):
                 await desk.produce(stamped(NOW_MS - age_ms))
                 partition.roll(clock.now_ms())
@@ -185,9 +185,7 @@ def test_the_lag_of_compaction_follows_the_wall_clock(step_ms, first_dirty_offse
     async def conversation():
         async with opened(topics=()) as desk:
             clock, broker = desk.broker.clock, desk.broker
-            (partition,) = broker.topics.create(
-                "t", 1, settings | {"min.compaction.lag.ms": str(HOUR_MS)}
-            ).partitions.values()
+            partition = desk.create("t", settings | {"min.compaction.lag.ms": str(HOUR_MS)})
             await desk.produce(encode_batch([Record(0, NOW_MS, b"k", b"v")]))
             partition.roll(clock.now_ms())
             await desk.produce(encode_batch([Record(0, NOW_MS, b"k", b"v")]))
@@ -225,7 +223,7 @@ def test_nothing_expires_after_a_late_start_whose_clock_was_set_right(late_ms):
             assert offsets_of(desk, "early")
             assert offsets_of(desk, "late")
             await maintenance.expire_producers()
-            assert len(desk.broker.topics.partition("t", 0).producer_state) == 1
+            assert len(desk.broker.partitions.require("t", 0).producer_state) == 1
             await maintenance.forget_expired()
             await maintenance.abort_overdue()
             table = desk.broker.transactions.default.coordinator.table

@@ -34,10 +34,13 @@ async def until(is_so):
 def test_a_deleted_partition_is_freed(order):
     async def conversation():
         async with opened(topics=()) as desk:
-            desk.broker.topics.create("t", 1, {"stablelog.order": order})
+            desk.broker.topic_files.create("t", 1, {"stablelog.order": order})
             await desk.produce(batch(b"v"))
             with no_collector():
-                partitions = [weakref.ref(one) for one in desk.broker.topics.get("t").partitions.values()]
+                partitions = [
+                    weakref.ref(one)
+                    for one in desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values()
+                ]
                 await desk.broker.topic_changes.delete("t")
                 await until(lambda: not any(one() for one in partitions))
 
@@ -98,7 +101,7 @@ async def fill(desk, *, rounds=6):
 
 async def read(desk):
     for offset in range(4):
-        at = desk.broker.topics.partition("t", 0).start_offset + offset
+        at = desk.broker.partitions.require("t", 0).start_offset + offset
         await desk.fetch("t", 0, at, max_wait_ms=0)
         await desk.fetch("t", 0, at, max_wait_ms=0, isolation=0)
     await desk.offset_at("t", 0, 1)
@@ -128,7 +131,7 @@ def test_nothing_of_a_partition_waits_for_the_collector(kind, when, tmp_path):
     async def made():
         async with opened(disk, topics=(), **settings) as desk:
             for name in ("warm", "t"):
-                desk.broker.topics.create(name, 1, KINDS[kind])
+                desk.broker.topic_files.create(name, 1, KINDS[kind])
             await fill(desk)
             if when == "made":
                 await churn(desk)
@@ -162,7 +165,7 @@ def test_nothing_of_a_partition_waits_for_the_collector(kind, when, tmp_path):
 def test_a_connection_is_freed_when_it_is_closed():
     async def conversation():
         async with serving() as (server, port):
-            server.broker.topics.create("t", 1, {})
+            server.broker.topic_files.create("t", 1, {})
             assert Desk(server.broker)
             await ask(port, any_request(API_VERSIONS_KEY))
             seen = []

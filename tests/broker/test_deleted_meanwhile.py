@@ -67,7 +67,7 @@ def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_be
         async with opened(disk, topics=topics, stablelog_scrub_bytes_per_second=1 << 40) as desk:
             await make(desk)
             await write(desk, 20, 1500)
-            old = desk.broker.topics.partition("z", 0)
+            old = desk.broker.partitions.require("z", 0)
             if name == "removal":
                 assert old.deletion.apply_retention(desk.broker.now_ms()) > 0
             passing = asyncio.create_task(every_pass(desk)[name]())
@@ -81,7 +81,7 @@ def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_be
             contents = {path: disk.content(path) for path in before}
             await passing
             assert {path: disk.content(path) for path in disk.files(DATA / "z-0")} == contents
-            assert desk.broker.topics.state("z", 0) is PartitionState.OPEN
+            assert desk.broker.partitions.state("z", 0) is PartitionState.OPEN
         assert not [
             record
             for record in caplog.records
@@ -112,7 +112,7 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
         async with opened(topics=(), stablelog_scrub_bytes_per_second=1 << 40) as desk:
             await make(desk)
             await write(desk, 20, 1500)
-            for partition in desk.broker.topics.open_partitions():
+            for partition in desk.broker.partitions:
                 if partition.topic != "z":
                     partition.segments = list  # only the one that matters is read
             scrubbing = asyncio.create_task(desk.broker.scrub.scrub_all())
@@ -122,7 +122,7 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
             await write(desk, 3, 10)
             go_on.set()
             await scrubbing
-            assert desk.broker.topics.partition("z", 0).log.segments.damaged_count == 0
+            assert desk.broker.partitions.require("z", 0).log.segments.damaged_count == 0
             assert not [
                 record
                 for record in caplog.records
@@ -167,12 +167,12 @@ def test_a_compaction_that_begins_while_a_deletion_waits_for_a_sync_has_ended_be
         async with opened() as desk:
             compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
             await desk.broker.topic_changes.create("z", 1, SETTINGS | compacted)
-            partition = desk.broker.topics.partition("z", 0)
+            partition = desk.broker.partitions.require("z", 0)
             for _ in range(20):
                 partition.append(keyed(), now_ms=desk.broker.now_ms())
                 await desk.durable()
-            unlist = desk.broker.topics.unlist
-            desk.broker.topics.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
+            unlist = desk.broker.topic_files.unlist
+            desk.broker.topic_files.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
                 deleting = asyncio.create_task(desk.broker.topic_changes.delete("z"))
                 await turns()
@@ -198,8 +198,8 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
         async with opened(topics=()) as desk:
             await make(desk)
             await write(desk, 3, 10)
-            topics = desk.broker.topics
-            recover, unlist = topics.recover_partition, topics.unlist
+            topic_files = desk.broker.topic_files
+            recover, unlist = topic_files.recover_partition, topic_files.unlist
 
             def held(*arguments):
                 there.set()
@@ -207,13 +207,13 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
                 order.append("recovered")
                 return recover(*arguments)
 
-            topics.recover_partition = held
-            topics.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
+            topic_files.recover_partition = held
+            topic_files.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
                 deleting = asyncio.create_task(desk.broker.topic_changes.delete("z"))
                 await turns()
                 full = DiskError("writing failed", errno.ENOSPC)
-                desk.broker.fail_partition(topics.partition("z", 0), full)
+                desk.broker.fail_partition(desk.broker.partitions.require("z", 0), full)
                 opening = asyncio.create_task(desk.broker.maintenance.tend_reserve())
                 await turns()
             assert await asyncio.to_thread(there.wait, 60)
@@ -222,8 +222,8 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
             go_on.set()
             await asyncio.gather(deleting, opening)
             assert order == ["recovered", "deleted"]
-            assert topics.get("z") is None
-            assert not [one for one in topics.open_partitions() if one.topic == "z"]
+            assert desk.broker.topics.get("z") is None
+            assert not [one for one in desk.broker.partitions if one.topic == "z"]
 
     run(conversation)
 
@@ -232,13 +232,13 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
     async def conversation():
         async with opened(topics=()) as desk:
             await make(desk)
-            old = desk.broker.topics.partition("z", 0)
+            old = desk.broker.partitions.require("z", 0)
             await desk.broker.topic_changes.delete("z")
             await make(desk)
             caplog.clear()
             desk.broker.fail_partition(old, UnavailableError("the file is gone"))
             assert not [one for one in caplog.records if one.name.startswith("stablelog")]
-            assert desk.broker.topics.state("z", 0) is PartitionState.OPEN
+            assert desk.broker.partitions.state("z", 0) is PartitionState.OPEN
             assert desk.broker.flush.durable(old, 0).exception() is not None
 
     run(conversation)
@@ -251,16 +251,16 @@ def test_a_transaction_that_is_decided_while_its_topic_is_deleted_does_not_know_
         async with opened() as desk:
             producer = await desk.init("a")
             await desk.add("a", producer, ("t", 0), ("t", 1))
-            topic = desk.broker.topics.unlist("t")
+            topic = desk.broker.topic_files.unlist("t")
             ended = asyncio.create_task(desk.end("a", producer, ABORT))
             table = desk.broker.transactions.of_id("a").coordinator.table
             while not (txn := table.get("a")).state.is_decided:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert [end.end_offset for end in txn.ends.values()] == [OFFSET_UNKNOWN] * 2
             ended.cancel()
-            for index, partition in topic.partitions.items():
+            for index, partition in desk.broker.partitions.remove_topic(topic).items():
                 partition.close(clean=False)
                 desk.broker.transactions.partition_gone(("t", index), topic.group)
-            desk.broker.topics.release(topic)
+            desk.broker.topics.end_reservation(topic)
 
     run(conversation)

@@ -84,7 +84,7 @@ def run(disk, conversation, *, clock=None, size=0, **settings):
         await broker.start()
         await next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
         if broker.topics.get("t") is None:
-            broker.topics.create("t", 1, {})
+            broker.topic_files.create("t", 1, {})
         try:
             await conversation(Desk(broker))
         finally:
@@ -257,7 +257,7 @@ def test_readers_are_served_and_transactions_end_by_their_producers_and_by_time(
         one = await opened_transaction(desk, "one", b"1")
         for n in range(MANY):
             await opened_transaction(desk, f"late-{n}", b"no")
-        partition = desk.broker.topics.partition("t", 0)
+        partition = desk.broker.partitions.require("t", 0)
         disk.fill()
         assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
         assert desk.values() == [b"outside"]
@@ -288,17 +288,20 @@ def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
     disk = NoRoom()
 
     async def conversation(desk):
-        topics, retention = desk.broker.topics, {"retention.bytes": "2000", "file.delete.delay.ms": "0"}
+        partitions, retention = (
+            desk.broker.partitions,
+            {"retention.bytes": "2000", "file.delete.delay.ms": "0"},
+        )
         for name in ("kept", "shrunk", "gone", "cut"):
             await desk.broker.topic_changes.create(name, 1, {"segment.bytes": "2000", "retention.ms": "-1"})
             for _ in range(150):
                 assert (await desk.produce(batch(bytes(1500)), topic=name)).error_code is NONE
         disk.fill()
         assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
-        topics.configure(topics.get("shrunk"), retention)
+        desk.broker.topic_files.configure(desk.broker.topics.get("shrunk"), retention)
         await tend(desk)
-        assert topics.partition("shrunk", 0).size < 4000
-        assert topics.partition("cut", 0).deletion.delete_records(140) == 140
+        assert partitions.require("shrunk", 0).size < 4000
+        assert partitions.require("cut", 0).deletion.delete_records(140) == 140
         await desk.broker.topic_changes.delete("gone")
         await desk.broker.maintenance.remove_deleted()
         await tend(desk)
@@ -306,7 +309,7 @@ def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
         assert not desk.broker.reserve.is_full
         assert disk.size(DATA / RESERVE_FILE) == SIZE
         assert (await desk.produce(batch(b"yes"))).error_code is NONE
-        assert len(topics.partition("kept", 0).segments()) > 100
+        assert len(partitions.require("kept", 0).segments()) > 100
 
     assert run(disk, conversation, size=SIZE, log_segment_delete_delay_ms=0) == []
 
@@ -376,7 +379,7 @@ def test_nothing_is_compacted_on_a_full_disk():
         for _ in range(20):
             records = full_disk_life.encode_batch([full_disk_life.Record(0, 0, b"key", bytes(300))])
             assert (await desk.produce(records, topic="k")).error_code is NONE
-        partition = desk.broker.topics.partition("k", 0)
+        partition = desk.broker.partitions.require("k", 0)
         size = partition.size
         desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
         await desk.broker.compactor.compact_all()
@@ -454,7 +457,7 @@ def test_a_commit_that_was_not_written_before_a_kill_is_not_there_after_it():
     async def after(desk):
         assert desk.values() == []
         assert desk.broker.transactions.default.coordinator.table.sequences.last == 0
-        assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
+        assert len(desk.broker.partitions.require("t", 0).log.open_transactions()) == 1
 
     assert run(disk, after) == []
 
@@ -500,7 +503,7 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
 
 def committed(desk):
     """What a committed reader gets of the first partition, from all its segments."""
-    return full_disk_life.committed_values(desk.broker.topics.partition("t", 0))
+    return full_disk_life.committed_values(desk.broker.partitions.require("t", 0))
 
 
 async def commit_x(desk):
@@ -655,7 +658,7 @@ def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
         assert (await arrived[0]).error_code is NONE
         await desk.durable()
         assert committed(desk) == ([b"x"] if decided is COMMIT else [])
-        assert len(desk.broker.topics.partition("t", 0).log.open_transactions()) == 1
+        assert len(desk.broker.partitions.require("t", 0).log.open_transactions()) == 1
         assert (await desk.end("a", who, not decided, version=end_version)).error_code is NONE
         await desk.durable()
         assert committed(desk) == ([b"x"] if decided is COMMIT else [b"new"])
@@ -850,7 +853,7 @@ def test_a_broker_starts_on_a_full_disk_with_what_was_kept_for_it():
         assert desk.broker.reserve.is_full
         clock.advance(61_000)
         await desk.broker.maintenance.abort_overdue()
-        await until(lambda: not desk.broker.topics.partition("t", 0).log.open_transactions())
+        await until(lambda: not desk.broker.partitions.require("t", 0).log.open_transactions())
         await desk.durable()
         assert desk.values() == [b"x"]
         assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
@@ -882,11 +885,11 @@ def test_a_partition_that_could_not_be_opened_for_lack_of_room_is_opened_when_th
     disk.fault = lambda what, path: errno.ENOSPC if path == metadata and what == "writing" else None
 
     async def work(desk):
-        topic = desk.broker.topics.get("t")
-        assert set(topic.partitions) == {1}
+        logs = desk.broker.partitions.of_topic(desk.broker.topics.get("t"))
+        assert set(logs) == {1}
         assert desk.values(partition=1) == [b"1"]
         await tend(desk)
-        assert set(topic.partitions) == {1}
+        assert set(logs) == {1}
         disk.fault = None
         await tend(desk)
         assert desk.values(partition=0) == [b"0"]
@@ -912,7 +915,7 @@ def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there
         await until(ending.done)
         assert ending.result().error_code is NONE, "the decision is durable, and its marker waits"
         with pytest.raises(RefusedError):
-            desk.broker.topics.partition("t", 0)
+            desk.broker.partitions.require("t", 0)
         await tend(desk)
         disk.fault, disk.fails_late = None, False
         await tend(desk)
@@ -991,7 +994,7 @@ def test_so_is_a_transaction_group(word):
     disk = NoRoom()
 
     async def conversation(desk):
-        desk.broker.topics.create("grouped", 1, {"stablelog.group": "group"})
+        desk.broker.topic_files.create("grouped", 1, {"stablelog.group": "group"})
         who = await desk.init("group/me")
         disk.word = word
         for _ in range(2):
@@ -1072,7 +1075,7 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
         with pytest.raises(RefusedError, match="No space left"):
             await desk.broker.topic_changes.grow("t", 3)
         with pytest.raises(RefusedError):
-            topics.configure(topics.get("t"), {"retention.ms": "5000"})
+            desk.broker.topic_files.configure(topics.get("t"), {"retention.ms": "5000"})
         with pytest.raises(RefusedError):
             await desk.broker.topic_changes.delete("t")
         assert (topics.get("t").partition_count, topics.get("t").configs) == (1, {})
@@ -1080,7 +1083,7 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
         await tend(desk)
         assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
         await desk.broker.topic_changes.grow("t", 2)
-        assert len(topics.get("t").partitions) == 2
+        assert len(desk.broker.partitions.of_topic(topics.get("t"))) == 2
 
     assert run(disk, conversation) == []
 

@@ -106,7 +106,7 @@ def run(conversation):
 
 def markers_in(desk, partition):
     """(offset, type) of each marker of a partition."""
-    log = desk.broker.topics.partition("t", partition)
+    log = desk.broker.partitions.require("t", partition)
     data = b"".join(log.read(0, 1 << 20, Isolation.LOG_END).buffers)
     return [
         (header.base_offset, read_marker(data, at).type)
@@ -134,7 +134,7 @@ def test_an_open_transaction_stays_open_and_its_producer_decides_it(kind, decisi
         async with opened(disk, topics=()) as desk:
             assert state_of(desk) == "Ongoing"
             for partition in (0, 1):
-                assert desk.broker.topics.partition("t", partition).last_stable_offset == 2
+                assert desk.broker.partitions.require("t", partition).last_stable_offset == 2
                 assert markers_in(desk, partition) == [(1, kind)]
                 assert desk.values(partition=partition) == before
             if when == "at once":

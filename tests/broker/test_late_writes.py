@@ -113,7 +113,7 @@ def test_a_batch_of_an_ended_transaction_that_comes_again_changes_nothing():
             assert (await desk.produce(first, transactional_id="a")).error_code is NONE
             await desk.end("a", who, COMMIT)
             await desk.durable()
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             end = partition.end_offset
             again = await desk.produce(first, transactional_id="a")
             assert again.error_code is ErrorCode.out_of_order_sequence_number

@@ -23,7 +23,7 @@ def test_a_commit_marker_holds_group_and_sequence_and_a_reserved_minus_one():
                 assert (await desk.produce(records, transactional_id=name)).error_code is ErrorCode.none
             assert (await desk.commit("one", producer)).error_code is ErrorCode.none
             await desk.durable()
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             log = b"".join(partition.read(0, 1 << 20, Isolation.LOG_END).buffers)
             (marker,) = [decode_records(log, at) for at, header in headers_in(log) if header.is_control]
             assert marker[0].value[6:] == struct.pack(">hqq", 0, 1, -1)

@@ -40,7 +40,7 @@ def test_a_client_is_answered_when_all_markers_are_written_and_others_are_served
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
-            logs = list(desk.broker.topics.get("t").partitions.values())
+            logs = list(desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values())
             steps = []
             ended = asyncio.create_task(desk.end("a", producer, COMMIT))
             while not ended.done():
@@ -68,7 +68,7 @@ def test_what_is_decided_meanwhile_is_written_after_it():
             await asyncio.gather(*ends)
             await desk.durable()
             for index in (0, 6):
-                log = desk.broker.topics.partition("t", index)
+                log = desk.broker.partitions.require("t", index)
                 assert log.last_stable_offset == log.end_offset == 6
                 log.log.prove()
                 data = b"".join(log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).buffers)
@@ -85,7 +85,7 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
             group = desk.broker.transactions.default
-            logs = list(desk.broker.topics.get("t").partitions.values())
+            logs = list(desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values())
             append_markers, without_room = Partition.append_markers, []
 
             def append_or_refuse(partition, markers, **times):
@@ -118,7 +118,7 @@ def test_each_small_transaction_ends_in_all_of_its_partitions_in_one_turn(monkey
         async with opened(partitions=6) as desk:
             writers = {"a": range(3), "b": range(3, 6)}
             who = {name: await write(desk, name, targets) for name, targets in writers.items()}
-            logs = desk.broker.topics.get("t").partitions
+            logs = desk.broker.partitions.of_topic(desk.broker.topics.named("t"))
             seen = set()
             with desk.held_disk():
                 ends = [asyncio.create_task(desk.end(name, who[name], COMMIT)) for name in writers]
@@ -140,7 +140,7 @@ def test_the_markers_of_many_transactions_in_one_partition_are_written_in_severa
         async with opened(partitions=1) as desk:
             names = [f"p{number}" for number in range(COUNT)]
             who = {name: await write(desk, name, [0]) for name in names}
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             append_markers, written, seen = Partition.append_markers, {COUNT}, {COUNT}
 
             def append(partition, markers, **times):
@@ -184,7 +184,7 @@ def test_the_children_of_a_joint_commit_in_one_partition_are_ended_in_several_tu
                 JointChild(transactional_id=name, producer_id=producer[0], producer_epoch=producer[1])
                 for name, producer in who.items()
             )
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             fields = {"key": "k", "version": 0, "run": "r", "children": children, "group_offsets": ()}
             committing = asyncio.create_task(desk.ask(ApiKey.COMMIT_JOINT, 0, **fields))
             open_counts, known_counts = set(), set()
@@ -207,7 +207,7 @@ def test_a_stop_writes_the_markers_that_are_left(caplog):
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
-            logs = list(desk.broker.topics.get("t").partitions.values())
+            logs = list(desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values())
             ended = asyncio.create_task(desk.end("a", producer, ABORT))
             while all(log.log.open_transactions() for log in logs):  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -59,7 +59,7 @@ def test_scrapes_hold_while_producers_come_and_go():
     async def conversation():
         async with served(topics=("t",), partitions=1) as desk:
             broker = desk.broker
-            log = broker.topics.partition("t", 0)
+            log = broker.partitions.require("t", 0)
             ids = itertools.count()
             answered = []
 
@@ -77,8 +77,8 @@ def test_scrapes_hold_while_producers_come_and_go():
                     for _ in range(50):
                         write()
                     name = unique("passing")
-                    broker.topics.create(name, 1, {})
-                    delete_topic(broker.topics, name)
+                    broker.topic_files.create(name, 1, {})
+                    delete_topic(broker.topic_files, name)
                     await asyncio.sleep(0)
 
             async def ask():
@@ -294,7 +294,7 @@ def test_partitions_are_counted_and_those_that_have_failed():
         async with served(topics=("t",), partitions=2) as desk:
             told = teller(desk.broker.metrics.port)
             own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
-            desk.broker.topics.partition("t", 0).usability.fail(UnavailableError("the disk fails"))
+            desk.broker.partitions.require("t", 0).usability.fail(UnavailableError("the disk fails"))
             assert await asyncio.to_thread(lambda: told("stablelog_partitions")) == own + 2
             assert await asyncio.to_thread(lambda: told("stablelog_offline_partitions")) == 1
             assert await asyncio.to_thread(lambda: told("stablelog_opening_partitions")) == 0

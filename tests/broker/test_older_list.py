@@ -24,9 +24,9 @@ def life(disk, topics=()):
             for partition in (0, 1):
                 assert (await desk.produce(batch(b"x"), partition=partition)).error_code is ErrorCode.none
             await desk.durable()
-            for one in desk.broker.topics.open_partitions():
+            for one in desk.broker.partitions:
                 one.log.prove()
-            assert not any(topic.offline for topic in desk.broker.topics)
+            assert not any(map(desk.broker.partitions.offline_in, desk.broker.topics))
             return desk.broker.topics.leader_epoch, [desk.values(partition=index) for index in (0, 1)]
 
     return asyncio.run(asyncio.wait_for(conversation(), 120))

@@ -41,7 +41,7 @@ def run(conversation, disk=None, **options):
     async def life():
         async with opened(disk, topics=(), **options) as desk:
             for name in ("bad", "good"):
-                desk.broker.topics.create(name, 1, COMMIT_ORDER)
+                desk.broker.topic_files.create(name, 1, COMMIT_ORDER)
                 assert (await desk.produce(batch(b"v"), topic=name)).error_code is NONE
             await conversation(desk)
 
@@ -128,7 +128,7 @@ def test_each_api_answers_for_the_partition_and_serves_the_other(api, error):
 
     async def conversation(desk):
         *parts, name = method.split(".")
-        part = reduce(getattr, parts, desk.broker.topics.partition("bad", 0))
+        part = reduce(getattr, parts, desk.broker.partitions.require("bad", 0))
         setattr(part, name, raising(error))
         assert codes(await desk.ask_with(key, version, values(desk))) == [STORAGE, NONE]
 
@@ -140,7 +140,7 @@ def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
     """(What is damaged is the client's batch there: CORRUPT_MESSAGE.)"""
 
     async def conversation(desk):
-        desk.broker.topics.partition("bad", 0).append = raising(error)
+        desk.broker.partitions.require("bad", 0).append = raising(error)
         fields = [produce_fields(9, name, 0, batch(b"w")) for name in ("bad", "good")]
         topics = tuple(one["topic_data"][0] for one in fields)
         answer = await desk.ask(0, 9, **{**fields[0], "topic_data": topics})
@@ -159,7 +159,7 @@ def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
 )
 def test_views_answer_too(key, method, values, error):
     async def conversation(desk):
-        setattr(desk.broker.topics.partition("bad", 0).view, method, raising(error))
+        setattr(desk.broker.partitions.require("bad", 0).view, method, raising(error))
         answer = await desk.ask_with(key, 0, values)
         assert (answer.error_code, answer.error_message) == (STORAGE, str(error()))
 
@@ -187,7 +187,7 @@ def test_records_are_deleted_where_the_disk_takes_the_new_start():
         assert disk.word is None
         assert firsts(answer.topics) == [STORAGE, NONE]
         for name, start in (("bad", 0), ("good", 1)):
-            partition = desk.broker.topics.partition(name, 0)
+            partition = desk.broker.partitions.require(name, 0)
             assert partition.visible_start(Isolation.READ_COMMITTED) == start
 
     run(conversation, disk)
@@ -232,7 +232,7 @@ def test_a_partition_that_fails_before_an_append_is_durable_is_offline_and_the_b
     async def conversation(desk):
         with desk.held_disk():
             answers = await pending(desk, *appends())
-            fail(desk.broker.topics.partition("bad", 0))
+            fail(desk.broker.partitions.require("bad", 0))
         await check(answers, STORAGE)
         assert (await desk.produce(batch(b"x"), topic="good")).error_code is NONE
         assert (await desk.produce(batch(b"x"), topic="bad")).error_code is STORAGE
@@ -257,7 +257,7 @@ def test_a_commit_over_a_partition_that_has_failed_is_answered_and_marked_there_
     async def conversation(desk):
         me = await begin(desk, "me")
         await desk.durable()
-        fail(desk.broker.topics.partition("bad", 0))
+        fail(desk.broker.partitions.require("bad", 0))
         assert (await desk.end("me", me, COMMIT)).error_code is NONE
         await desk.durable()
         assert desk.values("good") == [b"v", b"me"]
@@ -325,8 +325,10 @@ def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
         await desk.broker.topic_changes.grow("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
-            desk.broker.topics.partition(name, index).usability.fail(UnavailableError("on purpose"))
-            desk.broker.topics.get(name).partitions[index].usability.fail(UnavailableError("again"))
+            desk.broker.partitions.require(name, index).usability.fail(UnavailableError("on purpose"))
+            desk.broker.partitions.of_topic(desk.broker.topics.named(name))[index].usability.fail(
+                UnavailableError("again")
+            )
         assert len(offline_lines(caplog)) == 1
         assert caplog.text.count("good-1 has failed") == 1
         assert "again" not in caplog.text

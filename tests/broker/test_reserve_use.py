@@ -100,7 +100,7 @@ def test_what_ends_an_open_transaction_is_served_and_so_is_its_repetition():
         assert (await abort_joint(desk, "committed")).committed
         assert await write_marker(desk, hanging[0]) is NONE
         await desk.durable()
-        assert not desk.broker.topics.partition("t", 0).log.open_transactions()
+        assert not desk.broker.partitions.require("t", 0).log.open_transactions()
         assert desk.values() == [b"own", b"committed"]
 
     assert run(disk, conversation, size=SIZE) == []
@@ -136,7 +136,7 @@ def test_no_transaction_group_is_made_on_a_full_disk(api):
 
     async def conversation(desk):
         for n in range(10):
-            desk.broker.topics.create(f"of-g{n}", 1, {"stablelog.group": f"g{n}"})
+            desk.broker.topic_files.create(f"of-g{n}", 1, {"stablelog.group": f"g{n}"})
         await filled(desk, disk)
         topics = [topic.name for topic in desk.broker.topics]
         fields = {"key": "k", "version": 0, "run": "r1", "children": ()}
@@ -213,9 +213,11 @@ def test_decisions_leave_a_quarter_for_what_frees_room():
         assert journal.is_waiting, "the decisions need more than the reserve has for them"
         assert disk.size(DATA / RESERVE_FILE) == FLOOR
         disk.fill()
-        topics.configure(topics.get("short"), {"retention.bytes": "20000", "file.delete.delay.ms": "0"})
+        desk.broker.topic_files.configure(
+            desk.broker.topics.get("short"), {"retention.bytes": "20000", "file.delete.delay.ms": "0"}
+        )
         await desk.broker.maintenance.apply_retention()
-        assert len(topics.partition("short", 0).segments()) < 4
+        assert len(desk.broker.partitions.require("short", 0).segments()) < 4
         deleted = await desk.ask_with(
             21,
             2,

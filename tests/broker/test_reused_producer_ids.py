@@ -32,7 +32,7 @@ def ends(desk):
     """Where every partition ends."""
     return {
         (partition.topic, partition.index): partition.end_offset
-        for partition in desk.broker.topics.open_partitions()
+        for partition in desk.broker.partitions
         if not partition.topic.startswith("__transaction_state")
     }
 
@@ -191,7 +191,7 @@ def test_also_where_the_partitions_have_forgotten_the_producer(how, dialect):
             a, b = await passed_on(desk, how, dialect)
             desk.broker.clock.advance(2000)
             await desk.broker.maintenance.expire_producers()
-            assert not any(desk.broker.topics.partition(*target).producer_state for target in TARGETS)
+            assert not any(desk.broker.partitions.require(*target).producer_state for target in TARGETS)
             await refused(desk, a, b)
             assert await b.write(b"B", partition=1) is NONE
             await refused(desk, a, b)
@@ -219,7 +219,7 @@ def test_a_producer_id_is_not_passed_on_before_its_markers_are_durable():
             a = await child(desk)
             await a.write(b"A")
             group = desk.broker.transactions.default
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             await commit(desk, [a])
             await desk.durable()
             b = await child(desk, version=1)
@@ -246,7 +246,7 @@ def test_ids_are_not_passed_on_where_a_partition_has_failed():
             a = await child(desk)
             await a.write(b"A")
             group = desk.broker.transactions.default
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             with desk.held_disk():
                 commit_without_durable_markers(desk, 0, a)
                 assert group.coordinator.table.take_spare_identity() is None
@@ -289,7 +289,7 @@ def test_many_attempts_leave_few_producers_in_coordinator_and_partitions():
             producers = {
                 producer.producer_id
                 for target in TARGETS
-                for producer in desk.broker.topics.partition(*target).producers()
+                for producer in desk.broker.partitions.require(*target).producers()
             }
             assert len(producers) <= 6
             assert (await desk.init("plain"))[0] <= 6, "ids below it were given to children"

@@ -73,7 +73,7 @@ def test_a_write_without_acknowledgement_is_not_answered_and_a_refused_one_close
     async def conversation(desk):
         fields = produce_fields(9, "t", 0, batch(b"x"), acks=0)
         assert await desk.router.respond(STRANGER, frame(0, 9, **fields)) is None
-        assert desk.broker.topics.partition("t", 0).end_offset == 1
+        assert desk.broker.partitions.require("t", 0).end_offset == 1
         with pytest.raises(RefusedError, match="acks=0"):
             await desk.router.respond(STRANGER, frame(0, 9, **produce_fields(9, "t", 9, batch(b"x"), acks=0)))
 

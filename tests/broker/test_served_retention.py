@@ -26,17 +26,17 @@ class ServedHistory(History):
     Args:
         seed: the seed.
         ask: sends a Fetch request for a position and a number of bytes, and returns the answer.
-        topic: the topic of the broker.
+        logs: the open partitions of the topic of the broker, by index.
     """
 
-    def __init__(self, seed, ask, topic):
+    def __init__(self, seed, ask, logs):
         self.ask = ask
-        self.topic = topic
+        self.logs = logs
         super().__init__(seed, has_tiers=False)
 
     def answered(self, position, size_max):
         partition = self.log.partition
-        self.topic.partitions[0] = partition
+        self.logs[0] = partition
         answer = self.ask(position, size_max)
         self.counts[f"answers {answer.error_code.name}"] += 1
         return answer
@@ -74,20 +74,21 @@ def run(numbers):
 
     with asyncio.Runner() as runner:
         desk = runner.run(begin())
-        topic = desk.broker.topics.create("t", 1, {"stablelog.order": "commit"})
-        own = topic.partitions[0]
+        topic = desk.broker.topic_files.create("t", 1, {"stablelog.order": "commit"})
+        logs = desk.broker.partitions.of_topic(topic)
+        own = logs[0]
 
         def ask(position, size_max):
             return runner.run(desk.fetch("t", 0, position, max_wait_ms=0, size_max=size_max))
 
         try:
             for seed in numbers:
-                counts += ServedHistory(seed, ask, topic).run()
+                counts += ServedHistory(seed, ask, logs).run()
         except BaseException as failure:
             failure.add_note(f"history {seed}")
             raise
         finally:
-            topic.partitions[0] = own
+            logs[0] = own
             runner.run(stack.aclose())
     return counts
 

@@ -48,8 +48,8 @@ def run(conversation, new_loop):
 async def started(directory):
     """A server with a topic that holds one record of 8 MiB."""
     server = await Server.open(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
-    topic = server.broker.topics.create("t", 1, {"max.message.bytes": str(16 << 20)})
-    log = topic.partitions[0]
+    server.broker.topic_files.create("t", 1, {"max.message.bytes": str(16 << 20)})
+    log = server.broker.partitions.require("t", 0)
     appended = log.append(batch(VALUE), now_ms=server.broker.now_ms())
     server.broker.flush.dirty(log)
     await server.broker.flush.durable(log, appended.last_offset + 1)
@@ -231,7 +231,7 @@ def test_records_of_a_client_that_awaits_no_response_and_leaves_are_appended(new
                 )
                 writer.write(LENGTH.pack(len(request)) + request)
             writer.close()
-            partition = server.broker.topics.partition("t", 0)
+            partition = server.broker.partitions.require("t", 0)
             await asyncio.to_thread(until, lambda: partition.end_offset == 4, "the records", patience_s=10)
             await server.stop()
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker import topic_changes
 from stablelog.broker.broker import Broker
 from stablelog.broker.loop import turns
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.errors import RefusedError
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
@@ -30,7 +30,7 @@ async def make_again(desk):
     """The topic is made anew, and there is nothing in it."""
     await desk.broker.topic_changes.create("t", 2, {})
     for partition in (0, 1):
-        assert desk.broker.topics.partition("t", partition).end_offset == 0
+        assert desk.broker.partitions.require("t", partition).end_offset == 0
 
 
 async def make_and_write_again(desk):
@@ -44,7 +44,7 @@ def check_that_only_the_new_is_there(disk):
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             assert (partition.start_offset, partition.end_offset) == (0, 1)
 
     run(conversation)
@@ -54,7 +54,7 @@ def test_a_partition_that_could_not_be_opened_goes_with_its_topic():
     async def conversation():
         async with opened() as desk:
             await fill(desk)
-            desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
+            desk.broker.partitions.of_topic(desk.broker.topics.named("t")).pop(0).close(clean=False)
             await desk.broker.topic_changes.delete("t")
             assert not desk.broker.disk.is_dir(DATA / "t-0")
             await make_again(desk)
@@ -66,7 +66,7 @@ def test_so_does_one_of_which_nothing_is_there():
     async def conversation():
         async with opened() as desk:
             await fill(desk)
-            desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
+            desk.broker.partitions.of_topic(desk.broker.topics.named("t")).pop(0).close(clean=False)
             desk.broker.disk.remove_dir(DATA / "t-0")
             await desk.broker.topic_changes.delete("t")
             await make_again(desk)
@@ -83,8 +83,8 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
             for _ in range(5):
                 await desk.produce(batch(b"old"))
             await desk.durable()
-            desk.broker.topics.partition("t", 0).deletion.delete_records(5)
-            desk.broker.topics.checkpoints.log_starts.update()
+            desk.broker.partitions.require("t", 0).deletion.delete_records(5)
+            desk.broker.topic_files.checkpoints.log_starts.update()
             await desk.broker.topic_changes.delete("t")
             await make_and_write_again(desk)
 
@@ -100,8 +100,8 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
         async with opened() as desk:
             disk = desk.broker.disk
             await fill(desk)
-            desk.broker.topics.partition("t", 0).deletion.delete_records(1)
-            desk.broker.topics.checkpoints.log_starts.update()
+            desk.broker.partitions.require("t", 0).deletion.delete_records(1)
+            desk.broker.topic_files.checkpoints.log_starts.update()
             rename = disk.rename
 
             def crashed(*paths):
@@ -125,7 +125,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
 
 def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
     disk, is_recovered, may_go_on = SimDisk(), threading.Event(), threading.Event()
-    start, recover_partition, unlist = Broker.start, Topics.recover_partition, Topics.unlist
+    start, recover_partition, unlist = Broker.start, TopicFiles.recover_partition, TopicFiles.unlist
     deleting, order = [], []
 
     async def written():
@@ -161,8 +161,8 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
 
     run(written)
     monkeypatch.setattr(Broker, "start", started)
-    monkeypatch.setattr(Topics, "recover_partition", slowly)
-    monkeypatch.setattr(Topics, "unlist", deleted)
+    monkeypatch.setattr(TopicFiles, "recover_partition", slowly)
+    monkeypatch.setattr(TopicFiles, "unlist", deleted)
     run(conversation)
 
 
@@ -175,7 +175,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
         async with opened(topics=("t", "other"), partitions=9) as desk:
             for index in range(9):
                 await desk.produce(batch(b"old"), partition=index)
-            partitions = list(desk.broker.topics.get("t").partitions.values())
+            partitions = list(desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values())
             late = asyncio.create_task(desk.produce(batch(b"late"), partition=8))
             deleting = asyncio.create_task(desk.broker.topic_changes.delete("t"))
             served = refused = 0
@@ -198,7 +198,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
             assert (await late).error_code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
             if not is_created:
                 await desk.broker.topic_changes.create("t", 1, {})
-            assert desk.broker.topics.partition("t", 0).end_offset == 0
+            assert desk.broker.partitions.require("t", 0).end_offset == 0
             assert not desk.broker.tasks.error_counts
 
     run(conversation)

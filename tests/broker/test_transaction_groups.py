@@ -40,7 +40,7 @@ def create(desk):
     for group in GROUPS:
         if desk.broker.topics.get(topic_of(group)) is None:
             configs = {"stablelog.order": "commit", "stablelog.group": group}
-            desk.broker.topics.create(topic_of(group), PARTITIONS, configs)
+            desk.broker.topic_files.create(topic_of(group), PARTITIONS, configs)
 
 
 def named(group, word):
@@ -140,7 +140,8 @@ class World:
     async def hold_back(self, group, other, name, producer, txn):
         """Its marker is due and cannot be written: only its own group waits."""
         topic = self.desk.broker.topics.get(topic_of(group))
-        closed = topic.partitions.pop(0)
+        opened_logs = self.desk.broker.partitions.of_topic(topic)
+        closed = opened_logs.pop(0)
         assert (await self.desk.end(name, producer, COMMIT)).error_code is NONE
         self.committed[group].append(txn)
         if other != group:
@@ -152,7 +153,7 @@ class World:
         for free in set(GROUPS) - {group}:
             answer = await cut(self.desk, free)
             assert (answer.commit_sequence, answer.holders) == (answer.last_commit_sequence, ())
-        topic.partitions[0] = closed
+        opened_logs[0] = closed
         self.desk.broker.transactions.partition_opened(closed)
 
     def _durable(self, partitions):
@@ -203,7 +204,7 @@ class World:
         found = defaultdict(lambda: defaultdict(set))
         for index in range(PARTITIONS):
             target = (topic_of(group), index)
-            partition = self.desk.broker.topics.partition(*target)
+            partition = self.desk.broker.partitions.require(*target)
             data = b"".join(partition.read(0, 1 << 30, Isolation.LOG_END).buffers)
             wrote = {}
             for at, header in headers_in(data):
@@ -460,7 +461,7 @@ async def begin(desk, name, *, version=3):
     """Begin a transaction in a topic of the id's group. Return its producer."""
     topic = topic_of(group_of(name))
     if desk.broker.topics.get(topic) is None:
-        desk.broker.topics.create(topic, 1, {"stablelog.group": group_of(name)})
+        desk.broker.topic_files.create(topic, 1, {"stablelog.group": group_of(name)})
     who = await desk.init(name)
     assert await desk.add(name, who, (topic, 0), version=version) == [NONE]
     return who
@@ -701,7 +702,7 @@ def test_a_producer_whose_take_over_a_crash_has_lost_continues_its_transaction()
         for path, size in kept["logs"]:
             without_later_bytes(crashed, path, size)
         async with opened(crashed, topics=()) as desk:
-            (found,) = desk.broker.topics.partition("ta", 0).log.open_transactions()
+            (found,) = desk.broker.partitions.require("ta", 0).log.open_transactions()
             assert (found.producer_id, found.producer_epoch) == kept["me"]
             await write(desk, "a/me", kept["me"], b"two", "ta", sequence=1)
             assert (await desk.end("a/me", kept["me"], COMMIT)).error_code is NONE
@@ -718,7 +719,7 @@ def test_there_are_no_more_groups_than_are_allowed():
     async def conversation():
         async with opened(disk, topics=(), **{"stablelog.max.transaction.groups": 2}) as desk:
             if desk.broker.topics.get("tc") is None:
-                desk.broker.topics.create("tc", 1, {"stablelog.group": "c"})
+                desk.broker.topic_files.create("tc", 1, {"stablelog.group": "c"})
                 held = await desk.init("c/0")
                 for name in ("a/1", "b/1", "a/2"):
                     await begin(desk, name)
@@ -746,7 +747,7 @@ def test_groups_whose_names_differ_only_by_dots_are_two():
         async with opened(disk, topics=()) as desk:
             for index, name in enumerate(names):
                 if desk.broker.topics.get(f"t{index}") is None:
-                    desk.broker.topics.create(f"t{index}", 1, {"stablelog.group": name})
+                    desk.broker.topic_files.create(f"t{index}", 1, {"stablelog.group": name})
                     who = await desk.init(f"{name}/me")
                     assert await desk.add(f"{name}/me", who, (f"t{index}", 0)) == [NONE]
             assert names_of_groups(desk) == sorted(["", *names])
@@ -774,7 +775,7 @@ def test_markers_by_hand_are_not_for_commit_logs_and_commit_nothing_in_commit_or
             who = await desk.init("a/me")
             await write(desk, "a/me", who, b"v", "ta")
             logs = ("__transaction_state", "__transaction_state.a")
-            ends = [desk.broker.topics.partition(name, 0).end_offset for name in logs]
+            ends = [desk.broker.partitions.require(name, 0).end_offset for name in logs]
             told = {}
             for name in (*logs, "ta"):
                 for outcome in (COMMIT, ABORT):
@@ -800,7 +801,7 @@ def test_markers_by_hand_are_not_for_commit_logs_and_commit_nothing_in_commit_or
                 ("ta", COMMIT): ErrorCode.invalid_request,
                 ("ta", ABORT): NONE,
             }
-            assert [desk.broker.topics.partition(name, 0).end_offset for name in logs] == ends
+            assert [desk.broker.partitions.require(name, 0).end_offset for name in logs] == ends
 
     run(conversation)
 
@@ -814,7 +815,7 @@ def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
         async with opened(disk, topics=()) as desk:
             await begin(desk, "a/me")
             await begin(desk, "a/you")
-            return desk.broker.topics.partition("__transaction_state.a", 0).directory
+            return desk.broker.partitions.require("__transaction_state.a", 0).directory
 
     path = run(conversation) / f"{0:020d}.log"
     content = bytearray(disk.read_bytes(path))
@@ -836,7 +837,7 @@ def test_a_record_that_no_coordinator_wrote_is_named_with_its_file(topic, key):
     async def conversation():
         async with opened(disk, topics=()) as desk:
             await begin(desk, "a/me")
-            log = desk.broker.topics.partition(topic, 0)
+            log = desk.broker.partitions.require(topic, 0)
             at = log.end_offset
             log.append(encode_batch([Record(0, 0, key, b"v", ())]), now_ms=0, origin=Origin.COORDINATOR)
             return at
@@ -883,7 +884,7 @@ def open_in_kafka(disk):
                     "a/me", *who, [("t", 0)], api_version=3, now_ms=desk.broker.now_ms()
                 )
             )
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             partition.append(batch(b"open", producer=who, sequence=0), now_ms=desk.broker.now_ms())
             desk.broker.flush.dirty(partition)
             await desk.durable()
@@ -902,7 +903,7 @@ def test_what_an_id_with_a_slash_had_open_in_kafka_is_ended_by_its_successor(has
             if has_begun:
                 create(desk)
                 await begin(desk, "a/other")
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             assert len(partition.log.open_transactions()) == 1
             assert desk.broker.transactions.describe("a/me").state.label == "Ongoing"
             # The successor is told to try again, and then gets what a broker without this transaction would give it.
@@ -986,7 +987,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             await write(desk, "a/me", who, b"open", "ta", 1)
             await desk.durable()
             await desk.broker.topic_changes.delete("ta")
-            desk.broker.topics.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
+            desk.broker.topic_files.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
             other = await desk.init("b/me")
             await write(desk, "b/me", other, b"new", "ta")
             late = batch(b"late", producer=who, sequence=2)
@@ -994,7 +995,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             assert (await desk.end("a/me", who, COMMIT)).error_code is NONE  # what is left of it: nothing
             await desk.end("b/me", other, COMMIT)
             await desk.durable()
-            partition = desk.broker.topics.partition("ta", 0)
+            partition = desk.broker.partitions.require("ta", 0)
             data = b"".join(partition.read(0, 1 << 30, Isolation.LOG_END).buffers)
             markers = [read_marker(data, at) for at, header in headers_in(data) if header.is_control]
             assert [marker.group for marker in markers] == ["b"]

@@ -21,7 +21,7 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.network import connection
 from stablelog.broker.router import Router
 from stablelog.broker.server import Server
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.upkeep import maintenance
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
@@ -191,7 +191,7 @@ def test_a_long_poll_that_fails_when_it_is_woken_fails_alone(monkeypatch, caplog
     async def conversation():
         async with serving() as (server, port):
             desk = Desk(server.broker)
-            server.broker.topics.create("t", 1, {})
+            server.broker.topic_files.create("t", 1, {})
             polls = [asyncio.create_task(ask(port, FETCH_REQUEST)) for _ in range(3)]
             while len(server.broker.waiters) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -219,7 +219,7 @@ async def two_partitions(disk=None, **settings):
     await broker.start()
     await next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
     if broker.topics.get("t") is None:
-        broker.topics.create("t", 2, {})
+        broker.topic_files.create("t", 2, {})
     try:
         yield Desk(broker), failures
     finally:
@@ -229,9 +229,9 @@ async def two_partitions(disk=None, **settings):
 async def check_first_is_offline(desk, caplog, where):
     """The first partition is offline and named, and the other one works."""
     broker = desk.broker
-    assert broker.topics.get("t").partitions[0].failure is not None
+    assert broker.partitions.of_topic(broker.topics.named("t"))[0].failure is not None
     with pytest.raises(RefusedError) as refused:
-        broker.topics.partition("t", 0)
+        broker.partitions.require("t", 0)
     assert refused.value.code is ErrorCode.kafka_storage_error
     assert (await desk.produce(batch(b"x"), partition=0)).error_code is ErrorCode.kafka_storage_error
     assert (await desk.produce(batch(b"y"), partition=1)).error_code is ErrorCode.none
@@ -292,7 +292,7 @@ def test_a_directory_that_is_gone_takes_its_partition_offline(caplog):
 def test_a_view_that_fails_takes_its_partition_offline(monkeypatch, caplog):
     async def conversation():
         async with two_partitions() as (desk, failures):
-            desk.broker.topics.create("c", 2, {"stablelog.order": "commit"})
+            desk.broker.topic_files.create("c", 2, {"stablelog.order": "commit"})
             fails_once(monkeypatch, CommitOrder, "advance")
             refused = await desk.produce(batch(b"x"), topic="c", partition=0)
             assert refused.error_code is ErrorCode.kafka_storage_error
@@ -308,7 +308,7 @@ def test_a_view_that_fails_takes_its_partition_offline(monkeypatch, caplog):
 
 async def durable(desk, index):
     """Wait until all that was written to a partition can be read."""
-    partition = desk.broker.topics.partition("t", index)
+    partition = desk.broker.partitions.require("t", index)
     wait = desk.broker.flush.durable(partition, partition.end_offset)
     if wait is not None:
         await wait
@@ -380,20 +380,20 @@ def test_a_partition_that_cannot_be_opened_by_a_fault_stays_offline_and_others_a
 
     async def second():
         async with two_partitions(disk) as (desk, failures):
-            assert set(desk.broker.topics.get("t").partitions) == {1}
+            assert set(desk.broker.partitions.of_topic(desk.broker.topics.named("t"))) == {1}
             assert desk.values("t", 1) == [b"x"]
             assert failures == []
             assert desk.broker.tasks.error_counts == {"recovery of a partition": 1}
 
     run(first())
-    recover = Topics.recover_partition
+    recover = TopicFiles.recover_partition
 
     def recover_partition(topics, topic, index, *arguments):
         if (topic.name, index) == ("t", 0):
             raise RuntimeError("on purpose")
         return recover(topics, topic, index, *arguments)
 
-    monkeypatch.setattr(Topics, "recover_partition", recover_partition)
+    monkeypatch.setattr(TopicFiles, "recover_partition", recover_partition)
     run(second())
     assert len(tracebacks(caplog)) == 1
 
@@ -401,7 +401,7 @@ def test_a_partition_that_cannot_be_opened_by_a_fault_stays_offline_and_others_a
 def test_making_a_topic_that_fails_unexpectedly_fails_the_request(monkeypatch, caplog):
     async def conversation():
         async with two_partitions() as (desk, failures):
-            fails_once(monkeypatch, Topics, "make_partitions")
+            fails_once(monkeypatch, TopicFiles, "make_partitions")
             with pytest.raises(UnavailableError):
                 await desk.broker.topic_changes.create("late", 2, {})
             await desk.broker.topic_changes.create("late", 2, {})

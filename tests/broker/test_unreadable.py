@@ -63,7 +63,7 @@ def disk(request):
     async def conversation():
         async with opened(disk, topics=()) as desk:
             for name, configs in TOPICS.items():
-                desk.broker.topics.create(name, 1, {**SMALL, **configs})
+                desk.broker.topic_files.create(name, 1, {**SMALL, **configs})
             for name in ("plain", "ordered"):
                 for number in range(20):
                     who = await desk.init(name)
@@ -86,7 +86,7 @@ def test_nothing_is_mapped_on_the_way_to_a_start_or_by_verify(disk):
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            assert {partition.topic for partition in desk.broker.topics.open_partitions()} >= TOPICS.keys()
+            assert {partition.topic for partition in desk.broker.partitions} >= TOPICS.keys()
             assert mapped == []
 
     run(conversation)
@@ -126,7 +126,7 @@ def test_a_partition_that_cannot_be_read_at_a_start_is_offline_and_no_other(disk
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            return {partition.topic for partition in desk.broker.topics.open_partitions()} & TOPICS.keys()
+            return {partition.topic for partition in desk.broker.partitions} & TOPICS.keys()
 
     online = run(conversation)
     assert failed, "an open transaction's first batch is looked at, also after a stop in order"
@@ -139,7 +139,7 @@ def test_a_partition_that_cannot_be_read_is_not_compacted_and_the_next_one_is(ca
         async with opened(topics=()) as desk:
             logs = {}
             for name in ("bad", "good"):
-                logs[name] = log = desk.broker.topics.create(name, 1, TOPICS["compacted"]).partitions[0]
+                logs[name] = log = desk.create(name, TOPICS["compacted"])
                 for _ in range(10):
                     await desk.produce(encode_batch([Record(0, 0, b"key", bytes(100))]), topic=name)
                 log.roll(desk.broker.now_ms())

@@ -22,7 +22,7 @@ def lines(tmp_path):
 def broker(monkeypatch):
     monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
     with served() as made:
-        made.call(lambda broker: broker.topics.create("t", 1, {}))
+        made.call(lambda broker: broker.topic_files.create("t", 1, {}))
         yield made
 
 

@@ -39,7 +39,7 @@ def give_out(count, *, writing, group=None):
     async def run_broker():
         async with desk.opened(LocalDisk(), partitions=1) as broker:
             if group is not None:
-                broker.broker.topics.create("grouped", 1, {"stablelog.group": group})
+                broker.broker.topic_files.create("grouped", 1, {"stablelog.group": group})
                 producer = await broker.init(f"{group}/x")
                 assert await broker.add(f"{group}/x", producer, ("grouped", 0)) == [ErrorCode.none]
             producers = [await new_producer(broker) for _ in range(count)]

@@ -22,7 +22,7 @@ def broker():
 @pytest.fixture
 def topic(broker):
     name = unique("full")
-    broker.call(lambda made: made.topics.create(name, 1, {}))
+    broker.call(lambda made: made.topic_files.create(name, 1, {}))
     return name
 
 

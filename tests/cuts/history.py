@@ -149,7 +149,7 @@ class History:
             for name, count in GROUPS[group].items():
                 if self.broker.topics.get(name) is None:
                     of_group = {"stablelog.group": group} if group else {}
-                    self.broker.topics.create(name, count, self.topic_configs | of_group)
+                    self.broker.topic_files.create(name, count, self.topic_configs | of_group)
 
     def _task(self, coroutine):
         task = self.loop.create_task(coroutine)
@@ -229,7 +229,7 @@ class History:
                 if ".commit" in name:
                     self.disk.remove(partition.directory / name)
             topic = self.broker.topics.get(target[0])
-            del topic.partitions[target[1]]
+            del self.broker.partitions.of_topic(topic)[target[1]]
             anew = self.broker.open_one(topic, target[1])
             self.model.reopened(target, anew)
             self.model.check_view(target, anew, self.chance)
@@ -242,7 +242,7 @@ class History:
             (topic.name, index): partition
             for topic in self.broker.topics
             if any(topic.name in GROUPS[name] for name in ([group] if group is not None else self.groups))
-            for index, partition in topic.partitions.items()
+            for index, partition in self.broker.partitions.of_topic(topic).items()
         }
 
     async def _open_rest(self):
@@ -262,10 +262,7 @@ class History:
         """Until everything is durable, and every transaction has its end."""
         flush = self.broker.flush
         for _ in range(4):
-            waits = [
-                flush.durable(partition, partition.end_offset)
-                for partition in self.broker.topics.open_partitions()
-            ]
+            waits = [flush.durable(partition, partition.end_offset) for partition in self.broker.partitions]
             await asyncio.gather(*(wait for wait in waits if wait is not None))
             await asyncio.sleep(0.01)
             self._tick()
@@ -288,7 +285,7 @@ class History:
             if self.deletes and chance.random() < 0.5:
                 await self._delete()
             if chance.random() < 0.1:
-                chance.choice(list(broker.topics.open_partitions())).roll(broker.now_ms())
+                chance.choice(list(broker.partitions)).roll(broker.now_ms())
 
     async def _delete(self):
         partitions = self._partitions()
@@ -316,7 +313,7 @@ class History:
         else:
             self.counts["segments deleted"] += partition.deletion.apply_retention(self.broker.now_ms())
             partition.deletion.remove_deleted(self.broker.now_ms())
-            self.broker.topics.checkpoints.log_starts.update()
+            self.broker.topic_files.checkpoints.log_starts.update()
         self.model.check_view(target, partition, self.chance)
 
     async def _cut(self, group, commit_sequence=-1, topics=None):

@@ -178,11 +178,16 @@ class SimBroker(Broker):
         )
 
     def closed_partitions(self):
-        return [(t, i) for t in self.topics for i in range(t.partition_count) if i not in t.partitions]
+        return [
+            (t, i)
+            for t in self.topics
+            for i in range(t.partition_count)
+            if i not in self.partitions.of_topic(t)
+        ]
 
     def open_one(self, topic, index):
-        self.topics.open_partition(topic, index)
-        return topic.partitions[index]
+        self.topic_files.open_partition(topic, index)
+        return self.partitions.require(topic.name, index)
 
     def transaction_groups(self):
         return list(self.transactions)

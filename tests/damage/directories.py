@@ -329,8 +329,8 @@ async def joint_commit(desk, version):
 async def first_life(disk):
     async with opened(disk, topics=(), **BROKER) as desk:
         for name, (count, configs) in TOPICS.items():
-            desk.broker.topics.create(name, count, configs)
-        desk.broker.topics.create("gone", 1, SMALL)
+            desk.broker.topic_files.create(name, count, configs)
+        desk.broker.topic_files.create("gone", 1, SMALL)
         await write_plainly(desk, "gone", 0, "deleted")
         await changed(desk, *((0, name, value) for name, value in DYNAMIC.items()))
         for api_key, version, values in SECURITY:
@@ -338,12 +338,12 @@ async def first_life(disk):
         await write_round(desk, 0)
         await desk.durable()
         await desk.broker.compactor.compact_all()
-        assert desk.broker.topics.partition("keys", 0).compaction.first_dirty_offset > 0
+        assert desk.broker.partitions.require("keys", 0).compaction.first_dirty_offset > 0
 
 
 async def second_life(disk):
     async with opened(disk, topics=(), **BROKER) as desk:
-        desk.broker.topics.create("back", 1, SMALL)  # in the place of a directory with records
+        desk.broker.topic_files.create("back", 1, SMALL)  # in the place of a directory with records
         await write_round(desk, 1)
         await delete_records(desk, "plain", 0, 9)
         await delete_records(desk, "ordered", 0, 25)
@@ -368,7 +368,7 @@ async def third_life(disk, after):
         await spanning.write("open", *DEFAULT_TARGETS)
         await write_round(desk, 3)
         await desk.broker.maintenance.apply_retention()
-        await delete_records(desk, "plain", 0, desk.broker.topics.partition("plain", 0).start_offset + 5)
+        await delete_records(desk, "plain", 0, desk.broker.partitions.require("plain", 0).start_offset + 5)
         await delete_records(desk, "ledger", 0, 14)
         prepared = await Writer(desk, "prepared").begin(two_phase=True)
         await prepared.write("prepared", *DEFAULT_TARGETS)
@@ -377,14 +377,14 @@ async def third_life(disk, after):
         await write_plainly(desk, "keys", 0, "behind")
         await desk.broker.topic_changes.delete("gone")
         await desk.durable()
-        for partition in desk.broker.topics.open_partitions():
+        for partition in desk.broker.partitions:
             if (partition.topic, partition.index) in DEFAULT_TARGETS:
                 partition.log.take_snapshot()
                 desk.broker.flush.dirty(partition)
         await write_plainly(desk, "plain", 0, "behind the snapshot")
         await desk.durable()
-        desk.broker.topics.checkpoints.log_starts.update()
-        desk.broker.topics.checkpoints.recovery_points.update()
+        desk.broker.topic_files.checkpoints.log_starts.update()
+        desk.broker.topic_files.checkpoints.recovery_points.update()
         # What follows is not older than a second: no recovery point tells of it.
         for target in (*DEFAULT_TARGETS, *PAY_TARGETS):
             await write_plainly(desk, *target, "late")
@@ -394,7 +394,7 @@ async def third_life(disk, after):
         await desk.durable()
         for topic, index in DEFAULT_TARGETS:
             unsynced = encode_batch(records("plain unsynced", 0, 2))
-            desk.broker.topics.partition(topic, index).append(unsynced, now_ms=desk.broker.now_ms())
+            desk.broker.partitions.require(topic, index).append(unsynced, now_ms=desk.broker.now_ms())
         for take in after:
             take(disk)
 

@@ -223,10 +223,10 @@ async def look(desk):
     for topic in topics:
         for index in range(topic.partition_count):
             at = (topic.name, index)
-            if topics.state(*at) is not PartitionState.OPEN:
+            if desk.broker.partitions.state(*at) is not PartitionState.OPEN:
                 code = (await fetch(desk, *at, 0, 1)).error
                 assert code == ErrorCode.kafka_storage_error.value, (at, code)
-                seen.offline[at] = topic.offline[index]
+                seen.offline[at] = desk.broker.partitions.offline_in(topic)[index]
             elif not topic.is_internal:
                 seen.partitions[at] = await look_at_partition(desk, *at)
     seen.group_offsets = await group_offsets(desk)

@@ -168,7 +168,7 @@ def live(disk, *, every=(), scrub=False, write="", kill=False):
         async with started(disk) as desk:
             found.epoch = desk.broker.topics.leader_epoch
             if scrub:
-                by = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 50)
+                by = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 50)
                 await by.scrub_all()
                 by.close()
             found.seen = await look(desk)

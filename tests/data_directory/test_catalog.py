@@ -74,18 +74,18 @@ def test_a_change_of_one_topic_encodes_no_other_topic(monkeypatch, change):
 
     async def encoded_size(count):
         async with opened(topics=[f"topic-{number:02d}" for number in range(count)], partitions=1) as desk:
-            topics = desk.broker.topics
-            changed = topics.get("topic-00")
+            topic_files = desk.broker.topic_files
+            changed = desk.broker.topics.get("topic-00")
             with monkeypatch.context() as patched:
                 patched.setattr(json, "dumps", counted)
                 sizes.clear()
                 if change == "create":
-                    topics.create("new", 1, {})
+                    topic_files.create("new", 1, {})
                 elif change == "configure":
-                    topics.configure(changed, {"retention.ms": "5000"})
+                    topic_files.configure(changed, {"retention.ms": "5000"})
                 else:
-                    topics.unlist("topic-00")
-                    topics.release(changed)
+                    topic_files.unlist("topic-00")
+                    desk.broker.topics.end_reservation(changed)
             return sum(sizes)
 
     assert asyncio.run(encoded_size(20)) == asyncio.run(encoded_size(2))
@@ -124,7 +124,7 @@ def conversation(disk, *, topics=("t",)):
         async with opened(disk, topics=topics) as desk:
             if topics:
                 assert (await desk.produce(batch(b"x"))).error_code.value == 0
-                desk.broker.topics.create("ordered", 1, {"stablelog.order": "commit"})
+                desk.broker.topic_files.create("ordered", 1, {"stablelog.order": "commit"})
 
     asyncio.run(life())
 
@@ -154,8 +154,8 @@ def test_a_lost_partition_directory_keeps_its_partition_offline_and_is_named(cap
 
     async def life():
         async with opened(disk, topics=()) as desk:
-            assert desk.broker.topics.get("t").partitions.keys() == {1}
-            assert desk.broker.topics.get("ordered").partitions.keys() == {0}
+            assert desk.broker.partitions.of_topic(desk.broker.topics.named("t")).keys() == {1}
+            assert desk.broker.partitions.of_topic(desk.broker.topics.named("ordered")).keys() == {0}
 
     asyncio.run(life())
     assert f"{DATA / 't-0'} is gone" in caplog.text

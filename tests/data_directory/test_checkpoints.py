@@ -56,7 +56,10 @@ class Points:
         self.checkpoints.load_recovery_points(partitions, is_recorded=is_recorded)
 
     def _open_partitions(self):
-        return [SimpleNamespace(topic=t, index=i, synced_offset=end) for (t, i), end in self.ends.items()]
+        return [
+            SimpleNamespace(topic=t, index=i, log=SimpleNamespace(synced_offset=end))
+            for (t, i), end in self.ends.items()
+        ]
 
     def of(self, at):
         return self.checkpoints.recovery_point(at)

@@ -6,16 +6,15 @@ import uuid
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.topics.partition_state import PartitionState
-from stablelog.broker.topics.topics import Topics
 from stablelog.data_directory.catalog import read_catalog
 from stablelog.data_directory.kafka_import import find_topics
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.ops.verify import verify_data_directory
-from tests.broker.topics.test_topics import config_record, controllers_log
+from tests.broker.topics.files import topic_files
+from tests.broker.topics.test_kafka_topics import config_record, controllers_log
 
 LOG = f"{0:020d}.log"
 DISK = LocalDisk()
@@ -71,36 +70,37 @@ def test_a_partition_that_the_controllers_know_and_that_is_gone_is_offline_and_n
     assert str(directory / f"t-{gone}") in findings[0]
     caplog.clear()
     for _ in range(2):
-        topics = started(directory)
-        states = [topics.state("t", index) for index in range(3)]
+        files = started(directory)
+        states = [files.partitions.state("t", index) for index in range(3)]
         assert states.count(PartitionState.OPEN) == 2
         assert states[gone] is PartitionState.OFFLINE
-        assert f"{directory / f't-{gone}'} is gone" in topics.get("t").offline[gone]
-        assert topics.close()
+        assert (
+            f"{directory / f't-{gone}'} is gone" in files.partitions.offline_in(files.topics.named("t"))[gone]
+        )
+        assert files.close()
     assert caplog.text.count(f"{directory / f't-{gone}'} is missing") == 1
     # Restored as Kafka left it, it is taken over.
     (directory / f"t-{gone}").mkdir()
     (directory / f"t-{gone}" / LOG).write_bytes(b"")
-    topics = started(directory)
-    assert topics.state("t", gone) is PartitionState.OPEN
-    assert topics.close()
+    files = started(directory)
+    assert files.partitions.state("t", gone) is PartitionState.OPEN
+    assert files.close()
     assert (directory / f"t-{gone}" / LOG_START_FILE).exists()
     assert read_catalog(DISK, directory).established_epoch == 3 + 2
 
 
 def started(directory):
     """What a broker does when it starts."""
-    topics = Topics(DISK, directory, BrokerConfig({}), lambda: 0)
-    topics.load(clean=True)
-    for topic in topics:
+    files = topic_files(DISK, directory)
+    for topic in files.topics:
         for index in range(topic.partition_count):
             try:
-                topics.open_partition(topic, index)
+                files.open_partition(topic, index)
             except DamageError as error:
-                topic.offline[index] = str(error)
-    if topics.is_taking_over:
-        topics.taken_over()
-    return topics
+                files.partitions.set_offline(topic, index, str(error))
+    if files.is_taking_over:
+        files.taken_over()
+    return files
 
 
 def test_a_topic_that_the_controllers_know_and_of_which_nothing_is_there_is_offline(make, caplog):
@@ -159,8 +159,8 @@ def test_a_directory_without_a_file_of_kafkas_is_no_partition(make, file, caplog
             (directory / name / file).write_bytes(b"x")
     assert counts(directory) == {"t": 1}
     assert f"{directory / 'backup-2026'} is not taken over" in caplog.text
-    topics = started(directory)
-    assert topics.close()
+    files = started(directory)
+    assert files.close()
     assert (directory / "backup-2026").is_dir()
 
 
@@ -176,7 +176,7 @@ def test_a_link_to_nothing_in_the_place_of_a_partition_is_refused_by_name(make, 
 def test_a_damaged_leader_epoch_checkpoint_is_rebuilt(make, content):
     directory = make("t-0", "u-0", epochs=content)
     (directory / "t-0" / LOG).write_bytes(encode_batch([Record(0, 0, None, b"value", ())], leader_epoch=5))
-    topics = started(directory)
-    assert topics.leader_epoch == 6
-    assert topics.close()
+    files = started(directory)
+    assert files.topics.leader_epoch == 6
+    assert files.close()
     assert (directory / "t-0" / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n5 0\n"

@@ -57,7 +57,7 @@ def lives(disk, conversation, order="offset", configs=LOCAL_NOTHING):
 async def values(desk):
     """All values that a reader gets."""
     await desk.durable()
-    return await every_value(desk, "t", 0, desk.broker.topics.partition("t", 0).high_watermark)
+    return await every_value(desk, "t", 0, desk.broker.partitions.require("t", 0).high_watermark)
 
 
 async def produce(desk, value):
@@ -146,7 +146,7 @@ def test_a_primary_that_goes_on_beside_a_drill_loses_nothing_whenever_it_is_kill
 
 def check_primary(acknowledged, objects):
     async def check(desk):
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         assert log.restored is None
         assert await values(desk) == acknowledged
         await produce(desk, b"later")
@@ -193,7 +193,7 @@ def test_an_old_broker_that_comes_back_stops_no_restored_one(objects, caplog):
         assert chains(objects) == before, "it has claimed and fenced nothing"
         await write_segments(desk, 1)
         await copy(desk)
-        assert desk.broker.topics.partition("t", 0).remote.end_offset > manifest.end_offset
+        assert desk.broker.partitions.require("t", 0).remote.end_offset > manifest.end_offset
         assert (await values(desk))[: len(found)] == found
 
     async def come_back(desk):
@@ -236,7 +236,7 @@ def test_an_old_broker_takes_over_from_a_restored_one_that_has_copied_nothing(ob
 
     async def come_back(desk):
         await write_and_copy(desk)
-        assert desk.broker.topics.partition("t", 0).restored is None
+        assert desk.broker.partitions.require("t", 0).restored is None
         return await values(desk)
 
     acknowledged += lives(disk, come_back)[len(acknowledged) :]
@@ -325,9 +325,9 @@ def test_a_stale_copy_that_has_copied_nothing_publishes_nothing(objects, caplog,
         await early(desk)
         stale = disk.crash(random.Random(1))
         if not is_known:
-            desk.broker.topics.create("later", 1, LOCAL_NOTHING)
+            desk.broker.topic_files.create("later", 1, LOCAL_NOTHING)
         topic = "t" if is_known else "later"
-        desk.broker.topics.partition(topic, 0).roll(desk.broker.now_ms())
+        desk.broker.partitions.require(topic, 0).roll(desk.broker.now_ms())
         await desk.produce(batch(b"acknowledged"), topic=topic)
         await desk.durable()
         desk.broker.change_settings(kept, {})
@@ -411,7 +411,7 @@ def test_a_log_start_of_another_incarnation_deletes_no_local_record(objects, cap
     new_disk, report = restored(objects)
 
     async def delete(desk):
-        desk.broker.topics.partition("t", 0).deletion.delete_records(range_of(report, "t", 0).lost_from)
+        desk.broker.partitions.require("t", 0).deletion.delete_records(range_of(report, "t", 0).lost_from)
         await copy(desk)
 
     lives(new_disk, delete)
@@ -435,19 +435,19 @@ def test_records_that_another_incarnation_has_deleted_from_the_store_are_named(o
     async def live(desk):
         await write_segments(desk, 3)
         await copy(desk)
-        return await values(desk), desk.broker.topics.partition("t", 0).start_offset
+        return await values(desk), desk.broker.partitions.require("t", 0).start_offset
 
     acknowledged, local_start = lives(disk, live)
     new_disk, _ = restored(objects)
 
     async def delete(desk):
-        desk.broker.topics.partition("t", 0).deletion.delete_records(4)
+        desk.broker.partitions.require("t", 0).deletion.delete_records(4)
         await copy(desk)
 
     lives(new_disk, delete)
 
     async def check(desk):
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         found = []
         offset = 4
         while offset < local_start:
@@ -460,7 +460,7 @@ def test_records_that_another_incarnation_has_deleted_from_the_store_are_named(o
     async def first(desk):
         await write_segments(desk, 1)
         await copy(desk)
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         assert log.remote.start_offset == 4 < local_start
         gone = await desk.fetch("t", 0, 3, max_wait_ms=0)
         assert gone.error_code is ErrorCode.offset_out_of_range

@@ -68,8 +68,7 @@ class Lost:
 
     async def live(self):
         async with tiered(SIMULATED_URL, **SELDOM) as desk:
-            topics = desk.broker.topics
-            topics.create("u", 2, ORDERED)
+            desk.broker.topic_files.create("u", 2, ORDERED)
             await self.transact(desk, "kept", ("t", 0), ("u", 0), ("u", 1))
             await desk.produce(batch(b"idle 0", producer=(90_000, 0), sequence=0, transactional=False))
             await self.roll(desk, "t", 0)
@@ -85,13 +84,13 @@ class Lost:
 
     @staticmethod
     async def roll(desk, topic, index):
-        desk.broker.topics.partition(topic, index).roll(desk.broker.now_ms())
+        desk.broker.partitions.require(topic, index).roll(desk.broker.now_ms())
         await desk.produce(batch(b"after"), topic=topic, partition=index)
 
 
 def partitions(desk):
     return [
-        ((name, index), desk.broker.topics.partition(name, index))
+        ((name, index), desk.broker.partitions.require(name, index))
         for name, index in (("t", 0), ("u", 0), ("u", 1))
     ]
 
@@ -163,7 +162,7 @@ def test_the_report_names_the_groups_beyond_what_is_left(monkeypatch):
         async with tiered(SIMULATED_URL, **SELDOM) as desk:
             await write_segments(desk, 2)
             await copy(desk)
-            end = desk.broker.topics.partition("t", 0).remote.end_offset
+            end = desk.broker.partitions.require("t", 0).remote.end_offset
             await desk.produce(batch(b"lost"))
             for group, offset in (("behind", 1), ("at", end), ("ahead", end + 1), ("returned", end + 1)):
                 await commit_offset(desk, group, offset)
@@ -205,7 +204,7 @@ def test_the_report_says_what_the_broker_then_does_with_pending_offsets(monkeypa
         async with tiered(SIMULATED_URL, **SELDOM) as desk:
             await write_segments(desk, 2)
             await copy(desk)
-            end = desk.broker.topics.partition("t", 0).remote.end_offset
+            end = desk.broker.partitions.require("t", 0).remote.end_offset
             await in_transaction(desk, "decided", end + 1, commit=True, before_end=copy_logs)
             await desk.durable()
             before = set(objects.objects)
@@ -302,8 +301,8 @@ def empty_store(monkeypatch):
 
 def test_a_topic_without_a_copied_segment_is_restored_with_its_id_and_settings(empty_store):
     async def live(desk):
-        topic = desk.broker.topics.create("e", 3, {**ORDERED, "retention.ms": "77"})
-        desk.broker.topics.create("local", 1, {})
+        topic = desk.broker.topic_files.create("e", 3, {**ORDERED, "retention.ms": "77"})
+        desk.broker.topic_files.create("local", 1, {})
         await copy(desk)
         count = len(empty_store.objects)
         await copy(desk)
@@ -339,7 +338,7 @@ def test_swapped_manifests_of_partitions_without_a_copied_segment_are_refused(em
 
     async def live(desk):
         for name, retention in (("e", "77"), ("f", "88")):
-            desk.broker.topics.create(name, 1, {**ORDERED, "retention.ms": retention})
+            desk.broker.topic_files.create(name, 1, {**ORDERED, "retention.ms": retention})
         await copy(desk)
 
     lives(empty_store, live)
@@ -358,8 +357,8 @@ def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_s
     lives(empty_store, copy, disk)
 
     async def change(desk):
-        topics = desk.broker.topics
-        topics.configure(topics.named("t"), {**LOCAL_NOTHING, "retention.ms": "77"})
+        topic = desk.broker.topics.named("t")
+        desk.broker.topic_files.configure(topic, {**LOCAL_NOTHING, "retention.ms": "77"})
 
     lives(empty_store, change, disk)
     lives(empty_store, copy, disk)
@@ -530,10 +529,10 @@ def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
 
     async def go_on(desk, _report):
         await desk.produce(batch(b"new"))
-        desk.broker.topics.partition("t", 0).roll(desk.broker.now_ms())
+        desk.broker.partitions.require("t", 0).roll(desk.broker.now_ms())
         await desk.produce(batch(b"newer"))
         await copy(desk)
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         assert log.remote.end_offset > log.restored.ranges[-1][1]
         assert log.start_offset == log.remote.end_offset
         return log.remote.end_offset
@@ -544,7 +543,7 @@ def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
         assert range_of(report, "t", 0).lost_from == end
         answer = await desk.fetch("t", 0, end - 1, max_wait_ms=5_000)
         assert b"new" in answer.records
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         assert len(log.restored.ranges) == 2
         for start, after in log.restored.ranges:
             for offset in (start + 1, after - 1):
@@ -744,7 +743,7 @@ def test_restores_in_a_row_lose_nothing(lost, store_of, count):
             for number in range(2):
                 made = await desk.produce(batch(b"new %d" % number), topic=topic, partition=index)
                 assert (made.error_code, made.base_offset) == (NONE, found.next_offset + number)
-                log = desk.broker.topics.partition(topic, index)
+                log = desk.broker.partitions.require(topic, index)
                 log.roll(desk.broker.now_ms())
             await desk.produce(batch(b"last"), topic=topic, partition=index)
             await desk.durable()
@@ -839,7 +838,7 @@ def test_what_the_lost_broker_publishes_during_the_restore_is_restored(empty_sto
         await copy(desk)
         damaged_plan(monkeypatch, publish_once)
         _, report = await asyncio.to_thread(restored, empty_store)
-        assert range_of(report, "t", 0).lost_from == desk.broker.topics.partition("t", 0).remote.end_offset
+        assert range_of(report, "t", 0).lost_from == desk.broker.partitions.require("t", 0).remote.end_offset
 
     lives(empty_store, live)
 
@@ -861,8 +860,8 @@ class HalfCopied:
     async def live(self):
         configs = {**LOCAL_NOTHING, "stablelog.order": self.order}
         async with tiered(SIMULATED_URL, configs=configs, **SELDOM) as desk:
-            desk.broker.topics.create("u", 2, LOCAL_NOTHING)
-            log = desk.broker.topics.partition("t", 0)
+            desk.broker.topic_files.create("u", 2, LOCAL_NOTHING)
+            log = desk.broker.partitions.require("t", 0)
             await desk.produce(batch(b"before"))
             who = await desk.init("half")
             for number in range(2):
@@ -881,7 +880,7 @@ class HalfCopied:
 
 async def values_of(desk, *, isolation=1):
     """The values that a consumer gets of `t-0`, without what is before the next offset."""
-    log = desk.broker.topics.partition("t", 0)
+    log = desk.broker.partitions.require("t", 0)
     found, offset = [], 0
     while offset < (log.last_stable_offset if isolation else log.high_watermark):
         answer = await desk.fetch("t", 0, offset, isolation=isolation, max_wait_ms=5_000)
@@ -914,7 +913,7 @@ def test_no_reader_gets_a_part_of_a_transaction_whose_marker_is_gone(
 
     async def conversation(desk, report):
         await desk.durable()
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         if order == "offset":
             assert log.last_stable_offset == log.high_watermark == log.end_offset, "no transaction is open"
         found = await values_of(desk)
@@ -939,17 +938,17 @@ def test_a_transaction_of_which_a_partition_has_only_a_part_is_torn_if_another_o
 
     async def live():
         async with tiered(SIMULATED_URL, **SELDOM) as desk:
-            desk.broker.topics.create("u", 2, LOCAL_NOTHING)
+            desk.broker.topic_files.create("u", 2, LOCAL_NOTHING)
             who = await desk.init("across")
             for topic, sequence in (("t", 0), ("t", 1), ("u", 0)):
                 await desk.add("across", who, (topic, 0))
                 records = batch(b"%d" % sequence, producer=who, sequence=sequence)
                 await desk.produce(records, topic=topic, transactional_id="across")
                 if (topic, sequence) == ("t", 0):
-                    desk.broker.topics.partition("t", 0).roll(desk.broker.now_ms())
+                    desk.broker.partitions.require("t", 0).roll(desk.broker.now_ms())
             await desk.end("across", who, COMMIT)
             await desk.durable()
-            desk.broker.topics.partition("u", 0).roll(desk.broker.now_ms())
+            desk.broker.partitions.require("u", 0).roll(desk.broker.now_ms())
             await desk.produce(batch(b"after"), topic="u")
             await copy(desk)
 

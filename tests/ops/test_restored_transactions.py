@@ -34,14 +34,14 @@ def test_a_joint_commit_is_torn_if_the_store_lacks_one_of_its_transactions(objec
     """Each transaction writes to one partition, as the tasks of a streaming query may."""
 
     async def live(desk):
-        desk.broker.topics.create("u", 2, ORDERED)
+        desk.broker.topic_files.create("u", 2, ORDERED)
         await begin(desk)
         children = [await child(desk, part=part) for part in range(2)]
         for number, one in enumerate(children):
             assert await one.write(b"%d" % number, topic="u", partition=number) is NONE
         assert (await commit(desk, children)).error_code is NONE
         await desk.durable()
-        desk.broker.topics.partition("u", 0).roll(desk.broker.now_ms())
+        desk.broker.partitions.require("u", 0).roll(desk.broker.now_ms())
         await desk.produce(batch(b"after"), topic="u")
         await copy(desk)
         return [one.id for one in children]
@@ -109,7 +109,7 @@ def test_prepared_transactions_are_aborted_by_each_of_several_restores(objects, 
             assert (await desk.commit("2pc", who)).error_code is NONE
             await desk.durable()
             committed.append(value)
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         value = b"after %d" % number
         await desk.produce(batch(value))
         await desk.durable()
@@ -134,7 +134,7 @@ def test_prepared_transactions_are_aborted_by_each_of_several_restores(objects, 
 
     async def check(desk):
         await desk.opened("t", 0)
-        log = desk.broker.topics.partition("t", 0)
+        log = desk.broker.partitions.require("t", 0)
         assert log.last_stable_offset == log.high_watermark
         assert await values_of(desk) == committed
 

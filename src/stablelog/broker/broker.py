@@ -24,12 +24,15 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.metrics import Metrics, Sample
 from stablelog.broker.refused_appends import RefusedAppends
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.quotas import Quotas
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
+from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.own_logs import OwnLogs
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
+from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.last_commits import LastCommits
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.broker.upkeep.clock_watch import ClockWatch
@@ -100,56 +103,51 @@ class Broker:
         self.clock = clock
         reserve = self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.directory = LockedDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
-        self.tasks = Tasks(on_failure, self.fail_partition)
-        self.waiters = Waiters(self.tasks)
-        self.flush = make_flush(
-            to_disk=config["stablelog.flush"] == "fsync", reserve=self.reserve, tasks=self.tasks
+        tasks = self.tasks = Tasks(on_failure, self.fail_partition)
+        self.waiters = Waiters(tasks)
+        self.flush = make_flush(to_disk=config["stablelog.flush"] == "fsync", reserve=reserve, tasks=tasks)
+        self.runtime = Runtime(
+            config, disk, directory, clock=clock, reserve=reserve, tasks=tasks, flush=self.flush
         )
-        self.topics = Topics(disk, directory, config, self.now_ms, self.reserve, self.fail_partition)
-        self.refused_appends = RefusedAppends(self.topics, self.reserve, self.now_ms)
+        self.topics = TopicList(config)
+        self.partitions = OpenPartitions(self.topics, config, self.fail_partition)
+        self.topic_files = TopicFiles(self.topics, self.partitions, self.runtime)
+        self.refused_appends = RefusedAppends(self.partitions, self.runtime)
         self._offline: set[Partition] = set()  # Partitions that have failed since the broker's start.
         self._is_started = False
         self._opening = Opening(
-            self.topics,
-            self.tasks,
-            self.reserve,
-            on_open=self._on_open,
-            end_work=self._end_work,
-            now_ms=self.now_ms,
+            self.topic_files, self.runtime, on_open=self._on_open, end_work=self._end_work
         )
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
-        self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, clock.wall_ms)
+        self.compactor = Compactor(self.topic_files, self.runtime)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self.damage_log = DamageLog()
-        self.tiering = self._make_tiering(directory)
+        self.tiering = self._make_tiering()
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
         # Beside the event loop: reads of log data that is not in the page cache, and the codec of long messages.
         self.read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
         self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
-        self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
+        self.scrub = Scrub(self.partitions, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
-            self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topics, self.reserve))
+            self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topic_files, self.runtime))
         except BaseException:
             self.reserve.close()
             self.directory.release()
             raise
         self.topic_changes = TopicChanges(
-            self.topics,
+            self.topic_files,
+            self.runtime,
             opening=self._opening,
             end_work=self._end_work,
-            flush=self.flush,
             waiters=self.waiters,
             transactions=self.transactions,
             groups=self.groups,
-            reserve=self.reserve,
-            tasks=self.tasks,
-            now_ms=self.now_ms,
         )
         self.maintenance = self._make_maintenance()
-        self.metrics = Metrics(self.topics.open_partitions, self.now_ms)
+        self.metrics = Metrics(lambda: self.partitions, self.now_ms)
         self.metrics.register(self._samples)
         for notify in (self.groups.advanced, self.transactions.advanced, self.waiters.wake):
             self.flush.subscribe(notify)
@@ -165,16 +163,8 @@ class Broker:
         self.logins = self._make_logins()
         if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
             self.users  # noqa: B018 - a damaged file must end the start, not the first login
-        self.quotas = Quotas(
-            self.config,
-            self.disk,
-            self.directory.path,
-            reserve=self.reserve,
-            threads=self.message_threads,
-            tasks=self.tasks,
-            now_ms=self.now_ms,
-        )
-        self.topics.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
+        self.quotas = Quotas(self.runtime, threads=self.message_threads)
+        self.topic_files.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
         if self.acls is not None:
             self.acls.note()
@@ -192,15 +182,7 @@ class Broker:
             return None
         from stablelog.broker.security.acls import Acls
 
-        return Acls(
-            self.config,
-            self.disk,
-            directory,
-            reserve=self.reserve,
-            threads=self.message_threads,
-            tasks=self.tasks,
-            now_ms=self.now_ms,
-        )
+        return Acls(self.runtime, threads=self.message_threads)
 
     def _open_coordinators(self, own_logs: OwnLogs) -> tuple[Groups, Transactions]:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
@@ -208,19 +190,14 @@ class Broker:
         groups = Groups(
             GroupCoordinator(self.config.group_config()),
             Journal(offsets, self.flush, self.reserve, self.clock),
-            self.tasks,
-            self.now_ms,
+            self.runtime,
         )
         transactions = Transactions(
-            self.config.transaction_config(),
-            count_max=self.config["stablelog.max.transaction.groups"],
+            self.runtime,
             make_log=lambda group: own_logs.open(commit_log_of(group)),
             topics=self.topics,
+            partitions=self.partitions,
             groups=groups,
-            flush=self.flush,
-            reserve=self.reserve,
-            tasks=self.tasks,
-            clock=self.clock,
         )
         groups.load()
         transactions.load(commits)
@@ -228,20 +205,11 @@ class Broker:
             transactions.partition_opened(partition)
         return groups, transactions
 
-    def _make_tiering(self, directory: Path) -> Tiering:
+    def _make_tiering(self) -> Tiering:
         tiering = Tiering(
-            self.config,
-            self.topics,
-            self.tasks,
-            disk=self.disk,
-            directory=directory,
-            on_loaded=self.waiters.wake,
-            damage_log=self.damage_log,
-            flush=self.flush,
-            reserve=self.reserve,
-            clock=self.clock,
+            self.topic_files, self.runtime, on_loaded=self.waiters.wake, damage_log=self.damage_log
         )
-        self.topics.directories.attach_remote = tiering.attach
+        self.topic_files.directories.attach_remote = tiering.attach
         return tiering
 
     @cached_property
@@ -249,13 +217,7 @@ class Broker:
         """The users. A broker without logins reads them only if there are any: the start imports only what it needs."""
         from stablelog.broker.security.users import Users
 
-        return Users(
-            self.disk,
-            self.directory.path,
-            reserve=self.reserve,
-            threads=self.message_threads,
-            tasks=self.tasks,
-        )
+        return Users(self.runtime, threads=self.message_threads)
 
     def _make_logins(self) -> "Logins | None":
         if not any(listener.is_sasl for listener in self.config.listeners):
@@ -273,16 +235,12 @@ class Broker:
 
     def _make_maintenance(self) -> Maintenance:
         return Maintenance(
-            self.config,
-            topics=self.topics,
+            self.topic_files,
+            self.runtime,
             transactions=self.transactions,
             groups=self.groups,
-            flush=self.flush,
             opening=self._opening,
-            reserve=self.reserve,
-            tasks=self.tasks,
             before_trim=self.tiering.copy_before_trim,
-            clock=self.clock,
         )
 
     @property
@@ -322,17 +280,17 @@ class Broker:
         """Start the background work. Returns when requests can be served; a background task recovers the partitions."""
         if not await self.maintenance.restore_reserve():
             self.reserve.tell_full()
-        if self.topics.is_taking_over:
+        if self.topic_files.is_taking_over:
             # The broker takes over a directory of Apache Kafka. Such a directory does not record the producer ids that
             # Kafka has assigned. Open all partitions before clients can connect, so that no new producer gets a
             # producer id that a partition already contains.
             await self._opening.open_all()
-            self.topics.taken_over()
+            self.topic_files.taken_over()
         if self.logins is not None:
             await self.logins.open()
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
-        last_commits = LastCommits(self.topics, self.transactions, self.tasks)
+        last_commits = LastCommits(self.topic_files, self.transactions, self.runtime)
         self.tasks.start("recovery", self._open_partitions, last_commits)
         self.maintenance.start()
         ClockWatch(self.clock, self.directory.time).start(self.tasks)
@@ -346,7 +304,7 @@ class Broker:
         """
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
-        await self._open_partitions(LastCommits(self.topics, self.transactions, self.tasks))
+        await self._open_partitions(LastCommits(self.topic_files, self.transactions, self.runtime))
 
     async def _open_partitions(self, last_commits: LastCommits) -> None:
         await last_commits.read()
@@ -397,7 +355,7 @@ class Broker:
         partition.usability.fail(why)
         if partition in self._offline:
             return
-        if not self.topics.has(partition):  # The topic was deleted after the failed work began.
+        if not self.partitions.has(partition):  # The topic was deleted after the failed work began.
             self.flush.forget(partition, why)
             return
         self._offline.add(partition)
@@ -421,7 +379,7 @@ class Broker:
         the coordinator holds a decision in memory that its log does not have, and clients would be told of commits that
         a restart loses.
         """
-        for partition in self.topics.open_partitions():
+        for partition in self.partitions:
             if partition.failure is not None:
                 self.fail_partition(partition, partition.failure)
         for group in self.transactions:
@@ -452,7 +410,7 @@ class Broker:
         self._dynamic_settings.store(settings, defaults, groups)
         self.config.set_dynamic(settings, defaults)
         self.config.groups.replace(groups)
-        self.topics.reconfigure()
+        self.partitions.reconfigure()
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Run `work`, which decodes a large batch, in the thread for such work.
@@ -492,8 +450,8 @@ class Broker:
         self.proofs.close()
         self.scrub.close()
         if self._is_started and not failed:
-            all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
-            if self.topics.close() and all_open:
+            all_open = self.partitions.are_complete
+            if self.topic_files.close() and all_open:
                 self.directory.mark_clean()
         self.reserve.close()
         self.directory.release()

@@ -5,13 +5,13 @@ records, including the responses to requests of other members that have been wai
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.runtime import Runtime
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup
 from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
@@ -28,16 +28,13 @@ class Groups:
     Args:
         coordinator: makes the decisions.
         journal: the offsets log (`__consumer_offsets`), with the responses that wait until it is durable.
-        tasks: starts the timer for the coordinator's deadlines.
     """
 
-    def __init__(
-        self, coordinator: GroupCoordinator, journal: Journal, tasks: Tasks, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, coordinator: GroupCoordinator, journal: Journal, runtime: Runtime) -> None:
         self.coordinator = coordinator
         self.journal = journal
-        self._tasks = tasks
-        self._now_ms = now_ms
+        self._tasks = runtime.tasks
+        self._now_ms = runtime.clock.now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._waiting: set[Token] = set()  # The tokens of requests that wait for a response.

@@ -1,11 +1,10 @@
 """Log of appends that the disk refuses, while the partition itself stays usable."""
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.runtime import Runtime
+from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -18,20 +17,18 @@ class RefusedAppends:
     retry.
 
     Args:
-        topics: the topics of the broker.
-        reserve: logs that the disk is full.
+        partitions: the open partitions of the broker.
     """
 
-    def __init__(self, topics: Topics, reserve: DiskReserve, now_ms: Callable[[], int]) -> None:
-        self._topics = topics
-        self._reserve = reserve
-        self._now_ms = now_ms
+    def __init__(self, partitions: OpenPartitions, runtime: Runtime) -> None:
+        self._partitions = partitions
+        self._reserve = runtime.reserve
+        self._now_ms = runtime.clock.now_ms
         self._logged_ms = -LOGGED_EVERY_MS
 
     def note(self, name: str, index: int, error: UnavailableError) -> None:
         """Log that the disk refuses writes to a partition."""
-        topic = self._topics.get(name)
-        partition = topic.partitions.get(index) if topic is not None else None
+        partition = self._partitions.get(name, index)
         if partition is not None and partition.failure is not None:
             return  # The failure of this partition was logged already.
         if not self._reserve.note(error) and self._now_ms() - self._logged_ms >= LOGGED_EVERY_MS:

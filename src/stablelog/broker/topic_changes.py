@@ -5,20 +5,21 @@ Each of these changes runs to its end, even if the client that has asked for it 
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.durability.disk_reserve import DiskReserve, WhileFull
-from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.groups import Groups
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, free_in_turns, in_turns
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.broker.waiting import Waiters
 from stablelog.errors import DiskError, RefusedError, UnavailableError
@@ -33,42 +34,38 @@ class TopicChanges:
     """Creates, grows and deletes topics for clients.
 
     Args:
-        topics: the list of topics.
+        topic_files: does the steps that read and write files.
         opening: opens partitions. A deletion waits until no partition of the topic is being opened.
         end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
             thread begins to read or write them.
-        flush: gives an error to requests that wait until a deleted partition is durable.
         waiters: wakes fetches that wait for records of a deleted partition.
         transactions: drops markers that wait for a deleted partition.
         groups: removes the offsets that consumer groups have committed for a deleted topic.
-        reserve: refuses new topics and partitions while the disk is full.
-        tasks: runs each change to its end.
     """
 
     def __init__(
         self,
-        topics: Topics,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
         opening: Opening,
         end_work: Callable[[str], Awaitable[None]],
-        flush: GroupFlush,
         waiters: Waiters,
         transactions: Transactions,
         groups: Groups,
-        reserve: DiskReserve,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
     ) -> None:
-        self._topics = topics
+        self._topic_files = topic_files
+        self._topics = topic_files.topics
+        self._partitions = topic_files.partitions
         self._opening = opening
         self._end_work = end_work
-        self._flush = flush
+        self._flush = runtime.flush
         self._waiters = waiters
         self._transactions = transactions
         self._groups = groups
-        self._reserve = reserve
-        self._tasks = tasks
-        self._now_ms = now_ms
+        self._reserve = runtime.reserve
+        self._tasks = runtime.tasks
+        self._now_ms = runtime.clock.now_ms
 
     async def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic.
@@ -78,7 +75,7 @@ class TopicChanges:
                 changed.
         """
         self._reserve.check(NO_NEW_PARTITIONS)
-        topic = self._topics.reserve(name, partition_count, configs)
+        topic = self._topics.reserve_new(name, partition_count, configs, topic_id=uuid.uuid4())
         await self._make_partitions(topic, range(partition_count))
         log.info("created topic %s with %d partitions", name, partition_count)
         return topic
@@ -91,7 +88,7 @@ class TopicChanges:
                 changed.
         """
         self._reserve.check(NO_NEW_PARTITIONS)
-        topic = self._topics.reserve_more(name, partition_count)
+        topic = self._topics.reserve_growth(name, partition_count)
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
@@ -99,13 +96,13 @@ class TopicChanges:
 
         async def make() -> None:
             try:
-                made = await in_thread(None, self._topics.make_partitions, topic, indexes)
-                self._topics.publish(topic, made)
+                made = await in_thread(None, self._topic_files.make_partitions, topic, indexes)
+                self._topic_files.publish(topic, made)
             except RefusedError as refused:
                 self._reserve.note(refused)
                 raise
             finally:
-                self._topics.release(topic)
+                self._topics.end_reservation(topic)
 
         await self._tasks.for_request("making partitions", make)
 
@@ -121,13 +118,14 @@ class TopicChanges:
             # The opening of a partition of the topic may have begun while this task waited for other work on the topic.
             if not self._opening.works_on(name):
                 break
-        topic = self._topics.unlist(name)
+        topic = self._topic_files.unlist(name)
         await self._tasks.for_request("deleting a topic", partial(self._delete, topic))
 
     async def _set_aside(self, topic: Topic) -> None:
         """Rename the directories of a deleted topic, which are removed later, also on a full disk."""
+        rename = partial(self._topic_files.set_aside, topic)
         try:
-            await self._reserve.attempt_in_thread(None, partial(self._topics.set_aside, topic), frees=True)
+            await self._reserve.attempt_in_thread(None, rename, frees=True)
         except DiskError as error:
             log.error(
                 "directories of the deleted topic %s keep their names; remove them: %s", topic.name, error
@@ -138,20 +136,21 @@ class TopicChanges:
         it.
         """
         why = UnavailableError(f"topic {topic.name} was deleted")
+        opened = self._partitions.remove_topic(topic)
         try:
-            async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):
+            async for partition in in_turns(list(opened.values()), at_once=AT_ONCE_MAX):
                 self._flush.forget(partition, why)
                 self._waiters.wake(partition)
                 partition.close(clean=False)
             async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
                 self._transactions.partition_gone((topic.name, index), topic.group)
             await self._set_aside(topic)
-            self._topics.forget_files(topic)
+            self._topic_files.forget_files(topic)
             await asyncio.sleep(0)
             for decision in self._groups.coordinator.topic_deleted(topic.name, now_ms=self._now_ms()):
                 self._groups.apply(decision)
                 await asyncio.sleep(0)
         finally:
-            self._topics.release(topic)
+            self._topics.end_reservation(topic)
         await self._groups.journal.settled()
-        await free_in_turns(topic.partitions)
+        await free_in_turns(opened)

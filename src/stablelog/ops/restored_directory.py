@@ -140,11 +140,11 @@ class RestoredDirectory:
         )
         try:
             await broker.open_partitions()
-            partitions = {(one.topic, one.index): one for one in broker.topics.open_partitions()}
+            partitions = {(one.topic, one.index): one for one in broker.partitions}
             faults = [
                 f"{topic.name}-{index}: {why}"
                 for topic in broker.topics
-                for index, why in topic.offline.items()
+                for index, why in broker.partitions.offline_in(topic).items()
             ]
             faults += [
                 f"{one.topic}-{one.index}: recovery has cut off {cut}"

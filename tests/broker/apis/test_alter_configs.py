@@ -76,7 +76,7 @@ def test_settings_of_a_topic_that_the_request_does_not_name_lose_their_value(ver
         }
         assert await replace_all(desk, (TOPIC, "t", [("retention.bytes", "7")]), version=version) == [NONE]
         assert await described(desk, TOPIC, "t") == {"retention.bytes": ("7", OF_TOPIC)}
-        assert desk.broker.topics.partition("t", 0).config.retention_ms == 604_800_000
+        assert desk.broker.partitions.require("t", 0).config.retention_ms == 604_800_000
         assert await replace_all(desk, (TOPIC, "t", []), version=version) == [NONE]
         assert await described(desk, TOPIC, "t") == {}
 
@@ -105,15 +105,15 @@ def test_settings_of_the_broker_and_of_all_brokers_are_replaced_apart_and_outliv
             "log.retention.ms": ("6000", DYNAMIC_OF_ALL),
             "message.max.bytes": ("2000", DYNAMIC_OF_ALL),
         }
-        assert desk.broker.topics.partition("t", 0).config.retention_ms == 7000
+        assert desk.broker.partitions.require("t", 0).config.retention_ms == 7000
 
     async def after(desk):
         await check(desk)
         assert await replace_all(desk, (BROKER, "1", []), version=version) == [NONE]
-        assert desk.broker.topics.partition("t", 0).config.retention_ms == 6000
+        assert desk.broker.partitions.require("t", 0).config.retention_ms == 6000
         assert await replace_all(desk, (BROKER, "", []), version=version) == [NONE]
         assert await described(desk, BROKER, "") == {}
-        assert desk.broker.topics.partition("t", 0).config.retention_ms == 9000
+        assert desk.broker.partitions.require("t", 0).config.retention_ms == 9000
 
     at_desk(after, at_desk(conversation, log_retention_ms=9000), log_retention_ms=9000)
 
@@ -203,7 +203,7 @@ def test_what_apache_kafka_refuses_is_refused_with_its_code_and_changes_nothing(
 @pytest.mark.parametrize("single", [False, True])
 def test_a_resource_that_is_named_twice_is_not_changed_and_others_are(single):
     async def conversation(desk):
-        desk.broker.topics.create("u", 1, {})
+        desk.broker.topic_files.create("u", 1, {})
         change = [("retention.ms", "5000")]
         resources = [(TOPIC, "t", change), (TOPIC, "u", change), (TOPIC, "t", change)]
         refused = ErrorCode.invalid_request
@@ -247,7 +247,7 @@ def test_what_is_only_to_be_checked_is_not_changed():
 def test_what_a_topic_was_created_with_for_ever_stays_unless_the_request_says_otherwise():
     async def conversation(desk):
         fixed = {"stablelog.order": "commit", "stablelog.group": "payments"}
-        topic = desk.broker.topics.create("o", 1, {**fixed, "retention.ms": "1"})
+        topic = desk.broker.topic_files.create("o", 1, {**fixed, "retention.ms": "1"})
         assert await replace_all(desk, (TOPIC, "o", [("retention.bytes", "7")])) == [NONE]
         assert topic.configs == {**fixed, "retention.bytes": "7"}
         for name, value in (("stablelog.order", "offset"), ("stablelog.group", "")):
@@ -387,7 +387,7 @@ def test_the_number_of_groups_with_settings_is_limited(monkeypatch):
 )
 def test_resources_of_the_types_that_are_asked_for_are_listed(types, found):
     async def conversation(desk):
-        desk.broker.topics.create("u", 1, {})
+        desk.broker.topic_files.create("u", 1, {})
         answer = await desk.ask(LIST, 1, resource_types=types)
         assert answer.error_code is NONE
         listed = [(one.resource_type, one.resource_name) for one in answer.config_resources]

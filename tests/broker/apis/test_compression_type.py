@@ -36,7 +36,7 @@ def at_desk(conversation, **configs):
     async def work():
         async with opened(now_ms=NOW_MS) as desk:
             settings = {name.replace("_", "."): value for name, value in configs.items()}
-            desk.broker.topics.create("here", 1, settings)
+            desk.broker.topic_files.create("here", 1, settings)
             await conversation(desk)
 
     asyncio.run(asyncio.wait_for(work(), 100))
@@ -49,7 +49,7 @@ def records(*values, timestamp_ms=NOW_MS):
 
 def stored(desk, topic="here"):
     """The batches of the log: (header, records)."""
-    log = desk.broker.topics.partition(topic, 0)
+    log = desk.broker.partitions.require(topic, 0)
     log.log.prove()
     data = b"".join(log.read(log.start_offset, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
     found = []
@@ -86,7 +86,7 @@ def test_a_batch_gets_the_codec_of_its_topic_and_keeps_everything_else(wanted, s
         assert found == decode_records(batch)
         if header.codec is sent:
             end = HEADER.size + header.batch_length + 12 - HEADER.size
-            log = desk.broker.topics.partition("here", 0)
+            log = desk.broker.partitions.require("here", 0)
             data = b"".join(log.read(0, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
             assert data[CRC_START:end] == batch[CRC_START:]
 
@@ -106,7 +106,7 @@ def test_a_topic_with_the_brokers_time_gets_it_and_its_codec():
 def test_the_codec_of_the_broker_applies_to_topics_without_their_own():
     async def conversation():
         async with opened(compression_type="zstd") as desk:
-            desk.broker.topics.create("own", 1, {"compression.type": "producer"})
+            desk.broker.topic_files.create("own", 1, {"compression.type": "producer"})
             for topic, codec in (("t", Codec.ZSTD), ("own", Codec.NONE)):
                 assert (await desk.produce(encode_batch(records(b"1")), topic=topic)).error_code is NONE
                 [(header, _)] = stored(desk, topic)
@@ -229,7 +229,7 @@ def test_a_batch_that_becomes_too_large_is_refused():
         answer = await desk.produce(small, topic="here")
         assert answer.error_code is ErrorCode.message_too_large
         bomb = encode_batch(records(bytes(65 << 20)), codec=Codec.ZSTD)
-        desk.broker.topics.create("large", 1, {"compression.type": "gzip"})
+        desk.broker.topic_files.create("large", 1, {"compression.type": "gzip"})
         refused = await desk.produce(bomb, topic="large")
         assert refused.error_code is ErrorCode.message_too_large
         assert "decompress to more than 67108864 bytes" in refused.error_message
@@ -244,8 +244,7 @@ def test_a_topic_that_changes_meanwhile_gets_the_batch_in_its_new_codec(monkeypa
     async def conversation(desk):
         held = asyncio.create_task(desk.produce(encode_batch(records(b"1")), topic="here"))
         await begun(threads, 1)
-        topics = desk.broker.topics
-        topics.configure(topics.get("here"), {"compression.type": "zstd"})
+        desk.broker.topic_files.configure(desk.broker.topics.get("here"), {"compression.type": "zstd"})
         hold.set()
         assert (await held).base_offset == 0
         [(header, _)] = stored(desk)
@@ -255,7 +254,7 @@ def test_a_topic_that_changes_meanwhile_gets_the_batch_in_its_new_codec(monkeypa
         hold.clear()
         held = asyncio.create_task(desk.produce(encode_batch(records(b"1")), topic="here"))
         await begun(threads, 3)
-        delete_topic(topics, "here")
+        delete_topic(desk.broker.topic_files, "here")
         hold.set()
         assert (await held).error_code is ErrorCode.unknown_topic_or_partition
 
@@ -295,9 +294,9 @@ def test_the_log_is_that_of_a_model_that_only_changes_codecs(steps):
     """The model is a list of batches: header and records as they were sent, in the codec that the topic then had."""
 
     async def conversation(desk):
-        topics, sequence, model, answers = desk.broker.topics, 0, [], []
+        topic, sequence, model, answers = desk.broker.topics.get("here"), 0, [], []
         for step in steps:
-            topics.configure(topics.get("here"), {"compression.type": step.compression_type})
+            desk.broker.topic_files.configure(topic, {"compression.type": step.compression_type})
             wanted = TYPES[step.compression_type]
             tasks, expected = [], []
             for codec, values, is_repeated in step.batches:

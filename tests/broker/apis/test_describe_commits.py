@@ -33,7 +33,7 @@ async def listed(desk, **fields):
 
 def create(desk):
     if desk.broker.topics.get("t") is None:
-        desk.broker.topics.create("t", 1, COMMIT_ORDER)
+        desk.broker.topic_files.create("t", 1, COMMIT_ORDER)
 
 
 async def write_history(desk, seed):
@@ -67,7 +67,7 @@ async def write_history(desk, seed):
 
 def slices(desk, commits):
     """The values between the bounds."""
-    partition = desk.broker.topics.partition("t", 0)
+    partition = desk.broker.partitions.require("t", 0)
     read = partition.read(partition.view.start_offset, 1 << 30, Isolation.READ_COMMITTED)
     data = b"".join(read.buffers)
     records = [record for at, _ in headers_in(data) for record in decode_records(data, at)]
@@ -99,7 +99,7 @@ def test_the_bounds_are_those_of_what_is_read_also_after_a_crash(seed):
             (all_values,) = slices(desk, [(0, 0, 1 << 30)])
             assert [value for part in slices(desk, every) for value in part] == all_values
             answer = await ask(desk)
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             assert (answer.log_start_offset, answer.end_offset) == (0, partition.view.end_offset)
             assert all(one.time_ms > 0 for one in answer.commits)
             return commits, disk.crash(random.Random(seed))

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions import transaction_group
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.errors import DamageError
@@ -31,7 +31,7 @@ def run(conversation):
 def create(desk):
     for name in TOPICS:
         if desk.broker.topics.get(name) is None:
-            desk.broker.topics.create(name, PARTITIONS, COMMIT_ORDER)
+            desk.broker.topic_files.create(name, PARTITIONS, COMMIT_ORDER)
 
 
 async def ask(desk, commit_sequence=-1, topics=TOPICS, group=None):
@@ -43,7 +43,7 @@ def read_to(desk, answer):
     found = {}
     for topic in answer.topics:
         for cut in topic.partitions:
-            partition = desk.broker.topics.partition(topic.name, cut.partition_index)
+            partition = desk.broker.partitions.require(topic.name, cut.partition_index)
             start = partition.visible_start(Isolation.READ_COMMITTED)
             read = partition.read(start, 1 << 30, Isolation.READ_COMMITTED)
             data = b"".join(read.buffers)
@@ -206,7 +206,9 @@ def test_a_cut_says_which_marker_it_waits_for():
         async with opened(topics=()) as desk:
             create(desk)
             producer = await write_one(desk)
-            closed = desk.broker.topics.get("t").partitions.pop(0)  # as while it is being recovered
+            closed = desk.broker.partitions.of_topic(desk.broker.topics.named("t")).pop(
+                0
+            )  # as while it is being recovered
             await desk.end("me", producer, True)
             answer = await ask(desk, topics=("u",))
             assert (answer.commit_sequence, answer.last_commit_sequence) == (0, 1)
@@ -214,7 +216,7 @@ def test_a_cut_says_which_marker_it_waits_for():
             assert (holder.commit_sequence, holder.transactional_id) == (1, "me")
             assert (holder.topic, holder.partition_index) == ("t", 0)
             assert read_to(desk, answer) == {("u", 0): [], ("u", 1): []}
-            desk.broker.topics.get("t").partitions[0] = closed
+            desk.broker.partitions.of_topic(desk.broker.topics.named("t"))[0] = closed
             desk.broker.transactions.partition_opened(closed)
             await desk.durable()
             answer = await ask(desk)
@@ -242,7 +244,7 @@ def test_after_a_start_a_cut_waits_for_a_partition_that_is_offline_and_names_it(
             assert (await ask(desk, 2, topics=("u",))).error_code is ErrorCode.invalid_request
             assert (await ask(desk, 0, topics=("u",))).error_code is ErrorCode.none
 
-    recover_partition = Topics.recover_partition
+    recover_partition = TopicFiles.recover_partition
 
     def all_but_one(self, topic, index, progress=None):
         if (topic.name, index) == ("t", 0):
@@ -251,7 +253,7 @@ def test_after_a_start_a_cut_waits_for_a_partition_that_is_offline_and_names_it(
 
     run(written)
     with monkeypatch.context() as patch:
-        patch.setattr(Topics, "recover_partition", all_but_one)
+        patch.setattr(TopicFiles, "recover_partition", all_but_one)
         run(with_one_closed)
 
 
@@ -327,7 +329,7 @@ def test_after_a_start_nobody_sees_a_partition_before_the_markers_that_wait_for_
     """A thread recovers it. A marker of who came after that, and before they are, would stand before theirs."""
     disk, who = SimDisk(), {}
     is_asked, is_recovered, may_go_on = threading.Event(), threading.Event(), threading.Event()
-    recover_partition, start = Topics.recover_partition, Broker.start
+    recover_partition, start = TopicFiles.recover_partition, Broker.start
     meanwhile = []
 
     async def written():
@@ -369,7 +371,7 @@ def test_after_a_start_nobody_sees_a_partition_before_the_markers_that_wait_for_
             assert read_to(desk, await ask(desk, 2))["t", 0] == [b"first", b"second"]
 
     run(written)
-    monkeypatch.setattr(Topics, "recover_partition", slowly)
+    monkeypatch.setattr(TopicFiles, "recover_partition", slowly)
     monkeypatch.setattr(Broker, "start", started)
     run(read)
 

@@ -26,7 +26,7 @@ def test_many_producers_are_described_as_few_are(monkeypatch):
 
     async def conversation():
         async with opened() as desk:
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             for count in (3, 1001):
                 table = ProducerTable.of(Producer(one, one % 7, 5) for one in range(count))
                 partition.log.producers = Producers.restored(table, 0)

@@ -21,7 +21,7 @@ def at_desk(conversation, **more):
     async def work():
         async with opened(topics=(), **more) as desk:
             for name, count in PARTITION_COUNTS.items():
-                desk.broker.topics.create(name, count, {})
+                desk.broker.topic_files.create(name, count, {})
             await conversation(desk)
 
     asyncio.run(asyncio.wait_for(work(), 100))
@@ -118,7 +118,7 @@ def test_the_broker_limits_a_page_itself(monkeypatch):
 
 def test_each_field_is_told():
     async def conversation(desk):
-        desk.broker.fail_partition(desk.broker.topics.partition("b", 1), UnavailableError("the disk fails"))
+        desk.broker.fail_partition(desk.broker.partitions.require("b", 1), UnavailableError("the disk fails"))
         answer = await desk.ask(
             DESCRIBE,
             0,

@@ -71,18 +71,18 @@ def test_a_partition_that_opens_between_the_turns_of_a_fetch_is_not_missed(monke
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             await fill(desk, COUNT)
-            topic = desk.broker.topics.get("t")
-            late = topic.partitions.pop(0)
-            topics = desk.broker.topics
-            real = topics.partition
+            partitions = desk.broker.partitions
+            logs = partitions.of_topic(desk.broker.topics.get("t"))
+            late = logs.pop(0)
+            real = partitions.require
 
-            def partition(name, index, codes):
-                if index == COUNT - 1 and 0 not in topic.partitions:
-                    topic.partitions[0] = late
+            def require(name, index, codes):
+                if index == COUNT - 1 and 0 not in logs:
+                    logs[0] = late
                     desk.broker.waiters.wake(late)
                 return real(name, index, codes)
 
-            monkeypatch.setattr(topics, "partition", partition)
+            monkeypatch.setattr(partitions, "require", require)
             answer = await fetch(desk, range(COUNT), offsets=dict.fromkeys(range(1, COUNT), 1))
             assert [bool(one.records) for one in partitions_of(answer)] == [True] + [False] * (COUNT - 1)
             assert len(desk.broker.waiters) == 0

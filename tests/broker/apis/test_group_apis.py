@@ -96,7 +96,7 @@ class GroupsOnPaper:
 
 
 class OneTopic:
-    """The broker's topics: `t` with two partitions, of which one is opening."""
+    """The broker's partitions: topic `t` with two partitions, of which one is opening."""
 
     def state(self, name: str, index: int) -> PartitionState:
         known = {("t", 0): PartitionState.OPEN, ("t", 1): PartitionState.OPENING}
@@ -106,7 +106,7 @@ class OneTopic:
 @dataclass
 class Broker:
     groups: GroupsOnPaper = field(default_factory=GroupsOnPaper)
-    topics: OneTopic = field(default_factory=OneTopic)
+    partitions: OneTopic = field(default_factory=OneTopic)
     reserve: DiskReserve = NO_RESERVE
 
     def now_ms(self) -> int:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
 from stablelog.broker.loop import turns
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, frame, opened, part, read_answer
@@ -95,7 +95,7 @@ def test_a_broker_that_trusts_its_producers_passes_a_batch_on_and_looks_it_up_by
             began = time.thread_time()
             assert await offset_at(desk, 40) == (NONE, 1)
             assert time.thread_time() - began < 2
-            if desk.broker.topics.partition("t", 0).end_offset < 100:
+            if desk.broker.partitions.require("t", 0).end_offset < 100:
                 assert await offset_at(desk, -3, version=7) == (NONE, 1)
 
     run(conversation)
@@ -168,7 +168,7 @@ def test_what_is_asked_for_many_times_is_answered_once():
             )
             asked = await desk.ask(61, 0, topics=described)
             assert [len(topic.partitions) for topic in asked.topics] == [1]
-            desk.broker.topics.create("ordered", 50, {"stablelog.order": "commit"})
+            desk.broker.topic_files.create("ordered", 50, {"stablelog.order": "commit"})
             cut = await desk.ask(ApiKey.DESCRIBE_CUT, 0, commit_sequence=-1, topics=("ordered",) * 2000)
             assert [len(topic.partitions) for topic in cut.topics] == [50]
 
@@ -254,7 +254,7 @@ async def create(desk, *topics):
 
 
 def test_partitions_are_made_while_others_are_served_and_only_so_many(monkeypatch):
-    is_served, make_partitions = threading.Event(), Topics.make_partitions
+    is_served, make_partitions = threading.Event(), TopicFiles.make_partitions
 
     def slowly(*args):
         assert is_served.wait(60), "nobody is served meanwhile"
@@ -262,7 +262,7 @@ def test_partitions_are_made_while_others_are_served_and_only_so_many(monkeypatc
 
     async def conversation():
         async with opened(stablelog_max_partitions=90) as desk:
-            monkeypatch.setattr(Topics, "make_partitions", slowly)
+            monkeypatch.setattr(TopicFiles, "make_partitions", slowly)
             making = asyncio.create_task(create(desk, creatable("many", 70)))
             for _ in range(10):
                 assert (await desk.produce(batch(b"x"))).error_code is NONE
@@ -310,7 +310,7 @@ def test_who_asked_for_a_topic_may_go_and_it_is_made_whole():
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
             await desk.broker.tasks.finish_requested()
-            assert len(desk.broker.topics.get("left").partitions) == 20
+            assert len(desk.broker.partitions.of_topic(desk.broker.topics.named("left"))) == 20
 
     run(conversation)
 
@@ -330,7 +330,7 @@ def test_partitions_are_added_and_not_twice_at_once():
             assert codes == [NONE, ErrorCode.reassignment_in_progress]
             assert await add(40) is NONE
             assert await add(40) is ErrorCode.invalid_partitions
-            assert sorted(desk.broker.topics.get("t").partitions) == list(range(40))
+            assert sorted(desk.broker.partitions.of_topic(desk.broker.topics.named("t"))) == list(range(40))
 
     run(conversation)
 

@@ -1,6 +1,7 @@
 """IncrementalAlterConfigs and DescribeConfigs: which settings count, where they come from, and over restarts."""
 
 import asyncio
+import uuid
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -85,7 +86,7 @@ def other_value(setting):
 
 def in_effect(desk, setting, topic):
     """What a partition of the topic has of a setting, as text."""
-    value = getattr(desk.broker.topics.partition(topic, 0).config, FIELDS[setting.topic])
+    value = getattr(desk.broker.partitions.require(topic, 0).config, FIELDS[setting.topic])
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
@@ -125,14 +126,14 @@ def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_delete
 
     async def conversation():
         async with opened(topics=("t",)) as desk:
-            own = desk.broker.topics.create("own", 1, {setting.topic: setting.default})
+            own = desk.broker.topic_files.create("own", 1, {setting.topic: setting.default})
             await changed(desk, (SET, setting.name, value))
             await check(desk)
             assert own.configs == {setting.topic: setting.default}
             disk = desk.broker.disk
         async with opened(disk, topics=()) as desk:
             await check(desk)
-            desk.broker.topics.create("new", 1, {})
+            desk.broker.topic_files.create("new", 1, {})
             assert in_effect(desk, setting, "new") == value
             await changed(desk, (DELETE, setting.name, None))
             assert await described(desk, setting.name) == (setting.default, DEFAULT)
@@ -158,7 +159,7 @@ def test_every_dynamic_setting_is_tested():
 
 OF_BROKERS = {  # the dynamic settings that no topic has -> how a running broker uses the value
     "producer.id.expiration.ms": lambda desk: (
-        desk.broker.topics.partition("t", 0).config.producer_id_expiration_ms
+        desk.broker.partitions.require("t", 0).config.producer_id_expiration_ms
     ),
     "log.cleaner.backoff.ms": lambda desk: desk.broker.compactor.pause_s() * 1000,
     # tests/broker/test_server.py tries those of connections
@@ -191,7 +192,7 @@ def test_a_topic_may_have_no_cleanup_policy():
         async with opened(topics=("t",), log_retention_ms=1) as desk:
             await changed(desk, (SUBTRACT, "cleanup.policy", "delete"), resource=(TOPIC, "t"))
             assert await described(desk, "cleanup.policy", (TOPIC, "t")) == ("", OF_TOPIC)
-            assert desk.broker.topics.partition("t", 0).config.cleanup_policy == frozenset()
+            assert desk.broker.partitions.require("t", 0).config.cleanup_policy == frozenset()
             await changed(desk, (APPEND, "cleanup.policy", "compact"), resource=(TOPIC, "t"))
             assert await described(desk, "cleanup.policy", (TOPIC, "t")) == ("compact", OF_TOPIC)
 
@@ -221,10 +222,10 @@ def test_a_dynamic_setting_counts_before_one_that_the_broker_was_started_with():
             disk = desk.broker.disk
         async with opened(disk, log_retention_ms=2000) as desk:
             assert await described(desk, "log.retention.ms") == ("-1", DYNAMIC)
-            assert desk.broker.topics.partition("t", 0).config.retention_ms == -1
+            assert desk.broker.partitions.require("t", 0).config.retention_ms == -1
             await changed(desk, (DELETE, "log.retention.ms", None))
             assert await described(desk, "log.retention.ms") == ("2000", STATIC)
-            assert desk.broker.topics.partition("t", 0).config.retention_ms == 2000
+            assert desk.broker.partitions.require("t", 0).config.retention_ms == 2000
 
     run(conversation)
 
@@ -337,22 +338,21 @@ def test_settings_that_cannot_be_stored_do_not_count():
 def test_a_setting_that_is_changed_while_partitions_are_made_or_recovered_counts_for_them():
     async def conversation():
         async with opened() as desk:
-            topics = desk.broker.topics
-            new = topics.reserve("new", 1, {})
-            made = topics.make_partitions(new, range(1))
-            more = topics.reserve_more("t", 3)
-            added = topics.make_partitions(more, range(2, 3))
-            topics.create("closed", 1, {})
-            closed = topics.get("closed")
-            closed.partitions.pop(0).close()
-            recovered = topics.recover_partition(closed, 0)
+            topics, partitions, files = desk.broker.topics, desk.broker.partitions, desk.broker.topic_files
+            new = topics.reserve_new("new", 1, {}, topic_id=uuid.uuid4())
+            made = files.make_partitions(new, range(1))
+            more = topics.reserve_growth("t", 3)
+            added = files.make_partitions(more, range(2, 3))
+            closed = files.create("closed", 1, {})
+            partitions.of_topic(closed).pop(0).close()
+            recovered = files.recover_partition(closed, 0)
             await changed(desk, (SET, "log.retention.ms", "-1"))
-            topics.publish(new, made)
-            topics.release(new)
-            topics.publish(more, added)
-            topics.release(more)
-            topics.publish_partition(closed, recovered)
-            for partition in topics.open_partitions():
+            files.publish(new, made)
+            topics.end_reservation(new)
+            files.publish(more, added)
+            topics.end_reservation(more)
+            files.publish_partition(closed, recovered)
+            for partition in partitions:
                 if not topics.get(partition.topic).is_internal:
                     assert partition.config.retention_ms == -1, partition.topic
 

@@ -99,12 +99,12 @@ def committed_offset(desk, group="g", target=("t", 0)):
 
 
 def open_count(desk):
-    return sum(len(partition.log.open_transactions()) for partition in desk.broker.topics.open_partitions())
+    return sum(len(partition.log.open_transactions()) for partition in desk.broker.partitions)
 
 
 def markers(desk, partition=0, topic="t"):
     """The markers in a partition, as (type, commit sequence)."""
-    log = desk.broker.topics.partition(topic, partition)
+    log = desk.broker.partitions.require(topic, partition)
     data = b"".join(log.read(log.start_offset, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
     return [
         (marker.type.name, marker.commit_sequence)
@@ -532,8 +532,8 @@ def test_a_commit_is_resolved_when_its_markers_are_durable_everywhere():
             def look(_partition):
                 durable = all(
                     ("COMMIT", 1) in markers(desk, index)
-                    and desk.broker.topics.partition("t", index).high_watermark
-                    == desk.broker.topics.partition("t", index).end_offset
+                    and desk.broker.partitions.require("t", index).high_watermark
+                    == desk.broker.partitions.require("t", index).end_offset
                     for index in range(2)
                 )
                 seen.append((durable, transactions.resolved_commit_sequence))
@@ -584,7 +584,7 @@ def test_the_markers_of_many_children_are_one_write_to_a_partition():
 def test_in_commit_order_a_joint_commit_is_one_piece_and_a_cut_takes_it_whole():
     async def conversation():
         async with opened(topics=()) as desk:
-            topic = desk.broker.topics.create("c", 2, {"stablelog.order": "commit"})
+            topic = desk.broker.topic_files.create("c", 2, {"stablelog.order": "commit"})
             plain = await child(desk, key="other")
             plain.id = "plain"
             plain.who = await desk.init("plain")
@@ -597,7 +597,8 @@ def test_in_commit_order_a_joint_commit_is_one_piece_and_a_cut_takes_it_whole():
             await commit(desk, [], version=1)
             await desk.durable()
             assert desk.values("c") == [b"p", b"2", b"4", b"1", b"3"]
-            view, other = topic.partitions[0].view, topic.partitions[1].view
+            logs = desk.broker.partitions.of_topic(topic)
+            view, other = logs[0].view, logs[1].view
             resolved = desk.broker.transactions.default.resolved_commit_sequence
             assert resolved == 3
             cuts = [(view.offset_after(g), other.offset_after(g)) for g in range(resolved + 1)]

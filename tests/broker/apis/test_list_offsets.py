@@ -79,7 +79,7 @@ def test_who_asks_after_a_commit_was_answered_finds_what_it_committed():
             await desk.add("a", producer, ("t", 0))
             await desk.produce(batch(b"v", producer=producer, sequence=0), transactional_id="a")
             await desk.end("a", producer, COMMIT)
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             assert await end_of(desk, Isolation.READ_COMMITTED) == partition.end_offset == 2
 
     asyncio.run(conversation())
@@ -89,7 +89,7 @@ def test_the_end_is_told_when_what_was_written_before_is_durable():
     async def conversation():
         async with opened() as desk:
             with desk.held_disk():
-                desk.broker.topics.partition("t", 0).append(batch(b"v"), now_ms=1)
+                desk.broker.partitions.require("t", 0).append(batch(b"v"), now_ms=1)
                 asked = asyncio.ensure_future(end_of(desk, Isolation.READ_COMMITTED))
                 for _ in range(10):
                     await asyncio.sleep(0)
@@ -167,7 +167,7 @@ def test_a_topic_that_is_created_again_while_a_time_is_looked_up_is_not_taken_fo
                 await asyncio.sleep(0)
             assert not asked.done()
             await desk.broker.topic_changes.delete("t")
-            desk.broker.topics.create("t", 1, {})
+            desk.broker.topic_files.create("t", 1, {})
             (found,) = await asked
             assert found.error_code is ErrorCode.unknown_topic_or_partition
 
@@ -182,7 +182,7 @@ def test_a_client_without_rights_does_not_wait_for_writes():
         async with opened(authorizer_class_name=authorizer, super_users="User:root") as desk:
             desk.stranger.session.principal = Principal("User", "eve")
             with desk.held_disk():
-                desk.broker.topics.partition("t", 0).append(batch(b"v"), now_ms=1)
+                desk.broker.partitions.require("t", 0).append(batch(b"v"), now_ms=1)
                 asked = asyncio.ensure_future(found_at(desk, Isolation.READ_COMMITTED, LATEST, 0))
                 for _ in range(10):
                     await asyncio.sleep(0)

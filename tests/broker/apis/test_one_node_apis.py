@@ -92,7 +92,7 @@ def test_an_open_partition_needs_no_election(version):
 @in_versions(ApiKey.ELECT_LEADERS, first=1)
 def test_a_partition_that_is_offline_gets_the_code_of_the_type_of_election(version):
     async def conversation(desk):
-        desk.broker.fail_partition(desk.broker.topics.partition("t", 1), UnavailableError("the disk fails"))
+        desk.broker.fail_partition(desk.broker.partitions.require("t", 1), UnavailableError("the disk fails"))
         for kind, code in ((0, "preferred_leader_not_available"), (1, "eligible_leaders_not_available")):
             assert await elect(desk, version, None, kind) == ("none", [("t", [(1, code)])])
             found = [(0, "election_not_needed"), (1, code)]

@@ -49,7 +49,7 @@ def in_order(codec):
 def test_batches_of_a_client_are_appended_in_the_order_in_which_it_sent_them(codec):
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             answers = await together(one, in_order(codec))
             assert [answer.error_code for answer in answers] == [ErrorCode.none] * 4
             assert [answer.base_offset for answer in answers] == [0, MANY, MANY + 1, 2 * MANY + 1]
@@ -61,7 +61,7 @@ def test_batches_of_a_client_are_appended_in_the_order_in_which_it_sent_them(cod
 def test_a_missing_key_among_many_is_refused(codec):
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             lacking = encode_batch([*records(MANY), *records(1, key=None)], codec=codec)
             refused, taken = await together(one, [lacking, encode_batch(records(1))])
             assert refused.error_code is ErrorCode.invalid_record
@@ -83,7 +83,7 @@ def test_a_batch_of_few_bytes_that_becomes_many_is_not_unpacked_by_the_event_loo
 
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             assert (await one.produce(bomb, topic="compacted")).error_code is ErrorCode.none
 
     asyncio.run(scenario())
@@ -102,7 +102,7 @@ def test_others_are_served_while_the_keys_of_a_batch_are_checked(monkeypatch):
 
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             checked = asyncio.create_task(one.produce(encode_batch(records(MANY)), topic="compacted"))
             await asyncio.sleep(0)
             other = Desk(one.broker)
@@ -126,7 +126,7 @@ def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch
 
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             batch = encode_batch(records(MANY))
             first = asyncio.create_task(one.produce(batch, topic="compacted"))
             others = [
@@ -159,7 +159,7 @@ def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broke
     async def scenario():
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, COMPACTED)
+            one.broker.topic_files.create("compacted", 1, COMPACTED)
             lacking = encode_batch(records(MANY, key=None))
             asked = asyncio.create_task(one.produce(lacking, topic="compacted"))
             assert await asyncio.to_thread(begun.wait, 60)
@@ -186,7 +186,7 @@ def test_a_batch_that_may_not_be_written_is_not_unpacked(monkeypatch, refused_fo
 
     async def scenario():
         async with desk.opened() as one:
-            one.broker.topics.create("compacted", 1, configs)
+            one.broker.topic_files.create("compacted", 1, configs)
             assert (await one.produce(bytes(batch), topic="compacted")).error_code is code
 
     asyncio.run(scenario())
@@ -217,12 +217,12 @@ def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for
 
     async def scenario():
         async with desk.opened() as one:
-            topics = one.broker.topics
-            topics.create("compacted", 1, COMPACTED)
+            topic_files = one.broker.topic_files
+            topic_files.create("compacted", 1, COMPACTED)
             checked = asyncio.create_task(one.produce(lacking, topic="compacted"))
             await asyncio.sleep(0)
-            delete_topic(topics, "compacted")
-            topics.create("compacted", 1, COMPACTED)
+            delete_topic(topic_files, "compacted")
+            topic_files.create("compacted", 1, COMPACTED)
             deleted.set()
             assert (await checked).error_code is ErrorCode.invalid_record
 
@@ -241,7 +241,7 @@ def test_a_batch_of_a_transaction_is_acknowledged_when_the_commit_log_is_durable
             journal.durable = lambda: durable
             sent = desk.batch(b"x", producer=me, sequence=0)
             waiting = asyncio.create_task(one.produce(sent, transactional_id="me", version=12))
-            while one.broker.topics.partition("t", 0).high_watermark == 0:  # noqa: ASYNC110
+            while one.broker.partitions.require("t", 0).high_watermark == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             for _ in range(100):
                 await asyncio.sleep(0)

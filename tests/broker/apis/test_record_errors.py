@@ -30,7 +30,7 @@ def record(key=b"k", timestamp_ms=NOW_MS):
 def at_desk(conversation, configs):
     async def work():
         async with opened(now_ms=NOW_MS) as desk:
-            desk.broker.topics.create("here", 1, configs)
+            desk.broker.topic_files.create("here", 1, configs)
             await conversation(desk)
 
     asyncio.run(asyncio.wait_for(work(), 100))
@@ -81,7 +81,7 @@ def test_the_records_that_are_not_valid_are_named(codec, configs, records, code,
         assert list(found) == sorted(found)
         if errors:
             assert f"{len(errors)} of {len(records)} records are not valid" in answer.error_message
-            assert desk.broker.topics.partition("here", 0).end_offset == 0
+            assert desk.broker.partitions.require("here", 0).end_offset == 0
 
     at_desk(conversation, configs)
 
@@ -125,7 +125,7 @@ def test_a_response_names_a_bounded_number_of_records(monkeypatch):
 
     async def conversation(desk):
         for index in range(1, 4):
-            desk.broker.topics.create(f"more-{index}", 1, COMPACT)
+            desk.broker.topic_files.create(f"more-{index}", 1, COMPACT)
         batch = encode_batch([record(None)] * 2)
         data = [{"index": 0, "records": batch}]
         names = ["here", "more-1", "more-2", "more-3"]

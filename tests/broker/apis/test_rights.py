@@ -108,10 +108,7 @@ def state(broker: Any) -> object:
     """All that a request can change."""
     return (
         {topic.name: (topic.partition_count, dict(topic.configs)) for topic in broker.topics},
-        {
-            (one.topic, one.index): (one.start_offset, one.end_offset)
-            for one in broker.topics.open_partitions()
-        },
+        {(one.topic, one.index): (one.start_offset, one.end_offset) for one in broker.partitions},
         dict(broker.config.dynamic),
         dict(broker.config.dynamic_defaults),
         set(broker.acls.authorizer.index),

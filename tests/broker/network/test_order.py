@@ -80,7 +80,7 @@ def test_a_commit_does_not_pass_the_heartbeat_with_which_the_last_member_leaves(
 
     async def conversation():
         async with serving() as (server, port):
-            server.broker.topics.create("t", 1, {})
+            server.broker.topic_files.create("t", 1, {})
             names = [f"g{at}" for at in range(COUNT)]
             asked = [one for name in names for one in (heartbeat(name, 0), heartbeat(name, -1), commit(name))]
             answers = await sent_at_once(port, asked)
@@ -121,7 +121,7 @@ def test_joint_commits_begin_commit_and_abort_in_the_order_of_the_requests(monke
 
     async def conversation():
         async with serving() as (server, port):
-            server.broker.topics.create("t", 1, {})
+            server.broker.topic_files.create("t", 1, {})
             asked = []
             for key in [f"k{at}" for at in range(COUNT)]:
                 asked += [

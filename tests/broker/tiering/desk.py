@@ -62,12 +62,12 @@ async def tiered(url, disk=None, *, configs=LOCAL_NOTHING, **settings):
     settings = {"remote_log_manager_task_interval_ms": HOURS_MS, **settings}
     async with opened(disk, topics=(), stablelog_remote_url=url, **settings) as desk:
         if desk.broker.topics.get("t") is None:
-            desk.broker.topics.create("t", 1, configs)
+            desk.broker.topic_files.create("t", 1, configs)
         yield desk
 
 
 def log_of(desk, topic="t"):
-    return desk.broker.topics.partition(topic, 0)
+    return desk.broker.partitions.require(topic, 0)
 
 
 async def write_segments(desk, count, *, topic="t", records=2, size=100):
@@ -84,5 +84,5 @@ async def write_segments(desk, count, *, topic="t", records=2, size=100):
 async def copy(desk):
     """Copy what can be copied, and delete it from the local disk."""
     await desk.broker.tiering.copy_all()
-    for partition in desk.broker.topics.open_partitions():
+    for partition in desk.broker.partitions:
         partition.deletion.apply_retention(desk.broker.now_ms() + 1)

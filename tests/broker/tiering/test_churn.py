@@ -48,7 +48,7 @@ async def churn(one, number, count):
         one.create(name)
         await one.write(segments=3, topic=name)
         await one.copy()
-        delete_topic(one.broker.topics, name)
+        delete_topic(one.broker.topic_files, name)
         for _ in range(3):
             await one.copy()
     return number + count
@@ -59,7 +59,9 @@ def measured(one, tmp_path, disk):
     topic = one.broker.topics.get(NAME)
     return {
         "events": len(one.records()),
-        "bytes of events": sum(partition.size for partition in topic.partitions.values()),
+        "bytes of events": sum(
+            partition.size for partition in one.broker.partitions.of_topic(topic).values()
+        ),
         "objects": len(objects),
         "bytes of objects": sum(objects.values()),
         "deleted topics in the list": len(read_catalog(disk, DATA).deleted),
@@ -105,7 +107,7 @@ def test_a_start_adds_nothing_while_a_deletion_waits(tmp_path):
             one.create("d0")
             await one.write(segments=2, topic="d0")
             await one.copy()
-            delete_topic(one.broker.topics, "d0")
+            delete_topic(one.broker.topic_files, "d0")
             await one.copy()
         before = stored(tmp_path)
         assert before
@@ -132,7 +134,7 @@ def test_events_of_segments_that_apache_kafka_has_copied_stay(tmp_path):
         async with tiered(tmp_path, disk, **AT_ONCE) as one:
             await churn(one, 0, 1)
             events = [encode_record(event) for event in Events().missing(partition, manifest, NOW_MS, 1)]
-            for log in one.broker.topics.get(NAME).partitions.values():
+            for log in one.broker.partitions.of_topic(one.broker.topics.named(NAME)).values():
                 batch = encode_batch([Record(0, NOW_MS, None, event) for event in events])
                 log.append(batch, now_ms=NOW_MS, origin=Origin.COORDINATOR)
         async with tiered(tmp_path, disk, **AT_ONCE) as one:

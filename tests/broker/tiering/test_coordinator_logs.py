@@ -91,7 +91,7 @@ async def state_of(objects):
 
 def committed_values(desk):
     """The committed values in all segments of `t`, except those of records outside transactions."""
-    log = desk.broker.topics.partition("t", 0)
+    log = desk.broker.partitions.require("t", 0)
     log.log.prove()
     found, offset = [], log.start_offset
     while offset < log.last_stable_offset:
@@ -144,7 +144,7 @@ async def simulated(monkeypatch, objects, disk=None, **settings):
     settings = {"stablelog_remote_url": SIMULATED_URL, **SELDOM, **settings}
     async with opened(disk, topics=(), **settings) as desk:
         if desk.broker.topics.get("t") is None:
-            desk.broker.topics.create("t", 1, LOCAL_NOTHING)
+            desk.broker.topic_files.create("t", 1, LOCAL_NOTHING)
         await desk.opened("t")
         yield desk
 
@@ -153,7 +153,7 @@ async def life(desk, pipeline, told):
     """Rounds, copies of `t`, and trims, with a transaction that is open meanwhile. `told` is called after each round with
     the number of the last transaction that was decided before it.
     """
-    broker, log = desk.broker, desk.broker.topics.partition("t", 0)
+    broker, log = desk.broker, desk.broker.partitions.require("t", 0)
 
     async def copied():
         before = pipeline.last
@@ -294,7 +294,7 @@ def test_what_a_topic_gets_during_a_round_is_not_copied_with_it(monkeypatch):
     async def conversation():
         loop = asyncio.get_running_loop()
         async with simulated(monkeypatch, objects) as desk:
-            pipeline, log = Pipeline(desk), desk.broker.topics.partition("t", 0)
+            pipeline, log = Pipeline(desk), desk.broker.partitions.require("t", 0)
 
             async def go_on():
                 await pipeline.transact()
@@ -543,7 +543,7 @@ def test_a_log_that_was_trimmed_up_to_its_end_before_it_was_copied_keeps_no_topi
 
     async def conversation():
         async with simulated(monkeypatch, objects) as desk:
-            groups, log = desk.broker.groups, desk.broker.topics.partition("t", 0)
+            groups, log = desk.broker.groups, desk.broker.partitions.require("t", 0)
             await Pipeline(desk).transact()
             log.roll(desk.broker.now_ms())
             await desk.produce(batch(b"0"))
@@ -573,7 +573,7 @@ def test_a_topic_waits_for_the_logs_of_the_coordinators(monkeypatch, caplog):
         ]
         good, objects.objects[key] = objects.objects[key], objects.objects[key][:-1]
         async with simulated(monkeypatch, objects, disk) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             await desk.commit("a", await desk.init("a"))
             assert await add_offsets(desk, who := await desk.init("a")) is NONE
             assert await commit(desk, 3, who, offset=2) is NONE
@@ -660,7 +660,7 @@ def test_without_a_store_no_log_is_rolled_or_copied():
             await desk.broker.tiering.copy_coordinator_logs()
             await desk.broker.tiering.copy_at_stop()
             for name in ("__consumer_offsets", "__transaction_state"):
-                log = desk.broker.topics.partition(name, 0)
+                log = desk.broker.partitions.require(name, 0)
                 assert len(log.segments()) == 1
                 assert log.remote is None
 
@@ -673,7 +673,7 @@ def test_reads_of_the_logs_stay_local(monkeypatch):
             await Pipeline(desk).transact(2)
             await desk.broker.tiering.copy_coordinator_logs()
             for name in ("__consumer_offsets", "__transaction_state"):
-                log = desk.broker.topics.partition(name, 0)
+                log = desk.broker.partitions.require(name, 0)
                 assert log.remote is None
                 assert log.start_offset == 0, "a copy deletes nothing"
                 assert len(log.segments()) == 2

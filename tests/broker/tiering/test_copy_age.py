@@ -78,7 +78,7 @@ def test_no_record_of_a_coordinator_is_only_on_the_local_disk_for_more_than_a_mi
             while loop.time() < begun_s + 600:
                 await pipeline.transact()
                 for name in LOGS:
-                    end = desk.broker.topics.partition(name, 0).end_offset
+                    end = desk.broker.partitions.require(name, 0).end_offset
                     observed.written.append((loop.time(), name, end))
                 if loop.time() > begun_s + 60:
                     observed.request_s = then_s

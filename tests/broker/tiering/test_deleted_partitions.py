@@ -67,7 +67,7 @@ def test_the_objects_of_a_deleted_topic_leave_the_store(tmp_path):
         async with tiered(tmp_path, disk, **AT_ONCE) as one:
             await with_two_topics(one)
             kept = stored(tmp_path, "u").keys()
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             await one.copy()
             assert of_segments(tmp_path) == manifests(tmp_path) == []
             assert stored(tmp_path)["deleted"].read_bytes() == (tmp_path / "store" / "cluster").read_bytes()
@@ -120,7 +120,7 @@ def test_a_restart_goes_on_with_the_deletion(tmp_path):
     async def body():
         async with tiered(tmp_path, disk) as one:
             await with_two_topics(one)
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             await one.copy()
             assert "deleted" in stored(tmp_path), "a restore must not bring the topic back in the delay"
             assert Prefix(one.store).partitions("t") == []
@@ -156,7 +156,7 @@ def test_the_store_is_told_of_each_deletion(tmp_path, monkeypatch, lost, stop):
                     one.broker.flush.dirty(partition)
                     await one.until(lambda one=partition: one.high_watermark == one.end_offset)
                     partition.deletion.delete_records(partition.end_offset)
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             crashed = one.broker.disk.crash(random.Random(0))
         async with tiered(tmp_path, disk if stop == "restart" else crashed, **AT_ONCE) as one:
             await one.copy()
@@ -181,7 +181,7 @@ def test_the_store_is_told_when_it_answers_again(tmp_path, monkeypatch):
         async with tiered(tmp_path, **AT_ONCE) as one:
             one.create()
             await one.copy()
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             with monkeypatch.context() as patched:
                 patched.setattr(
                     RemoteStorage, "mark_deleted", lambda _storage, _partition: next(failing(0, 0))
@@ -198,10 +198,10 @@ def test_the_store_is_told_when_it_answers_again(tmp_path, monkeypatch):
 def test_a_topic_without_a_remote_tier_is_deleted_without_a_request(tmp_path):
     async def body():
         async with tiered(tmp_path, **AT_ONCE) as one:
-            one.broker.topics.create("plain", 1, {})
+            one.broker.topic_files.create("plain", 1, {})
             await one.copy()
             before = requests_of(one)
-            delete_topic(one.broker.topics, "plain")
+            delete_topic(one.broker.topic_files, "plain")
             assert not read_catalog(one.broker.disk, DATA).deleted
             await one.copy()
             assert requests_of(one) == before
@@ -222,11 +222,11 @@ def test_a_topic_that_had_a_remote_tier_counts_as_tiered(tmp_path, is_tiered, is
             if not is_tiered:
                 await one.copy()
                 disabled = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-                one.broker.topics.configure(topic, disabled)
+                one.broker.topic_files.configure(topic, disabled)
             if not is_open:
-                topic.partitions.pop(0).close(clean=False)
-            one.broker.topics.unlist("t")
-            one.broker.topics.release(topic)
+                one.broker.partitions.of_topic(topic).pop(0).close(clean=False)
+            one.broker.topic_files.unlist("t")
+            one.broker.topics.end_reservation(topic)
             assert [found.name for found in read_catalog(one.broker.disk, DATA).deleted] == ["t"]
             await one.copy()
             assert "deleted" in stored(tmp_path)
@@ -241,14 +241,14 @@ def test_a_deletion_that_the_disk_refuses_deletes_nothing(tmp_path, monkeypatch)
             one.create()
             await one.write()
             await one.copy()
-            topics = one.broker.topics
+            topic_files = one.broker.topic_files
             with monkeypatch.context() as patched:
                 patched.setattr(DiskReserve, "write_atomic", refuse)
                 with pytest.raises(RefusedError):
-                    topics.unlist("t")
+                    topic_files.unlist("t")
             await one.copy()
             assert len(of_segments(tmp_path)) == 2
-            delete_topic(topics, "t")
+            delete_topic(topic_files, "t")
             with monkeypatch.context() as patched:
                 patched.setattr(DiskReserve, "write_atomic", refuse)
                 await one.copy()
@@ -270,7 +270,7 @@ def test_a_pin_keeps_the_objects_of_a_deleted_topic(tmp_path):
             pin = tmp_path / "store" / one.remote().pin_key(uuid.uuid4())
             pin.parent.mkdir()
             pin.write_bytes(encode_pin(Pin(0, 1, "a test")))
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             await one.copy()
             assert len(of_segments(tmp_path)) == 4
             assert manifests(tmp_path), "the reader may read the manifest again"
@@ -285,7 +285,7 @@ def test_a_topic_of_the_same_name_keeps_its_objects(tmp_path):
     async def body():
         async with tiered(tmp_path, **AT_ONCE) as one:
             await with_two_topics(one)
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             one.create()
             await one.write(segments=3)
             await one.copy()
@@ -303,7 +303,7 @@ def test_a_broker_that_another_one_has_fenced_deletes_nothing(tmp_path, caplog):
             partition, prefix = one.remote(), Prefix(open_store(f"file://{tmp_path}/store"))
             epoch = prefix.run(claim_epoch(b"another start ..."[:16]))
             prefix.run(Chain(partition, epoch, b"another start ..."[:16]).take_over(same_payload))
-            delete_topic(one.broker.topics, "t")
+            delete_topic(one.broker.topic_files, "t")
             before = of_segments(tmp_path)
             for _ in range(2):
                 await one.copy()

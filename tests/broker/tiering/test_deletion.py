@@ -186,7 +186,7 @@ def test_deleted_records_leave_the_store_and_the_topic_of_events_tells_it(tmp_pa
             pin = tmp_path / "store" / one.remote().pin_key(uuid.uuid4())
             pin.parent.mkdir()
             pin.write_bytes(encode_pin(Pin(0, 1, "a test")))
-            one.broker.topics.partition("t", 0).deletion.delete_records(2)
+            one.broker.partitions.require("t", 0).deletion.delete_records(2)
             await one.copy()
             assert stored(one) == [0, 2], "the pin keeps the first segment"
             samples = {name: value for name, _, value in one.broker.tiering.samples()}

@@ -58,7 +58,7 @@ class Case:
         self.monkeypatch = monkeypatch
 
     def create(self, name, **configs):
-        self.desk.broker.topics.create(
+        self.desk.broker.topic_files.create(
             name, 1, {key.replace("_", "."): value for key, value in configs.items()}
         )
         return log_of(self.desk, name)
@@ -86,7 +86,7 @@ class Case:
 
     async def flush(self):
         """Make everything durable, and write what a sealed segment needs."""
-        await self.desk.broker.flush.in_next_round(self.desk.broker.topics.open_partitions())
+        await self.desk.broker.flush.in_next_round(self.desk.broker.partitions)
 
     async def retain(self):
         await self.flush()
@@ -126,7 +126,7 @@ async def checkpoint(case):
     await write_segments(case.desk, 4, topic="r")
     yield
     await case.delete_before("r", 2)
-    case.desk.broker.topics.checkpoints.log_starts.update()
+    case.desk.broker.topic_files.checkpoints.log_starts.update()
     assert b"r 0 2" in case.disk.read_bytes(DATA / "log-start-offset-checkpoint")
 
 
@@ -228,9 +228,8 @@ async def remote_log_start(case):
 async def first_manifest(case):
     log = case.create("o", **{**LOCAL_NOTHING, "remote.storage.enable": "false"})
     await write_segments(case.desk, 4, topic="o")
-    topics = case.desk.broker.topics
     yield
-    topics.configure(topics.get("o"), LOCAL_NOTHING)
+    case.desk.broker.topic_files.configure(case.desk.broker.topics.get("o"), LOCAL_NOTHING)
     await case.desk.broker.tiering.copy_all()
     assert case.disk.exists(log.directory / REMOTE_MANIFEST_FILE)
 
@@ -324,7 +323,9 @@ def test_a_disk_that_filled_while_the_store_was_away_gets_room_from_the_copies(o
 
     async def conversation(desk):
         broker = desk.broker
-        broker.topics.create("o", 1, {**LOCAL_NOTHING, "segment.bytes": "20000", "stablelog.order": order})
+        broker.topic_files.create(
+            "o", 1, {**LOCAL_NOTHING, "segment.bytes": "20000", "stablelog.order": order}
+        )
         log, written = log_of(desk, "o"), 0
         disk.capacity = 2 << 20
         while (await desk.produce(batch(b"%d" % written + bytes(9000)), topic="o")).error_code is NONE:
@@ -349,7 +350,7 @@ def test_without_a_reserve_a_sealed_segment_gets_its_files_when_there_is_room_al
     disk = NoRoom()
 
     async def conversation(desk):
-        desk.broker.topics.create("r", 1, {})
+        desk.broker.topic_files.create("r", 1, {})
         log = log_of(desk, "r")
         await desk.produce(batch(bytes(200)), topic="r")
         log.roll(desk.broker.now_ms())

@@ -31,7 +31,7 @@ async def life(s3, name):
     url = "s3://bucket/SlowDown"
     settings = {"stablelog_remote_allow_http": True, "stablelog_remote_delete_delay_ms": 0}
     async with tiered(url, **settings) as desk:
-        desk.broker.topics.create(name, 1, LOCAL_NOTHING)
+        desk.broker.topic_files.create(name, 1, LOCAL_NOTHING)
         await write_segments(desk, 2, topic=name)
         await copy(desk)
         assert len([key for key in s3.objects if f"/t.{name}/" in key and key.endswith(".log")]) == 2
@@ -46,6 +46,6 @@ async def life(s3, name):
             store = open_store(url, allow_http=True, options=drill.options)
             report = await asyncio.to_thread(restore, store, SimDisk(), DATA, NOW_MS)
             assert name in str(report)
-        delete_topic(desk.broker.topics, name)
+        delete_topic(desk.broker.topic_files, name)
         await copy(desk)
         assert [key.rpartition("/")[2] for key in s3.objects if f"/t.{name}/" in key and ".log" in key] == []

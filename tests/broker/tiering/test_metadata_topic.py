@@ -46,18 +46,18 @@ class Tiered:
         self.store = open_store(url)
 
     def create(self, name="t"):
-        self.broker.topics.create(name, 1, TIERED)
+        self.broker.topic_files.create(name, 1, TIERED)
 
     async def write(self, *, segments=1, topic="t"):
         """Write sealed, durable segments of one record each."""
         for _ in range(segments):
             await self.desk.produce(batch(b"value"), topic=topic)
-            self.broker.topics.partition(topic, 0).roll(self.broker.now_ms())
-        self.broker.flush.dirty(self.broker.topics.partition(topic, 0))
+            self.broker.partitions.require(topic, 0).roll(self.broker.now_ms())
+        self.broker.flush.dirty(self.broker.partitions.require(topic, 0))
         await self.until(lambda: all(one.durable for one in self.sealed(topic)))
 
     def sealed(self, topic="t"):
-        return [one for one in self.broker.topics.partition(topic, 0).log.segments if one.sealed]
+        return [one for one in self.broker.partitions.require(topic, 0).log.segments if one.sealed]
 
     async def until(self, holds):
         async with asyncio.timeout(20):
@@ -82,7 +82,7 @@ class Tiered:
 
     def partitions(self):
         topic = self.broker.topics.get(NAME)
-        return [] if topic is None else list(topic.partitions.values())
+        return [] if topic is None else list(self.broker.partitions.of_topic(topic).values())
 
     def records(self):
         """(metadata partition, record) of the topic."""
@@ -124,7 +124,7 @@ async def tiered(directory, disk=None, **settings):
 def test_the_topic_is_created_with_the_first_tiered_partition_and_not_before(tmp_path):
     async def body():
         async with tiered(tmp_path) as one:
-            one.broker.topics.create("plain", 1, {})
+            one.broker.topic_files.create("plain", 1, {})
             await one.copy()
             assert one.broker.topics.get(NAME) is None
             one.create()
@@ -151,7 +151,7 @@ def test_a_copied_segment_has_two_events_and_a_segment_before_the_log_start_a_th
             assert one.events() == [(0, STARTED), (1, STARTED), (0, FINISHED), (1, FINISHED)]
             await one.copy()
             assert len(one.events()) == 4, "a pass that copies nothing appends nothing"
-            one.broker.topics.partition("t", 0).deletion.delete_records(1)
+            one.broker.partitions.require("t", 0).deletion.delete_records(1)
             await one.copy()
             assert one.events()[4] == (0, DELETING)
             index = one.index("t")
@@ -299,11 +299,11 @@ def test_a_deleted_topic_is_marked_once(tmp_path):
                 await one.write(topic=name)
             await one.copy()
             for name in ("t", "never-copied"):
-                delete_topic(one.broker.topics, name)
+                delete_topic(one.broker.topic_files, name)
             for _ in range(2):
                 await one.copy()
             assert one.events("t") == [(0, STARTED), (0, FINISHED), ("deleted", 0)]
-            delete_topic(one.broker.topics, "u")
+            delete_topic(one.broker.topic_files, "u")
         async with tiered(tmp_path, disk) as one:
             await one.copy()
             assert one.events("t")[2:] == one.events("u")[2:] == [("deleted", 0)]
@@ -319,7 +319,7 @@ def test_a_topic_of_the_same_name_has_events_of_its_own(tmp_path):
                 one.create()
                 await one.write()
                 await one.copy()
-                delete_topic(one.broker.topics, "t")
+                delete_topic(one.broker.topic_files, "t")
             await one.copy()
             assert Counter(one.events()) == {("deleted", 0): 2, (0, STARTED): 2, (0, FINISHED): 2}
 
@@ -352,7 +352,7 @@ def test_a_damaged_metadata_partition_stops_neither_the_broker_nor_a_copy(tmp_pa
             index = one.index("t")
         disk.remove(DATA / f"{NAME}-{index}" / f"{0:020}.log")
         async with tiered(tmp_path, disk) as one:
-            assert one.broker.topics.state(NAME, index) is PartitionState.OFFLINE
+            assert one.broker.partitions.state(NAME, index) is PartitionState.OFFLINE
             await one.write()
             await one.copy()
             assert len(one.manifest().segments) == 2
@@ -525,7 +525,7 @@ def test_the_topic_is_not_tiered_although_topics_are_by_default(tmp_path):
                 assert one.partitions()
                 assert all(partition.remote is None for partition in one.partitions())
                 # A directory of Apache Kafka may have the topic with other settings.
-                one.broker.topics.configure(one.broker.topics.named(NAME), TIERED)
+                one.broker.topic_files.configure(one.broker.topics.named(NAME), TIERED)
                 await one.copy()
                 assert all(partition.remote is None for partition in one.partitions())
                 assert not list((tmp_path / "store").glob(f"t.{NAME}"))
@@ -536,7 +536,7 @@ def test_the_topic_is_not_tiered_although_topics_are_by_default(tmp_path):
 def test_retention_deletes_no_event(tmp_path):
     async def body():
         async with tiered(tmp_path, log_retention_ms=1) as one:
-            one.broker.topics.create("t", 1, {**TIERED, "retention.ms": "-1"})
+            one.broker.topic_files.create("t", 1, {**TIERED, "retention.ms": "-1"})
             await one.write()
             await one.copy()
             for partition in one.partitions():

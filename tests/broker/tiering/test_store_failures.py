@@ -19,7 +19,7 @@ EVER = 10**9
 async def write(desk, *topics):
     for topic in topics or TOPICS:
         if desk.broker.topics.get(topic) is None:
-            desk.broker.topics.create(topic, 1, LOCAL_NOTHING)
+            desk.broker.topic_files.create(topic, 1, LOCAL_NOTHING)
         await desk.opened(topic)
         await write_segments(desk, 1, topic=topic)
 

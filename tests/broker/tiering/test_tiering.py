@@ -214,7 +214,7 @@ def test_a_fetch_answers_other_partitions_while_one_is_loaded(tmp_path):
         async with tiered(tmp_path.as_uri()) as desk:
             await write_segments(desk, 2)
             await copy(desk)
-            desk.broker.topics.create("u", 1, {})
+            desk.broker.topic_files.create("u", 1, {})
             await desk.produce(batch(b"0"), topic="u")
             answer = await fetch_both(desk, wait_ms=0)
             assert [(part.error_code, bool(part.records)) for part in answer] == [(NONE, False), (NONE, True)]
@@ -322,7 +322,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path, configs, word
     async def conversation():
         async with tiered(tmp_path.as_uri()) as desk:
             with pytest.raises(RefusedError, match=words):
-                desk.broker.topics.create("u", 1, {"remote.storage.enable": "true", **configs})
+                desk.broker.topic_files.create("u", 1, {"remote.storage.enable": "true", **configs})
 
     run(conversation)
 
@@ -331,7 +331,7 @@ def test_a_remote_tier_needs_a_store():
     async def conversation():
         async with opened(topics=()) as desk:
             with pytest.raises(RefusedError, match=r"stablelog\.remote\.url"):
-                desk.broker.topics.create("u", 1, {"remote.storage.enable": "true"})
+                desk.broker.topic_files.create("u", 1, {"remote.storage.enable": "true"})
 
     run(conversation)
 
@@ -342,12 +342,12 @@ def test_copies_can_be_disabled_and_the_copied_records_stay(tmp_path):
             await write_segments(desk, 2)
             await copy(desk)
             start, topic = log_of(desk).start_offset, desk.broker.topics.get("t")
-            desk.broker.topics.configure(topic, {**LOCAL_NOTHING, "remote.log.copy.disable": "true"})
+            desk.broker.topic_files.configure(topic, {**LOCAL_NOTHING, "remote.log.copy.disable": "true"})
             await write_segments(desk, 2)
             await copy(desk)
             assert log_of(desk).start_offset == log_of(desk).remote.end_offset == start
             assert await read_all(desk) == list(range(log_of(desk).end_offset))
-            desk.broker.topics.configure(topic, LOCAL_NOTHING)
+            desk.broker.topic_files.configure(topic, LOCAL_NOTHING)
             await copy(desk)
             assert log_of(desk).start_offset > start
 
@@ -446,7 +446,7 @@ def test_a_disabled_remote_tier_takes_the_records_with_it_that_are_only_in_the_s
             await write_segments(desk, 1)
             start, topic = log_of(desk).start_offset, desk.broker.topics.get("t")
             assert start > 0
-            desk.broker.topics.configure(topic, DELETED)
+            desk.broker.topic_files.configure(topic, DELETED)
             await copy(desk)
             await check_deleted(desk, start)
             assert all(row.state is DELETE_STARTED for row in remote_of(desk).manifest.segments)
@@ -456,7 +456,7 @@ def test_a_disabled_remote_tier_takes_the_records_with_it_that_are_only_in_the_s
             await write_segments(desk, 1)
             await copy(desk)
             await check_deleted(desk, start)
-            desk.broker.topics.configure(desk.broker.topics.get("t"), LOCAL_NOTHING)
+            desk.broker.topic_files.configure(desk.broker.topics.get("t"), LOCAL_NOTHING)
             await copy(desk)
             assert log_of(desk).start_offset > start, "the local log was copied"
             assert await list_offset(desk, EARLIEST) == start
@@ -484,7 +484,7 @@ def test_a_disabled_remote_tier_leaves_the_local_segments_that_are_also_in_the_s
             await desk.broker.tiering.copy_all()
             start = log_of(desk).start_offset
             assert 0 < start < remote_of(desk).end_offset
-            desk.broker.topics.configure(topic, DELETED)
+            desk.broker.topic_files.configure(topic, DELETED)
             await copy(desk)
             assert log_of(desk).start_offset == remote_of(desk).start_offset == start
             log_of(desk).deletion.delete_records(start + 3)

@@ -83,8 +83,9 @@ class World(TieredLog):
         self.plan = TopicPlan()
         self.copier = Copier(
             self.storage,
-            self.disk,
-            reserve=NO_RESERVE,
+            SimpleNamespace(
+                disk=self.disk, reserve=NO_RESERVE, clock=SimpleNamespace(wall_ms=lambda: self.now_ms)
+            ),
             node_id=1,
             is_open=lambda partition: not partition.usability.is_closed,
             topic_of=lambda _name: SimpleNamespace(
@@ -92,7 +93,6 @@ class World(TieredLog):
             ),
             throttle=throttle or Throttle(lambda: UNLIMITED),
             count_at_once=1,
-            now_ms=lambda: self.now_ms,
             delay_s=lambda: DELAY_S,
             plan=self.plan,
             now_s=lambda: self.now_s,

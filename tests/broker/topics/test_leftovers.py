@@ -5,9 +5,8 @@ import logging
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.topics.topics import Topics
 from stablelog.env.local_disk import LocalDisk
+from tests.broker.topics.files import create, topic_files
 
 LOG = f"{0:020d}.log"
 DELETED = f"t-0.{'ab' * 16}-delete"
@@ -18,27 +17,26 @@ def data(tmp_path):
     """A data directory with a topic `t`, which has records."""
     directory = tmp_path / "data"
     directory.mkdir()
-    topics = started(directory)
-    partition = topics.create("t", 1, {}).partitions[0]
+    files = started(directory)
+    partition = create(files, "t")
     partition.append(encode_batch([Record(0, 0, None, b"value", ())]), now_ms=0)
-    assert topics.close()
+    assert files.close()
     return directory
 
 
 def started(directory):
-    topics = Topics(LocalDisk(), directory, BrokerConfig({}), lambda: 0)
-    topics.load(clean=True)
-    for topic in topics:
-        topics.open_partition(topic, 0)
-    return topics
+    files = topic_files(LocalDisk(), directory)
+    for topic in files.topics:
+        files.open_partition(topic, 0)
+    return files
 
 
 def start(directory):
     """Start, remove what is to be removed, twice, and stop."""
-    topics = started(directory)
-    topics.leftovers.remove_deleted()
-    topics.leftovers.remove_deleted()
-    assert topics.close()
+    files = started(directory)
+    files.leftovers.remove_deleted()
+    files.leftovers.remove_deleted()
+    assert files.close()
 
 
 def content(directory):

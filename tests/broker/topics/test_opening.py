@@ -33,8 +33,8 @@ def test_an_opened_partition_is_settled_before_another_task_can_use_it():
         await with_open_transaction(disk)
         gate = Gate("t")
         async with opened(disk, topics=(), gate=gate) as desk:
-            topics, transactions = desk.broker.topics, desk.broker.transactions
-            publish, settle = topics.publish_partition, transactions.partition_opened
+            topic_files, transactions = desk.broker.topic_files, desk.broker.transactions
+            publish, settle = topic_files.publish_partition, transactions.partition_opened
 
             def published(topic, partition):
                 publish(topic, partition)
@@ -44,7 +44,7 @@ def test_an_opened_partition_is_settled_before_another_task_can_use_it():
                 settle(partition)
                 seen.append("settled")
 
-            topics.publish_partition, transactions.partition_opened = published, settled
+            topic_files.publish_partition, transactions.partition_opened = published, settled
             gate.open()
             await desk.opened("t")
             await asyncio.sleep(0)
@@ -59,7 +59,7 @@ def test_no_new_producer_gets_an_id_that_an_opened_partition_contains():
 
     async def conversation():
         async with opened(disk, partitions=1) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             log.append(
                 batch(b"x", producer=(GREAT_ID, 0), sequence=0, transactional=False),
                 now_ms=desk.broker.now_ms(),

@@ -49,16 +49,16 @@ def in_all_states(conversation):
         async with opened(disk, topics=()) as desk:
             me.append(await desk.init("me"))
             for name in names:
-                desk.broker.topics.create(name, 1, COMMIT_ORDER)
+                desk.broker.topic_files.create(name, 1, COMMIT_ORDER)
                 assert (await desk.produce(batch(b"v"), topic=name)).error_code is NONE
             assert set(await desk.add("me", me[0], *((name, 0) for name in names))) == {NONE}
 
     async def talk():
         async with opened(disk, topics=(), gate=gate, auto_create_topics_enable="false") as desk:
             (desk.me,), desk.gate = me, gate
-            topics = desk.broker.topics
-            fail(topics.partition("failed", 0))
-            assert {case: topics.state(*target) for case, target in TARGETS.items()} == STATES
+            partitions = desk.broker.partitions
+            fail(partitions.require("failed", 0))
+            assert {case: partitions.state(*target) for case, target in TARGETS.items()} == STATES
             await conversation(desk)
 
     asyncio.run(asyncio.wait_for(written(), 100))
@@ -353,11 +353,11 @@ def test_each_version_answers_by_the_table(name):
 
 def test_settings_that_change_while_a_partition_is_opening_hold_when_it_is_open():
     async def conversation(desk):
-        topics = desk.broker.topics
-        topics.configure(topics.get("opening"), {**COMMIT_ORDER, "retention.ms": "1234"})
+        opening = desk.broker.topics.get("opening")
+        desk.broker.topic_files.configure(opening, {**COMMIT_ORDER, "retention.ms": "1234"})
         desk.gate.open()
         await desk.opened("opening")
-        assert topics.partition("opening", 0).config.retention_ms == 1234
+        assert desk.broker.partitions.require("opening", 0).config.retention_ms == 1234
 
     in_all_states(conversation)
 

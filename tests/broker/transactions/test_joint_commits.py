@@ -258,7 +258,7 @@ def test_after_a_crash_within_a_commit_no_cut_goes_back():
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            desk.broker.topics.create("t", 2, {"stablelog.order": "commit"})
+            desk.broker.topic_files.create("t", 2, {"stablelog.order": "commit"})
             for version in range(3):
                 await begin(desk, version, key="l")
                 one = await child(desk, "l", version)

@@ -56,7 +56,7 @@ def disk():
     async def older():
         async with opened(disk, topics=()) as desk:
             for topic in ("o", "q"):
-                desk.broker.topics.create(topic, 1, COMMIT_ORDER)
+                desk.broker.topic_files.create(topic, 1, COMMIT_ORDER)
             await transact(desk, "o", 2)
 
     async def later():
@@ -128,7 +128,7 @@ def test_an_unexpected_error_keeps_no_commit_waiting(monkeypatch, caplog):
 
     async def written():
         async with opened(disk, topics=()) as desk:
-            desk.broker.topics.create("o", 1, COMMIT_ORDER)
+            desk.broker.topic_files.create("o", 1, COMMIT_ORDER)
             await transact(desk, "o", 1)
 
     async def restarted():
@@ -168,7 +168,7 @@ async def reading(disk, monkeypatch):
 def test_until_the_last_commits_are_read_commits_wait_and_nothing_else_does(disk, monkeypatch):
     async def conversation():
         async with reading(disk, monkeypatch) as (desk, may_go_on):
-            desk.broker.topics.create("plain", 1, {})
+            desk.broker.topic_files.create("plain", 1, {})
             producer = await desk.init("one")
             for committed in (True, False):
                 assert await desk.add("one", producer, ("plain", 0)) == [ErrorCode.none]
@@ -195,7 +195,7 @@ def test_until_the_last_commits_are_read_commits_wait_and_nothing_else_does(disk
                 "the last commits in the partitions of the default transaction group" in joint.error_message
             )
             # A group without commit-ordered partitions has nothing to wait for.
-            desk.broker.topics.create("other", 1, {"stablelog.group": "other"})
+            desk.broker.topic_files.create("other", 1, {"stablelog.group": "other"})
             await transact_at_once(desk, "other/one", "other")
             may_go_on.set()
             await desk.opened("o")

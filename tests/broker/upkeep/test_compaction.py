@@ -22,8 +22,7 @@ def run(conversation):
 
 async def written(desk, *, keys=10, rounds=20):
     """A compacted topic that holds each key many times."""
-    topic = desk.broker.topics.get("c") or desk.broker.topics.create("c", 1, COMPACTED)
-    log = topic.partitions[0]
+    log = desk.broker.partitions.get("c", 0) or desk.create("c", COMPACTED)
     for number in range(rounds):
         records = [Record(0, 0, b"key %d" % key, b"%d" % number) for key in range(keys)]
         answer = await desk.produce(encode_batch(records), topic="c")
@@ -56,14 +55,12 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
             assert log.compaction.first_dirty_offset == 200
         assert disk.read_bytes(DATA / "cleaner-offset-checkpoint") == b"0\n1\nc 0 200\n"
         async with opened(disk) as desk:
-            log = desk.broker.topics.partition("c", 0)
+            log = desk.broker.partitions.require("c", 0)
             log.log.prove()
             assert log.compaction.first_dirty_offset == 200
             assert len(records(log)) == 10
             await desk.broker.topic_changes.delete("c")
-            assert (
-                desk.broker.topics.create("c", 1, COMPACTED).partitions[0].compaction.first_dirty_offset == 0
-            )
+            assert desk.create("c", COMPACTED).compaction.first_dirty_offset == 0
 
     run(conversation)
 
@@ -71,7 +68,7 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
 def test_the_brokers_own_topics_are_trimmed_and_not_compacted():
     async def conversation():
         async with opened() as desk:
-            log = desk.broker.topics.partition(CONSUMER_OFFSETS_TOPIC, 0)
+            log = desk.broker.partitions.require(CONSUMER_OFFSETS_TOPIC, 0)
             assert "compact" in log.config.cleanup_policy
             log.compaction = None  # whoever uses it fails
             await desk.broker.compactor.compact_all()
@@ -134,11 +131,11 @@ def test_a_stop_waits_for_the_thread_and_leaves_a_clean_directory(held):
             desk.broker.compactor.close = lambda: go_on.set() or close()
         assert disk.exists(DATA / ".kafka_cleanshutdown")
         async with opened(disk) as desk:
-            assert desk.broker.topics.clean
+            assert desk.broker.topic_files.clean
             names = disk.list_dir(DATA / "c-0")
             assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
             await desk.broker.compactor.compact_all()
-            log = desk.broker.topics.partition("c", 0)
+            log = desk.broker.partitions.require("c", 0)
             assert {record.value for record in records(log)} == {b"19"}
 
     run(conversation)
@@ -147,9 +144,9 @@ def test_a_stop_waits_for_the_thread_and_leaves_a_clean_directory(held):
 def test_a_commit_ordered_topic_is_not_compacted_where_that_is_the_brokers_default():
     async def conversation():
         async with opened(topics=(), log_cleanup_policy="compact") as desk:
-            desk.broker.topics.create("t", 1, {"stablelog.order": "commit"})
+            desk.broker.topic_files.create("t", 1, {"stablelog.order": "commit"})
             assert (await desk.produce(batch(b"without a key"))).error_code is ErrorCode.none
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             assert log.config.cleanup_policy == {"delete"}
             assert log.compaction.begin(0, key_count_max=100) is None
 

@@ -37,7 +37,7 @@ async def working(disk=None, partitions=2, **settings):
         BrokerConfig(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
     )
     await broker.start()
-    broker.topics.create("t", partitions, {})
+    broker.topic_files.create("t", partitions, {})
     try:
         yield Desk(broker), clock
     finally:
@@ -61,7 +61,7 @@ async def fill(desk, index, *, count=6, topic="t"):
     for _ in range(count):
         written = await desk.produce(batch(bytes(600)), topic=topic, partition=index)
         assert written.error_code is ErrorCode.none
-    return desk.broker.topics.partition(topic, index)
+    return desk.broker.partitions.require(topic, index)
 
 
 def test_old_segments_are_deleted_and_their_files_removed(monkeypatch):
@@ -73,7 +73,7 @@ def test_old_segments_are_deleted_and_their_files_removed(monkeypatch):
             partition = await fill(desk, 0)
             await until(lambda: partition.start_offset > 0)
             await until(lambda: not any("delete" in path.name for path in disk.files(DATA / "t-0")))
-            assert desk.broker.topics.partition("t", 1).start_offset == 0
+            assert desk.broker.partitions.require("t", 1).start_offset == 0
 
     run(conversation())
 
@@ -110,7 +110,7 @@ def test_a_partition_that_retention_fails_on_unexpectedly_is_offline_and_the_oth
 
     async def conversation():
         async with working(log_retention_bytes=1500) as (desk, _):
-            first = desk.broker.topics.get("t").partitions[0]
+            first = desk.broker.partitions.of_topic(desk.broker.topics.named("t"))[0]
 
             def apply_retention(deletion, now_ms, **times):
                 if deletion is first.deletion:
@@ -143,7 +143,7 @@ def test_transactions_time_out_though_retention_and_trimming_fail(monkeypatch):
                 errno.EIO if what == "writing" and path.name.startswith("log-start-offset") else None
             )
             clock.advance(61_000)
-            partition = desk.broker.topics.partition("t", 0)
+            partition = desk.broker.partitions.require("t", 0)
             await until(lambda: not partition.log.open_transactions())
             disk.fault = None
 
@@ -160,7 +160,7 @@ def test_ids_and_producers_that_were_not_used_for_long_are_forgotten():
             await desk.end("a", who, COMMIT)
             await desk.durable()
             partition, coordinator = (
-                desk.broker.topics.partition("t", 0),
+                desk.broker.partitions.require("t", 0),
                 desk.broker.transactions.default.coordinator,
             )
             assert (len(coordinator.table), len(partition.producer_state)) == (1, 1)
@@ -206,7 +206,7 @@ def test_nothing_is_trimmed_while_a_partition_has_failed(monkeypatch):
     async def conversation():
         async with working() as (desk, _):
             broker = desk.broker
-            broker.tasks.partition(broker.topics.partition("t", 0)).fail(UnavailableError("on purpose"))
+            broker.tasks.partition(broker.partitions.require("t", 0)).fail(UnavailableError("on purpose"))
             log = broker.transactions.default.journal.partition
             for _ in range(40):
                 await desk.init("a")

@@ -1,7 +1,6 @@
 """Log files that a start has taken on trust: a fetch waits for their proof, and gets nothing of a damaged one."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -37,7 +36,7 @@ def disk(order):
 
     async def conversation():
         async with opened(made, topics=()) as desk:
-            desk.broker.topics.create("t", 1, {**SMALL, "stablelog.order": order})
+            desk.broker.topic_files.create("t", 1, {**SMALL, "stablelog.order": order})
             for number in range(40):
                 await desk.produce(batch(b"%d" % number + bytes(100)))
 
@@ -58,7 +57,7 @@ def flip(disk, path, at):
 def test_a_fetch_waits_until_its_segment_is_proven(disk):
     async def conversation():
         async with opened(disk, topics=(), prove=False) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             first = log.segments()[0]
             assert not first.is_proven
             answer = await desk.fetch("t", 0, 0)
@@ -99,7 +98,7 @@ async def proven(segment):
 def test_a_reader_that_goes_on_finds_the_next_segments_proven(disk):
     async def conversation():
         async with opened(disk, topics=(), prove=False) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             assert (await desk.fetch("t", 0, 0)).records
             second = log.segments()[1]
             await proven(second)
@@ -115,9 +114,9 @@ def test_a_damaged_segment_is_refused_by_name_and_the_others_are_served(disk, or
 
     async def conversation():
         async with opened(disk, topics=(), prove=False) as desk:
-            if order == "commit" and desk.broker.topics.get("t").partitions == {}:
+            if order == "commit" and desk.broker.partitions.of_topic(desk.broker.topics.named("t")) == {}:
                 return  # its view was to be walked, and it stays offline
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             begin = log.segments()[1].base_offset
             for isolation in (0, 1):
                 refused = await answered(desk, begin, isolation)
@@ -241,12 +240,12 @@ def test_the_scrub_finds_a_changed_body_names_it_and_nothing_is_read_from_it(dis
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             begin = log.segments()[1].base_offset
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             await scrub.scrub_all()
             await scrub.scrub_all()
-            assert scrub.read_size == 2 * sum(p.size for p in desk.broker.topics.open_partitions())
+            assert scrub.read_size == 2 * sum(p.size for p in desk.broker.partitions)
             assert log.log.segments.damaged_count == 1
             for isolation in (0, 1):
                 refused = await answered(desk, begin, isolation)
@@ -266,13 +265,13 @@ def test_a_changed_body_is_handed_out_with_a_crc_that_does_not_hold_until_the_sc
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            begin = desk.broker.topics.partition("t", 0).segments()[1].base_offset
+            begin = desk.broker.partitions.require("t", 0).segments()[1].base_offset
             for isolation in (0, 1):
                 records = (await answered(desk, begin, isolation)).records
                 at, header = next(headers_in(records))
                 assert header.base_offset == begin
                 assert not crc_holds(records, at, header), "clients that check CRCs refuse it"
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             await scrub.scrub_all()
             scrub.close()
             for isolation in (0, 1):
@@ -286,7 +285,7 @@ def test_the_first_pass_of_the_scrub_begins_when_the_partitions_are_open(disk):
 
     async def conversation():
         async with opened(disk, topics=(), stablelog_scrub_bytes_per_second=1 << 40) as desk:
-            log = desk.broker.topics.partition("t", 0)
+            log = desk.broker.partitions.require("t", 0)
             async with asyncio.timeout(30):
                 while not log.log.segments.damaged_count:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0.002)
@@ -302,13 +301,13 @@ def test_a_pass_of_the_scrub_is_logged_if_it_read_something_and_found_it_other_t
 
     async def conversation():
         async with opened(topics=()) as desk:
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             await scrub.scrub_all()
             assert scrub.read_size == 0
             assert lines() == [], "there was nothing to read"
             scrub.close()
         async with opened(disk, topics=()) as desk:
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             for _ in range(3):
                 await scrub.scrub_all()
             assert len(lines()) == 1
@@ -329,9 +328,9 @@ def test_the_scrub_proves_headers_too(disk, caplog):
 
     async def conversation():
         async with opened(disk, topics=(), prove=False) as desk:
-            if desk.broker.topics.get("t").partitions == {}:
+            if desk.broker.partitions.of_topic(desk.broker.topics.named("t")) == {}:
                 return
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             await scrub.scrub_all()
             scrub.close()
 
@@ -348,8 +347,7 @@ def test_the_scrub_passes_over_a_segment_that_is_compacted_meanwhile(caplog):
     assert not log.partition.holds(replaced)
 
     async def conversation():
-        topics = SimpleNamespace(open_partitions=lambda: [log.partition])
-        scrub = Scrub(topics, Tasks(pytest.fail), lambda: 1 << 40)
+        scrub = Scrub([log.partition], Tasks(pytest.fail), lambda: 1 << 40)
         await scrub.scrub_segment(log.partition, replaced)
         scrub.close()
 
@@ -360,8 +358,8 @@ def test_the_scrub_passes_over_a_segment_that_is_compacted_meanwhile(caplog):
 def test_the_scrub_passes_over_a_segment_that_is_deleted_meanwhile(disk, caplog):
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            log = desk.broker.topics.partition("t", 0)
-            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            log = desk.broker.partitions.require("t", 0)
+            scrub = Scrub(desk.broker.partitions, desk.broker.tasks, lambda: 1 << 40)
             original = disk.open
 
             def deleting(path, *, create=False):

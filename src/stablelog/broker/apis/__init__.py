@@ -217,6 +217,6 @@ async def durable_code(
     except UnavailableError as error:
         if broker.flush.failed is not None:
             raise
-        is_offline = broker.topics.state(*target) is PartitionState.OFFLINE
+        is_offline = broker.partitions.state(*target) is PartitionState.OFFLINE
         return codes.of_error(error) if is_offline else codes.unknown
     return ErrorCode.none

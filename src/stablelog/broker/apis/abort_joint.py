@@ -46,7 +46,7 @@ async def _abort(broker: Broker, request: "messages.AbortJointRequest", context:
     )
     name = JointName(request.group, request.key)
     group = broker.transactions.for_joint(request.group, WHILE_FULL)
-    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    joint = JointRequests(group, name, request.version, broker.runtime)
     children = [
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
         async for c in in_turns(request.children)

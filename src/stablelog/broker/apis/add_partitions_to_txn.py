@@ -65,7 +65,7 @@ def _refusal(
         denied = context.refusal(Operation.WRITE, ResourceType.TOPIC, target[0])
         if denied is not None:
             return denied
-    state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.topics.state(*target)
+    state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.partitions.state(*target)
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 
 

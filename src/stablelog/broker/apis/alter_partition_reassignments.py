@@ -50,7 +50,7 @@ DENIED = "the client is not authorized to ALTER the cluster"
 
 def _answer(broker: Broker, name: str, asked: "ReassignablePartition") -> tuple[ErrorCode, str | None]:
     replicas: Sequence[int] | None = asked.replicas
-    unknown = PARTITION_CODES.of(broker.topics.state(name, asked.partition_index))
+    unknown = PARTITION_CODES.of(broker.partitions.state(name, asked.partition_index))
     if unknown is not None:
         return unknown, f"there is no partition {name}-{asked.partition_index}"
     if replicas is None:

@@ -86,7 +86,7 @@ async def _begin(broker: Broker, request: "messages.BeginJointRequest", context:
         return None
     group = broker.transactions.for_joint(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
-    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    joint = JointRequests(group, name, request.version, broker.runtime)
     return await joint.begin(request)
 
 

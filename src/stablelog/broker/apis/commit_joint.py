@@ -70,7 +70,7 @@ def _offset_records(
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in group_offsets:
         target = (asked.topic, asked.partition_index)
-        code = PARTITION_CODES.of(broker.topics.state(*target))
+        code = PARTITION_CODES.of(broker.partitions.state(*target))
         if code is not None:
             raise RefusedError(
                 code,
@@ -152,7 +152,7 @@ async def _commit(broker: Broker, request: "messages.CommitJointRequest", contex
     group = broker.transactions.for_joint(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
-    joint = JointRequests(group, name, request.version, tasks=broker.tasks, now_ms=broker.now_ms)
+    joint = JointRequests(group, name, request.version, broker.runtime)
     children = [
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
         async for c in in_turns(request.children)

@@ -98,7 +98,7 @@ def _change_topic(
     check_change(topic.configs, configs)
     broker.config.check_tiered(configs, topic.configs)
     if not validate_only:
-        broker.topics.configure(topic, configs)
+        broker.topic_files.configure(topic, configs)
 
 
 def _change_broker(

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_list import TopicList
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
     HeartbeatAnswer,
@@ -58,7 +58,7 @@ ONE_MS = timedelta(milliseconds=1)
 class SubscribableTopics:
     """The topics of the broker, as the group coordinator sees them."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TopicList) -> None:
         self._topics = topics
 
     @property

@@ -68,7 +68,7 @@ async def _delete(
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)
         check_not_own(name)
-        partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
+        partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
         before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
         start = await broker.tiering.reads.loading(
             lambda: broker.reserve.attempt(lambda: partition.deletion.delete_records(before), frees=True)

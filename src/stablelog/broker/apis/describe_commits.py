@@ -62,7 +62,7 @@ async def handle(
 
 
 def _partition(broker: Broker, request: "messages.DescribeCommitsRequest") -> Partition:
-    return broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
+    return broker.partitions.require(request.topic, request.partition_index, PARTITION_CODES)
 
 
 def _describe(

@@ -57,7 +57,7 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
     """
     views: list[CommitOrder] = []
     for index in range(broker.topics.named(name).partition_count):
-        partition = broker.topics.partition(name, index, PARTITION_CODES)
+        partition = broker.partitions.require(name, index, PARTITION_CODES)
         if not isinstance(partition.view, CommitOrder):
             raise RefusedError(
                 ErrorCode.invalid_request,
@@ -121,7 +121,9 @@ def _resolved(
         return asked
     unsettled = [] if numbers is None else numbers.unsettled_commits()
     if unsettled and (asked == messages.RESOLVED or 0 <= asked <= last):
-        offline = [target for target in unsettled if broker.topics.state(*target) is PartitionState.OFFLINE]
+        offline = [
+            target for target in unsettled if broker.partitions.state(*target) is PartitionState.OFFLINE
+        ]
         known = [
             target
             for target in sorted(offline or unsettled)

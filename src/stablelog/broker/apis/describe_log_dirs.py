@@ -54,17 +54,17 @@ async def handle(
     if denied is not None:
         return messages.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
     if request.topics is None:
-        wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
+        wanted = {topic.name: sorted(broker.partitions.of_topic(topic)) for topic in broker.topics}
     else:
         wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
 
     def partition(of: tuple[str, list[int]], index: int) -> "DescribeLogDirsPartition | None":
         topic = broker.topics.get(of[0])
-        if topic is None or topic.state(index) is not PartitionState.OPEN:
+        if topic is None or broker.partitions.state_in(topic, index) is not PartitionState.OPEN:
             return None
         return messages.DescribeLogDirsPartition(
             partition_index=index,
-            partition_size=topic.partitions[index].size,
+            partition_size=broker.partitions.of_topic(topic)[index].size,
             offset_lag=0,
             is_future_key=False,
         )

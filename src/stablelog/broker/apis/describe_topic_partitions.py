@@ -65,7 +65,7 @@ def _in_order(names: Iterable[str]) -> Iterator[str]:
 
 def _partition(broker: Broker, topic: Topic, index: int) -> "DescribeTopicPartitionsResponsePartition":
     here = (broker.node_id,)
-    state = topic.state(index)
+    state = broker.partitions.state_in(topic, index)
     return messages.DescribeTopicPartitionsResponsePartition(
         error_code=PARTITION_CODES.of(state) or ErrorCode.none,
         partition_index=index,

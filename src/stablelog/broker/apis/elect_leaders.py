@@ -60,7 +60,7 @@ async def _unopened(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list
         indexes = [
             index
             async for index in in_turns(range(topic.partition_count), turn=turn)
-            if topic.state(index) is not PartitionState.OPEN
+            if broker.partitions.state_in(topic, index) is not PartitionState.OPEN
         ]
         if indexes:
             yield topic.name, indexes
@@ -83,7 +83,7 @@ async def handle(broker: Broker, request: "ElectLeadersRequest", context: Contex
         elif codes is None:
             code, why = ErrorCode.invalid_request, f"election type {request.election_type} is unknown"
         else:
-            state = broker.topics.state(name, index)
+            state = broker.partitions.state(name, index)
             code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
         return messages.PartitionResult(partition_id=index, error_code=code, error_message=why)
 

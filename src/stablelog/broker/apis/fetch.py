@@ -116,7 +116,7 @@ def _read(
     try:
         if name.startswith(UNKNOWN_ID_PREFIX):
             raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
-        partition = broker.topics.partition(name, index, codes)
+        partition = broker.partitions.require(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
         # Take the partition's offsets before the read, so that the response does not name a high watermark to which
         # the partition moved only after the read.

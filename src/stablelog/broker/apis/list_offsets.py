@@ -93,7 +93,7 @@ async def _look_up(
             ErrorCode.unsupported_version,
             f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}",
         )
-    partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
+    partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
     check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
@@ -114,7 +114,7 @@ async def _look_up(
             lookup, work = _lookup(partition, timestamp, isolation), None
         done = None if work is None else await broker.look_into_batch(work)
         await asyncio.sleep(0)
-        if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
+        if broker.partitions.require(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise RefusedError(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
@@ -178,7 +178,7 @@ async def _markers_durable(broker: Broker, request: "ListOffsetsRequest", contex
     async for name, asked in in_turns(all_asked, at_once=BRIEF_MAX):
         # Ignore the error of this partition here: the lookup of its offset reports the error.
         with contextlib.suppress(RefusedError):
-            partition = broker.topics.partition(name, asked.partition_index)
+            partition = broker.partitions.require(name, asked.partition_index)
             waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:

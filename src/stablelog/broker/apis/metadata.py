@@ -58,7 +58,7 @@ NO_LEADER_ID = -1
 
 def _partition(broker: Broker, topic: Topic, index: int) -> "MetadataResponsePartition":
     here = (broker.node_id,)
-    state = topic.state(index)
+    state = broker.partitions.state_in(topic, index)
     return messages.MetadataResponsePartition(
         error_code=PARTITION_CODES.of(state) or ErrorCode.none,
         partition_index=index,

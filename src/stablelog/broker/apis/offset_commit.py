@@ -64,7 +64,7 @@ async def offsets_asked(
     async for name, asked in in_turns((topic.name, asked) for topic in topics for asked in topic.partitions):
         partition = (name, asked.partition_index)
         code = context.refusal(Operation.READ, ResourceType.TOPIC, name) or partition_codes.of(
-            broker.topics.state(*partition)
+            broker.partitions.state(*partition)
         )
         if code is not None:
             codes[partition] = code

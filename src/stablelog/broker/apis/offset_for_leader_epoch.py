@@ -46,7 +46,7 @@ async def handle(
     def answer(topic: "OffsetForLeaderTopic", asked: "OffsetForLeaderPartition") -> "EpochEndOffset":
         try:
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
-            partition = broker.topics.partition(topic.topic, asked.partition, PARTITION_CODES)
+            partition = broker.partitions.require(topic.topic, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.replication.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:

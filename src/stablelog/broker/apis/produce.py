@@ -139,7 +139,7 @@ def _writable(
         RefusedError: the partition does not accept batches of this request.
     """
     check_not_own(name)
-    partition = broker.topics.partition(name, asked.index, codes)
+    partition = broker.partitions.require(name, asked.index, codes)
     if broker.reserve.is_full:
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
     check_marked(broker, (name, asked.index), codes.offline)

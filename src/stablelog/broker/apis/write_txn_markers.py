@@ -89,7 +89,7 @@ def _write(
     if is_internal(name) and name != CONSUMER_OFFSETS_TOPIC:
         return ErrorCode.invalid_topic_exception  # No transaction ever writes to the other internal topics.
     try:
-        partition = broker.topics.partition(name, index, PARTITION_CODES)
+        partition = broker.partitions.require(name, index, PARTITION_CODES)
         check_marked(broker, (name, index), PARTITION_CODES.offline)
         if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request

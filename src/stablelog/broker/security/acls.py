@@ -6,21 +6,18 @@ thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.limited_log import shown
-from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.data_directory.acl_file import acl_file, encode_acls
-from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.authorizer import Authorizer
 from stablelog.wire.acls import AclBinding, AclFilter, Permission
@@ -42,9 +39,6 @@ class Acls:
     """The ACLs of a broker with an authorizer.
 
     Args:
-        reserve: frees disk space for the file if the disk is full.
-        tasks: makes each change to its end, even if the client disconnects: the file and the rules in memory must not
-            differ.
         threads: encode and write the file, and search the rules.
 
     Raises:
@@ -52,18 +46,9 @@ class Acls:
         DamageError: the file is damaged, or missing although the broker had written it.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        disk: Disk,
-        directory: Path,
-        *,
-        reserve: DiskReserve,
-        threads: Executor,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._file = acl_file(disk, directory, reserve)
+    def __init__(self, runtime: Runtime, *, threads: Executor) -> None:
+        config = runtime.config
+        self._file = acl_file(runtime.disk, runtime.directory, runtime.reserve)
         bindings = self._file.load()
         super_users = config["super.users"]
         self.authorizer = Authorizer(
@@ -71,9 +56,9 @@ class Acls:
             super_users=super_users,
             allow_without_rules=config["allow.everyone.if.no.acl.found"],
         )
-        self.denials = DenialLog(now_ms)
+        self.denials = DenialLog(runtime.clock.now_ms)
         self._threads = threads
-        self._tasks = tasks
+        self._tasks = runtime.tasks
         self._lock = asyncio.Lock()
         if not bindings and not super_users and not config["allow.everyone.if.no.acl.found"]:
             log.warning(

@@ -7,21 +7,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
 from stablelog.broker.network.members import AT_ONCE, Arrival
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.broker.security.throttle import StepTimer, Throttle
 from stablelog.data_directory.quota_file import encode_quotas, quota_file
-from stablelog.env.disk import Disk
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Alteration, altered
 from stablelog.security.quotas.rates import MS_PER_S, Rate, Sensors, TokenBucket, Windows
@@ -38,8 +35,6 @@ class Quotas:
     """The quotas of a broker.
 
     Args:
-        reserve: frees disk space for the file if the disk is full.
-        tasks: makes each change to its end, even if the client disconnects.
         threads: write the file.
 
     Attributes:
@@ -54,22 +49,12 @@ class Quotas:
         DamageError: the file is damaged, or missing although the broker had written it.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        disk: Disk,
-        directory: Path,
-        *,
-        reserve: DiskReserve,
-        threads: Executor,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self.now_ms = now_ms
-        self._file = quota_file(disk, directory, reserve)
+    def __init__(self, runtime: Runtime, *, threads: Executor) -> None:
+        config = self._config = runtime.config
+        self.now_ms = runtime.clock.now_ms
+        self._file = quota_file(runtime.disk, runtime.directory, runtime.reserve)
         self._threads = threads
-        self._tasks = tasks
+        self._tasks = runtime.tasks
         self._lock = asyncio.Lock()
         self.windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"] * MS_PER_S)
         bursts = Windows(

@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.data_directory.user_file import encode_users, user_file
-from stablelog.env.disk import Disk
 from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
 
 
@@ -17,9 +15,6 @@ class Users:
     """The users of one data directory.
 
     Args:
-        directory: the data directory.
-        reserve: frees disk space for the file if the disk is full.
-        tasks: makes each change to its end, even if the client disconnects.
         threads: write the file.
 
     Attributes:
@@ -30,12 +25,10 @@ class Users:
             could not log in, or with credentials that were replaced.
     """
 
-    def __init__(
-        self, disk: Disk, directory: Path, *, reserve: DiskReserve, threads: Executor, tasks: Tasks
-    ) -> None:
-        self._file = user_file(disk, directory, reserve)
+    def __init__(self, runtime: Runtime, *, threads: Executor) -> None:
+        self._file = user_file(runtime.disk, runtime.directory, runtime.reserve)
         self._threads = threads
-        self._tasks = tasks
+        self._tasks = runtime.tasks
         self._lock = asyncio.Lock()
         self.credentials = self._file.load()
 

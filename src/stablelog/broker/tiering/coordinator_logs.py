@@ -21,20 +21,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
+from stablelog.broker.loop.tasks import Scope, in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.copier import Copier
 from stablelog.broker.tiering.plans import CoordinatorPlan
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.throttle import Throttle
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
-from stablelog.env.clock import Clock
-from stablelog.env.disk import Disk
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.settings import LONG_MAX
@@ -56,9 +53,6 @@ class CoordinatorLogs:
     Args:
         storage: the object store.
         tiers: makes the list of a log's remote segments.
-        flush: makes the logs durable.
-        reserve: frees disk space to roll a log.
-        tasks: runs the last round, at the stop of the broker.
         node_id: the broker's id.
         interval_s: the time after which a record has to be in the store, in seconds.
         delay_s: returns the delay of deletions from the store, in seconds.
@@ -68,35 +62,30 @@ class CoordinatorLogs:
         self,
         storage: RemoteStorage,
         tiers: RemoteTiers,
-        topics: Topics,
-        tasks: Tasks,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
-        disk: Disk,
         node_id: int,
-        flush: GroupFlush,
-        reserve: DiskReserve,
-        clock: Clock,
         interval_s: float,
         delay_s: Callable[[], float],
     ) -> None:
         self._storage = storage
         self._tiers = tiers
-        self._topics = topics
-        self._tasks = tasks
-        self._flush = flush
-        self._reserve = reserve
-        self._clock = clock
+        self._topics = topic_files.topics
+        self._partitions = topic_files.partitions
+        self._tasks = runtime.tasks
+        self._flush = runtime.flush
+        self._reserve = runtime.reserve
+        self._clock = runtime.clock
         self._plan = CoordinatorPlan()
         self._copier = Copier(
             storage,
-            disk,
-            reserve=reserve,
+            runtime,
             node_id=node_id,
-            is_open=topics.has,
-            topic_of=topics.get,
+            is_open=self._partitions.has,
+            topic_of=self._topics.get,
             throttle=Throttle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
-            now_ms=clock.wall_ms,
             delay_s=delay_s,
             plan=self._plan,
         )
@@ -107,7 +96,9 @@ class CoordinatorLogs:
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._begun_s = self._loop.time()  # When the last round began, by the clock of the event loop.
-        self._complete_ms = clock.now_ms()  # The begin of the last round after which the store had all logs.
+        self._complete_ms = (
+            runtime.clock.now_ms()
+        )  # The begin of the last round after which the store had all logs.
 
     async def copy(self) -> bool:
         """Copy the records that were appended to the logs before this call. Without new records the store gets no
@@ -186,7 +177,7 @@ class CoordinatorLogs:
         offsets_logs: list[Partition] = []
         commit_logs: list[Partition] = []
         for topic in [topic for topic in self._topics if is_coordinator_log(topic.name)]:
-            for partition in topic.partitions.values():
+            for partition in self._partitions.of_topic(topic).values():
                 if partition not in self._plan.remotes:
                     self._plan.remotes[partition] = await in_thread(
                         self._threads, self._tiers.for_copies, topic, partition
@@ -269,7 +260,7 @@ class CoordinatorLogs:
             one
             for topic in self._topics
             if is_coordinator_log(topic.name)
-            for one in topic.partitions.values()
+            for one in self._partitions.of_topic(topic).values()
         ]
         are_copied = all(one in known and one.end_offset <= self._plan.copied_end(one) for one in logs)
         lag_ms = 0 if are_copied else max(self._clock.now_ms() - self._complete_ms, 0)

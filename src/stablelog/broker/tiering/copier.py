@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.plans import Plan, TopicPlan
 from stablelog.broker.tiering.progress import Progress
@@ -31,7 +31,6 @@ from stablelog.broker.tiering.taking_over import take_over
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.tiering.uploads import Uploads
 from stablelog.broker.topics.topic import Topic
-from stablelog.env.disk import Disk
 from stablelog.errors import FencedError, StablelogError, StoreError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
@@ -90,8 +89,6 @@ class Copier:
 
     Args:
         storage: the object store.
-        disk: the disk of the partitions.
-        reserve: frees disk space for the copies of manifests.
         node_id: the broker's id.
         is_open: whether a partition is still in use: not deleted, and not replaced by another object.
         topic_of: returns the topic of this name; None if it was deleted.
@@ -112,15 +109,13 @@ class Copier:
     def __init__(
         self,
         storage: RemoteStorage,
-        disk: Disk,
+        runtime: Runtime,
         *,
-        reserve: DiskReserve,
         node_id: int,
         is_open: Callable[[Partition], bool],
         topic_of: Callable[[str], Topic | None],
         throttle: Throttle,
         count_at_once: int,
-        now_ms: Callable[[], int],
         delay_s: Callable[[], float],
         events: MetadataTopic | None = None,
         plan: Plan | None = None,
@@ -128,12 +123,12 @@ class Copier:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage = storage
-        self._disk = disk
-        self._reserve = reserve
+        self._disk = runtime.disk
+        self._reserve = runtime.reserve
         self._node_id = node_id
         self._is_open = is_open
         self._topic_of = topic_of
-        self._now_ms = now_ms
+        self._now_ms = runtime.clock.wall_ms
         self._delay_s = delay_s
         self._now_s = now_s
         self._events = events
@@ -142,12 +137,12 @@ class Copier:
         self._threads = ThreadPoolExecutor(count_at_once, thread_name_prefix="remote copies")
         self.uploads = Uploads(
             storage.store,
-            disk,
+            runtime.disk,
             self._threads,
             node_id=node_id,
             throttle=throttle,
             chunk_size=chunk_size,
-            now_ms=now_ms,
+            now_ms=runtime.clock.wall_ms,
             events=events,
         )
         self._owned: dict[Partition, _Owned] = {}

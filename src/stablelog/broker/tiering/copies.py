@@ -14,12 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
+from stablelog.broker.loop.tasks import Scope, in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.metrics import Sample
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
 from stablelog.broker.tiering.copier import Copier
 from stablelog.broker.tiering.deleted_partitions import DeletedPartitions
@@ -30,10 +28,8 @@ from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.tiering.taking_over import prove_history, prove_topics
 from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topic_names import is_internal
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.data_directory.settings_file import Dynamic, encode_settings
-from stablelog.env.clock import Clock
-from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, RefusedError, StablelogError, named
 from stablelog.log.partition import Partition
@@ -52,56 +48,43 @@ class Copies:
     Args:
         store: the object store.
         tiers: makes the remote tier of a partition whose topic gets one.
-        disk: the disk of the data directory.
         node_id: the broker's id.
-        flush: makes events of remote segments durable.
-        reserve: tells whether the disk is full, and frees space for what the copiers record on the disk.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         tiers: RemoteTiers,
-        config: BrokerConfig,
-        topics: Topics,
-        tasks: Tasks,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
-        disk: Disk,
         node_id: int,
-        flush: GroupFlush,
-        reserve: DiskReserve,
-        clock: Clock,
     ) -> None:
         self._tiers = tiers
-        self._config = config
-        self._topics = topics
-        self._tasks = tasks
-        self._clock = clock
-        self._storage = RemoteStorage(store, topics.cluster_id)
+        config = self._config = runtime.config
+        self._topic_files = topic_files
+        self._topics = topic_files.topics
+        self._partitions = topic_files.partitions
+        self._tasks = runtime.tasks
+        self._clock = runtime.clock
+        self._storage = RemoteStorage(store, self._topics.cluster_id)
 
         def delay_s() -> float:
             delay_ms: int = config["stablelog.remote.delete.delay.ms"]
             return delay_ms / 1000
 
         self._metadata = MetadataTopic(
-            topics,
-            flush,
-            reserve,
-            tasks,
+            topic_files,
+            runtime,
             node_id=node_id,
             partition_count=config["rlmm.config.remote.log.metadata.topic.num.partitions"],
-            now_ms=clock.wall_ms,
         )
         self._coordinators = CoordinatorLogs(
             self._storage,
             tiers,
-            topics,
-            tasks,
-            disk=disk,
+            topic_files,
+            runtime,
             node_id=node_id,
-            flush=flush,
-            reserve=reserve,
-            clock=clock,
             interval_s=config["stablelog.remote.coordinator.copy.interval.ms"] / 1000,
             delay_s=delay_s,
         )
@@ -111,18 +94,16 @@ class Copies:
         self._is_proven = False  # Whether this start has proven that it holds the history in the store.
         self._settings: Dynamic | None = None  # The dynamic settings that the store has.
         self._refused: Dynamic | None = None  # The dynamic settings that must not replace those in the store.
-        self._disk = disk
+        self._disk = runtime.disk
         self._limits: dict[Partition, int] = {}  # The offsets up to which the current pass copies.
         self._copier = Copier(
             self._storage,
-            disk,
-            reserve=reserve,
+            runtime,
             node_id=node_id,
-            is_open=topics.has,
-            topic_of=topics.get,
+            is_open=self._partitions.has,
+            topic_of=self._topics.get,
             throttle=Throttle(lambda: config["remote.log.manager.copy.max.bytes.per.second"]),
             count_at_once=config["remote.log.manager.copier.thread.pool.size"],
-            now_ms=clock.wall_ms,
             events=self._metadata,
             plan=TopicPlan(lambda partition: self._limits.get(partition, 0)),
             chunk_size=config["stablelog.remote.chunk.bytes"],
@@ -197,7 +178,7 @@ class Copies:
     def _with_new_start(self) -> list[Partition]:
         return [
             one
-            for one in self._topics.open_partitions()
+            for one in self._partitions
             if isinstance(one.remote, RemoteLog) and one.remote.is_known and self._copier.has_new_start(one)
         ]
 
@@ -215,7 +196,7 @@ class Copies:
         await self._publish_settings()
         limits: dict[Partition, int] = {}
         is_waiting = False
-        async for partition in in_turns(self._topics.open_partitions()):
+        async for partition in in_turns(self._partitions):
             if partition.failure is not None or is_internal(partition.topic):
                 continue
             try:
@@ -250,7 +231,7 @@ class Copies:
             return
         content = encode_settings(*settings)
         if not self._is_proven:
-            if any(topic.opening_count for topic in self._topics):
+            if self._partitions.opening_count:
                 return  # The next pass tries again.
             await in_thread(None, self._storage.begin)
             found = await in_thread(None, self._storage.prefix.last_settings)
@@ -277,7 +258,7 @@ class Copies:
         the histories of their logs. Raises DamageError if that is not so, and StablelogError if the store does not answer.
         """
         remotes = await self._coordinators.remotes()
-        for one in self._topics.open_partitions():
+        for one in self._partitions:
             if isinstance(one.remote, RemoteLog) and one.failure is None:
                 remotes[one] = one.remote
         known = {topic.topic_id for topic in self._topics}.union(
@@ -288,7 +269,7 @@ class Copies:
 
         async def prove(partition: Partition, remote: RemoteLog) -> None:
             async with room:
-                if self._topics.has(partition):
+                if self._partitions.has(partition):
                     await prove_history(self._storage, self._disk, None, partition, remote)
 
         # Without objects in the store, a partition that has copied nothing has nothing to compare.
@@ -316,7 +297,7 @@ class Copies:
         await self._metadata.begin_trims()
         async for partition in in_turns(partitions):
             remote = partition.remote
-            if isinstance(remote, RemoteLog) and remote.is_known and self._topics.has(partition):
+            if isinstance(remote, RemoteLog) and remote.is_known and self._partitions.has(partition):
                 await self._metadata.follow(remote.partition, remote.manifest)
         await self._metadata.mark_deleted()
         await self._metadata.end_trims()
@@ -342,7 +323,7 @@ class Copies:
                 with contextlib.suppress(
                     RefusedError
                 ):  # The error was logged, and the next pass tries again.
-                    self._topics.deleted_from_store(topic)
+                    self._topic_files.deleted_from_store(topic)
                     self._gone -= partitions
 
     def _follow_settings(self, partition: Partition) -> None:

@@ -19,6 +19,7 @@ Source: KIP-405.
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +29,12 @@ from typing import Final
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.errors import DamageError, NewerFormatError, StablelogError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
@@ -102,30 +102,28 @@ class MetadataTopic:
     """Appends the events of remote segments to `__remote_log_metadata`.
 
     Args:
-        reserve: tells whether the disk is full. Events do not use the disk reserve.
-        tasks: runs the creation of the topic to its end.
+        runtime: has the disk reserve, which tells whether the disk is full. Events do not use it.
         node_id: the broker's id.
         partition_count: the number of partitions with which the topic is created.
     """
 
     def __init__(
         self,
-        topics: Topics,
-        flush: GroupFlush,
-        reserve: DiskReserve,
-        tasks: Tasks,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
         node_id: int,
         partition_count: int,
-        now_ms: Callable[[], int],
     ) -> None:
-        self._topics = topics
-        self._flush = flush
-        self._reserve = reserve
-        self._tasks = tasks
+        self._topic_files = topic_files
+        self._topics = topic_files.topics
+        self._partitions = topic_files.partitions
+        self._flush = runtime.flush
+        self._reserve = runtime.reserve
+        self._tasks = runtime.tasks
         self._node_id = node_id
         self._partition_count = partition_count
-        self._now_ms = now_ms
+        self._now_ms = runtime.clock.wall_ms
         self._loaded: dict[int, _Loaded] = {}
         self._turn = asyncio.Lock()  # One task at a time creates the topic, or reads a part of it.
         self._failed: set[int] = set()  # Metadata partitions whose error was logged.
@@ -262,9 +260,9 @@ class MetadataTopic:
         try:
             topic = await self._open_topic()
             index = index_of(topic.partition_count)
-            if topic.state(index) is PartitionState.OPENING:
+            if self._partitions.state_in(topic, index) is PartitionState.OPENING:
                 return  # The next pass tries again.
-            await work(await self._load(self._topics.partition(topic.name, index), index))
+            await work(await self._load(self._partitions.require(topic.name, index), index))
         except (StablelogError, FileNotFoundError) as error:
             self._reserve.note(error)
             if index not in self._failed:
@@ -293,12 +291,16 @@ class MetadataTopic:
     async def _create(self) -> Topic:
         self._check_room()
         indexes = range(self._partition_count)
-        topic = self._topics.reserve(REMOTE_LOG_METADATA_TOPIC, len(indexes), CONFIGS, own=True)
+        topic = self._topics.reserve_new(
+            REMOTE_LOG_METADATA_TOPIC, len(indexes), CONFIGS, topic_id=uuid.uuid4(), own=True
+        )
         try:
-            made = await in_thread_to_its_end(self._threads, self._topics.make_partitions, topic, indexes)
-            return self._topics.publish(topic, made)
+            made = await in_thread_to_its_end(
+                self._threads, self._topic_files.make_partitions, topic, indexes
+            )
+            return self._topic_files.publish(topic, made)
         finally:
-            self._topics.release(topic)
+            self._topics.end_reservation(topic)
 
     def _check_room(self) -> None:
         if self._reserve.is_full:

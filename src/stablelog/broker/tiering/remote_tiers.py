@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.topics.topic import Topic
-from stablelog.env.disk import Disk
 from stablelog.errors import DamageError
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Partition
@@ -24,29 +23,23 @@ class RemoteTiers:
     """Makes the remote tiers of partitions.
 
     Args:
-        disk: the disk of the partitions.
         cache: the bytes of objects that were loaded.
         cluster_id: returns the id of the cluster.
         chunk_size: the size of the ranges in which log files are read, in bytes.
         url: the address of the store, for error messages.
-        reserve: frees disk space for the records of remote tiers.
-        now_ms: returns the time of the broker's clock.
     """
 
     def __init__(
         self,
-        disk: Disk,
+        runtime: Runtime,
         cache: RangeCache,
         cluster_id: Callable[[], str],
         chunk_size: int,
         url: str,
-        *,
-        reserve: DiskReserve,
-        now_ms: Callable[[], int],
     ) -> None:
-        self._disk = disk
-        self._reserve = reserve
-        self._now_ms = now_ms
+        self._disk = runtime.disk
+        self._reserve = runtime.reserve
+        self._now_ms = runtime.clock.wall_ms
         self._cache = cache
         self._cluster_id = cluster_id
         self._chunk_size = chunk_size

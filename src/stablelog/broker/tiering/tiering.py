@@ -5,22 +5,17 @@ imports most of them when they are needed.
 """
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.metrics import Sample
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
-from stablelog.env.clock import Clock
-from stablelog.env.disk import Disk
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.log.partition import Partition, Slice
 
 if TYPE_CHECKING:
@@ -38,10 +33,6 @@ class Tiering:
     """The tiered storage of one broker.
 
     Args:
-        disk: the disk of the data directory.
-        directory: the data directory.
-        flush: makes events of remote segments durable.
-        reserve: tells whether the disk is full, and frees space for what the tiers record on the disk.
         damage_log: logs damaged objects, once together with the requests that meet them.
         on_loaded: called with a partition when a load that a reader of it waits for has ended.
 
@@ -55,38 +46,28 @@ class Tiering:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        topics: Topics,
-        tasks: Tasks,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
-        disk: Disk,
-        directory: Path,
-        flush: GroupFlush,
-        reserve: DiskReserve,
         on_loaded: Callable[[Partition], None],
         damage_log: DamageLog,
-        clock: Clock,
     ) -> None:
-        self._config = config
-        self._topics = topics
-        self._tasks = tasks
-        self._disk = disk
-        self._flush = flush
-        self._reserve = reserve
-        self._clock = clock
+        config = self._config = runtime.config
+        self._topic_files = topic_files
+        self._runtime = runtime
         self._store = _store(config)
         self._copies: Copies | None = None
         self.cache = RangeCache(
-            disk,
-            directory / CACHE_DIRECTORY,
+            runtime.disk,
+            runtime.directory / CACHE_DIRECTORY,
             max(
                 config["stablelog.remote.cache.memory.bytes"],
                 CHUNK_COUNT_MIN * config["stablelog.remote.chunk.bytes"],
             ),
             config["stablelog.remote.cache.bytes"] if self._store is not None else 0,
-            is_disk_full=lambda: reserve.is_full,
+            is_disk_full=lambda: runtime.reserve.is_full,
         )
-        self.reads = RemoteReads(self._store, self.cache, tasks, on_loaded, damage_log)
+        self.reads = RemoteReads(self._store, self.cache, runtime.tasks, on_loaded, damage_log)
 
     def start(self, node_id: int) -> None:
         """Start a task that copies segments, if the broker has an object store."""
@@ -98,14 +79,9 @@ class Tiering:
         self._copies = Copies(
             self._store,
             self._tiers(),
-            self._config,
-            self._topics,
-            self._tasks,
-            disk=self._disk,
+            self._topic_files,
+            self._runtime,
             node_id=node_id,
-            flush=self._flush,
-            reserve=self._reserve,
-            clock=self._clock,
         )
         self._copies.start()
 
@@ -147,13 +123,11 @@ class Tiering:
         chunk_size = self._config["stablelog.remote.chunk.bytes"]
         url = self._config["stablelog.remote.url"]
         return RemoteTiers(
-            self._disk,
+            self._runtime,
             self.cache,
-            lambda: self._topics.cluster_id,
+            lambda: self._topic_files.topics.cluster_id,
             chunk_size,
             url,
-            reserve=self._reserve,
-            now_ms=self._clock.wall_ms,
         )
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Scope, Tasks, each_in_threads, in_thread
+from stablelog.broker.loop.tasks import Scope, each_in_threads, in_thread
 from stablelog.broker.metrics import Sample
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.errors import StablelogError, named
 from stablelog.log.partition import Partition
 
@@ -34,7 +34,6 @@ class Opening:
     """Opens partitions of the list of topics.
 
     Args:
-        reserve: frees disk space for recovery if the disk is full.
         on_open: called with each partition when it can be used and before anything writes to it. The second argument is
             the failed partition that the new one replaces; None if the partition opens for the first time since the
             start.
@@ -44,20 +43,20 @@ class Opening:
 
     def __init__(
         self,
-        topics: Topics,
-        tasks: Tasks,
-        reserve: DiskReserve,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
         on_open: Callable[[Partition, Partition | None], None],
         end_work: Callable[[str], Awaitable[None]],
-        now_ms: Callable[[], int],
     ) -> None:
-        self._topics = topics
-        self._tasks = tasks
-        self._reserve = reserve
+        self._topic_files = topic_files
+        self._topics = topic_files.topics
+        self._partitions = topic_files.partitions
+        self._tasks = runtime.tasks
+        self._reserve = runtime.reserve
         self._on_open = on_open
         self._end_work = end_work
-        self._now_ms = now_ms
+        self._now_ms = runtime.clock.now_ms
         # The partitions that are being opened, by the name of their topic.
         self._under_way: dict[str, set[Missing]] = {}
         # This event is set, and replaced by a new one, when the last opening of a partition of some topic has ended.
@@ -72,24 +71,30 @@ class Opening:
         Raises:
             DiskError: the recovery points (the offsets up to which the partitions are synced) cannot be written.
         """
-        missing = [(t, i) for t in self._topics for i in range(t.partition_count) if i not in t.partitions]
+        missing = [
+            (topic, index)
+            for topic in self._topics
+            for index in range(topic.partition_count)
+            if index not in self._partitions.of_topic(topic)
+        ]
         if missing:
             began_ms = self._now_ms()
             await self._open(missing)
             self._tell_opened(missing, self._now_ms() - began_ms)
-        points = self._topics.checkpoints.recovery_points
+        points = self._topic_files.checkpoints.recovery_points
         points.write(await in_thread(None, points.changed))
 
     def samples(self) -> Iterator[Sample]:
         """Yield how many partitions there are, and how many of them are offline or not open yet."""
-        topics = list(self._topics)
-        yield Sample("stablelog_partitions", (), sum(topic.partition_count for topic in topics))
-        yield Sample("stablelog_offline_partitions", (), sum(topic.offline_count for topic in topics))
-        yield Sample("stablelog_opening_partitions", (), sum(topic.opening_count for topic in topics))
+        yield Sample("stablelog_partitions", (), sum(topic.partition_count for topic in self._topics))
+        yield Sample("stablelog_offline_partitions", (), self._partitions.offline_count)
+        yield Sample("stablelog_opening_partitions", (), self._partitions.opening_count)
 
     def _tell_opened(self, opened: list[Missing], took_ms: int) -> None:
         """Log how many partitions were opened, and which of them stay offline."""
-        offline = [f"{topic.name}-{index}" for topic, index in opened if index in topic.offline]
+        offline = [
+            f"{topic.name}-{index}" for topic, index in opened if index in self._partitions.offline_in(topic)
+        ]
         log.info("opened %d of %d partitions in %d ms", len(opened) - len(offline), len(opened), took_ms)
         if offline:
             names = named(offline, NAMED_MAX)
@@ -98,7 +103,7 @@ class Opening:
     def open_later(self, partition: Partition) -> None:
         """Queue a partition that failed on a full disk, to be reopened when there is space."""
         topic = self._topics.get(partition.topic)
-        if topic is not None and self._topics.has(partition):
+        if topic is not None and self._partitions.has(partition):
             self._without_room[topic, partition.index] = None
 
     async def open_again(self) -> None:
@@ -122,11 +127,11 @@ class Opening:
     async def _close_failed(self, waiting: Iterable[Missing]) -> None:
         """Close failed partitions before they are reopened. A partition that is deleted meanwhile is not reopened."""
         for topic, index in waiting:
-            failed = topic.partitions.get(index)
+            failed = self._partitions.of_topic(topic).get(index)
             if failed is None:
                 continue
             await self._end_work(topic.name)
-            if self._topics.has(failed):
+            if self._partitions.has(failed):
                 failed.close(clean=False)
             else:
                 self._end((topic, index))
@@ -140,7 +145,7 @@ class Opening:
         outcomes = each_in_threads(
             threads,
             RECOVERY_THREADS_MAX,
-            lambda one: self._topics.recover_partition(*one),
+            lambda one: self._topic_files.recover_partition(*one),
             waiting,
         )
         count = 0
@@ -161,14 +166,14 @@ class Opening:
         if isinstance(outcome, Exception):
             self._stays_offline(topic, index, outcome)
             return
-        failed = topic.partitions.get(index)
+        failed = self._partitions.of_topic(topic).get(index)
         # There must be no await between these two calls: a client could otherwise write to the partition before
         # `_on_open` has written the markers that the partition lacks.
-        self._topics.publish_partition(topic, outcome)
+        self._topic_files.publish_partition(topic, outcome)
         self._on_open(outcome, failed)
 
     def _stays_offline(self, topic: Topic, index: int, error: Exception) -> None:
-        topic.offline[index] = str(error)
+        self._partitions.set_offline(topic, index, str(error))
         # An unexpected error concerns only this partition: the partition stays offline, and the broker continues.
         if not isinstance(error, StablelogError):
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)

@@ -3,9 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.topic import Topic
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.coordinators.log_names import commit_log_of, group_of_log
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
@@ -21,13 +21,13 @@ class OwnLogs:
     """Creates and opens the topics that are the coordinators' logs.
 
     Args:
-        topics: the list of topics.
-        reserve: frees disk space for the logs if the disk is full.
+        topic_files: creates and opens the topics.
     """
 
-    def __init__(self, topics: Topics, reserve: DiskReserve) -> None:
-        self._topics = topics
-        self._reserve = reserve
+    def __init__(self, topic_files: TopicFiles, runtime: Runtime) -> None:
+        self._topic_files = topic_files
+        self._topics = topic_files.topics
+        self._reserve = runtime.reserve
 
     def open_commit_logs(self) -> dict[str, list[Partition]]:
         """Open the commit log of each transaction group. Returns the partitions of each log by the group's name."""
@@ -49,17 +49,18 @@ class OwnLogs:
         """
         topic = self._topics.get(name) or self._make(name)
         for index in range(topic.partition_count):
-            if index not in topic.partitions:
+            if index not in self._topic_files.partitions.of_topic(topic):
                 self._open(topic, index)
-        return [topic.partitions[index] for index in range(topic.partition_count)]
+        opened = self._topic_files.partitions.of_topic(topic)
+        return [opened[index] for index in range(topic.partition_count)]
 
     def _make(self, name: str) -> Topic:
         while True:
             try:
-                return self._topics.create(name, 1, CONFIGS)
+                return self._topic_files.create(name, 1, CONFIGS)
             except RefusedError as refused:
                 if not self._reserve.make_room(refused):
                     raise
 
     def _open(self, topic: Topic, index: int) -> None:
-        self._reserve.attempt(lambda: self._topics.open_partition(topic, index), frees=True)
+        self._reserve.attempt(lambda: self._topic_files.open_partition(topic, index), frees=True)

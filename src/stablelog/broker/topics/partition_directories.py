@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_names
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
-from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UnavailableError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
@@ -20,6 +19,7 @@ from stablelog.log.files.partition_metadata import (
     decode_partition_metadata,
     write_partition_metadata,
 )
+from stablelog.log.model import LogConfig
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
@@ -61,7 +61,6 @@ class PartitionDirectories:
     """The directories of the partitions of one data directory.
 
     Args:
-        reserve: frees disk space for the files if the disk is full.
         checkpoints: the recorded offsets of partitions that are not open.
 
     Attributes:
@@ -70,19 +69,12 @@ class PartitionDirectories:
             called in a thread.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        reserve: DiskReserve,
-        checkpoints: TopicCheckpoints,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._reserve = reserve
+    def __init__(self, runtime: Runtime, checkpoints: TopicCheckpoints) -> None:
+        self._disk = runtime.disk
+        self._directory = runtime.directory
+        self._reserve = runtime.reserve
         self._checkpoints = checkpoints
-        self._now_ms = now_ms
+        self._now_ms = runtime.clock.now_ms
         self.attach_remote: AttachRemote = lambda _topic, _partition, *, is_recorded: None
 
     def path(self, topic: str, index: int) -> Path:
@@ -92,7 +84,7 @@ class PartitionDirectories:
     def complete(self, topics: Iterable[Topic]) -> bool:
         """Write, for each partition, the missing files with its start offsets.
 
-        A directory of Apache Kafka or of version 1 may lack these files.
+        A directory of Apache Kafka may lack these files.
 
         Returns:
             Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error
@@ -123,7 +115,7 @@ class PartitionDirectories:
 
     # -- opening -----------------------------------------------------------------------------------------------
 
-    def make(self, topic: Topic, index: int, start: Start) -> Partition:
+    def make(self, topic: Topic, index: int, start: Start, *, log_config: LogConfig) -> Partition:
         """Create the directory of a new partition, and open it. May run in a thread.
 
         Raises:
@@ -140,18 +132,28 @@ class PartitionDirectories:
             self._disk.rename(directory, stray)
         self._disk.make_dir(directory)
         write_partition_metadata(self._disk, directory, topic.topic_id)
-        return self._open(topic, index, start._replace(clean=True), is_new=True)
+        return self._open(topic, index, start._replace(clean=True), log_config=log_config, is_new=True)
 
     def recover(
         self,
         topic: Topic,
         index: int,
         start: Start,
+        *,
+        log_config: LogConfig,
+        failed: Partition | None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
         """Open a partition of a topic in the list of topics. May run in a thread.
 
-        A partition that has failed on a full disk since the start, and that is closed, can be reopened, too.
+        Args:
+            topic: the topic.
+            index: the index of the partition.
+            start: facts about this start of the broker.
+            log_config: the settings of the partition's log.
+            failed: the partition that has failed on a full disk since the start, and is closed; None if the partition
+                was not open since the start.
+            progress: called with the bytes that were read and that are to be read.
 
         Raises:
             DamageError: synced data is damaged or missing; the partition stays closed.
@@ -169,11 +171,11 @@ class PartitionDirectories:
                 directory,
                 strange,
             )
-        failed = topic.partitions.get(index)
         partition = self._open(
             topic,
             index,
             start._replace(clean=start.clean and failed is None),
+            log_config=log_config,
             recovery_point=failed.log.synced_offset if failed is not None else None,
             progress=progress,
             listing=listing,
@@ -206,6 +208,7 @@ class PartitionDirectories:
         index: int,
         start: Start,
         *,
+        log_config: LogConfig,
         is_new: bool = False,
         recovery_point: int | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -217,7 +220,7 @@ class PartitionDirectories:
         partition = open_partition(
             self._disk,
             self.path(topic.name, index),
-            topic.log_config,
+            log_config,
             topic=topic.name,
             partition=index,
             clean=start.clean,
@@ -235,14 +238,9 @@ class PartitionDirectories:
         self.attach_remote(topic, partition, is_recorded=is_recorded)
         return partition
 
-    def has_remote_tier(self, topic: Topic) -> bool:
-        """Whether a topic has, or ever had, a remote tier."""
-        return topic.log_config.is_tiered or any(
-            topic.partitions[index].remote is not None
-            if index in topic.partitions
-            else self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
-            for index in range(topic.partition_count)
-        )
+    def has_remote_record(self, topic: Topic, index: int) -> bool:
+        """Whether the directory of a partition has a record of a remote tier."""
+        return self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
         """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.

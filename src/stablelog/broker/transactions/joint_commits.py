@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import Turn, in_turns
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.decisions import Decision
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
@@ -64,8 +64,6 @@ class JointRequests:
         group: the transaction group.
         name: the name of the transaction group, and the key of the joint commit.
         version: the version of the joint commit.
-        tasks: runs a long request to its end, even if its connection is lost.
-        now_ms: broker time.
     """
 
     def __init__(
@@ -73,15 +71,13 @@ class JointRequests:
         group: TransactionGroup,
         name: JointName,
         version: int,
-        *,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
+        runtime: Runtime,
     ) -> None:
         self._group = group
         self._name = name
         self._version = version
-        self._tasks = tasks
-        self._now_ms = now_ms
+        self._tasks = runtime.tasks
+        self._now_ms = runtime.clock.now_ms
 
     @property
     def _joint(self) -> JointCommits:

@@ -11,9 +11,10 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.loop.tasks import Scope, Tasks, in_thread
+from stablelog.broker.loop.tasks import Scope, in_thread
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.partition_state import PartitionState
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.errors import StablelogError
@@ -30,15 +31,14 @@ class LastCommits:
     """The last commits of partitions that are not open yet.
 
     Args:
-        topics: the topics whose partitions are read.
+        topic_files: the topics whose partitions are read.
         transactions: the groups that the topics belong to.
-        tasks: runs the reads, and handles unexpected exceptions.
     """
 
-    def __init__(self, topics: Topics, transactions: Transactions, tasks: Tasks) -> None:
-        self._topics = topics
+    def __init__(self, topic_files: TopicFiles, transactions: Transactions, runtime: Runtime) -> None:
+        self._topic_files = topic_files
         self._transactions = transactions
-        self._tasks = tasks
+        self._tasks = runtime.tasks
         self._unread = {group: self._partitions(group) for group in transactions}
         for group, partitions in self._unread.items():
             if partitions:
@@ -47,10 +47,10 @@ class LastCommits:
     def _partitions(self, group: TransactionGroup) -> list[TopicPartition]:
         return [
             (topic.name, index)
-            for topic in self._topics
+            for topic in self._topic_files.topics
             if topic.group == group.name and topic.is_commit_ordered
             for index in range(topic.partition_count)
-            if index not in topic.partitions
+            if index not in self._topic_files.partitions.of_topic(topic)
         ]
 
     async def read(self) -> None:
@@ -73,11 +73,11 @@ class LastCommits:
         sequence = NO_COMMIT
         try:
             sequence = await in_thread(
-                threads, self._topics.directories.last_commit_sequence, topic_name, index
+                threads, self._topic_files.directories.last_commit_sequence, topic_name, index
             )
         except (FileNotFoundError, StablelogError) as error:
             # If the partition is unknown now, its topic was deleted during the read. The error is then not logged.
-            is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
+            is_deleted = self._topic_files.partitions.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
                     "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, new commits "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
@@ -24,11 +24,11 @@ class MarkerDurability:
     such markers.
 
     Args:
-        topics: the broker's topics, through which the partitions of markers are found.
+        partitions: the open partitions of the broker.
     """
 
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
+    def __init__(self, partitions: OpenPartitions) -> None:
+        self._partitions = partitions
         # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._commits: dict[int, list[tuple[Partition, int]]] = {}
         # By partition: the end offset of its last marker, until the marker is durable. `_barrier` caches the function
@@ -81,7 +81,7 @@ class MarkerDurability:
         return len(self._commits)
 
     def _is_awaited(self, partition: Partition, end: int) -> bool:
-        return self._topics.has(partition) and partition.high_watermark < end
+        return self._partitions.has(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
         """Return a function that tells whether all markers that were written before this call are durable. Such a
@@ -106,7 +106,7 @@ class MarkerDurability:
         while ends:
             partition, end = ends[-1]
             if partition.high_watermark < end:
-                may_still_be = partition.failure is None and self._topics.has(partition)
+                may_still_be = partition.failure is None and self._partitions.has(partition)
                 return False if may_still_be else None
             ends.pop()
         return True

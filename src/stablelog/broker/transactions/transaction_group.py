@@ -12,17 +12,16 @@ those of every earlier commit of the group (docs/glossary.md).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stablelog.batch.markers import MarkerType
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
-from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.loop.turns import Turn
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.runtime import Runtime
+from stablelog.broker.topics.open_partitions import OpenPartitions
+from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.broker.transactions.marker_queue import MarkerQueue, marker_write
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
@@ -59,9 +58,9 @@ class TransactionGroup:
         config: the coordinator's settings.
         journal: the commit log, with the markers and responses that wait until it is durable.
         id_space: the producer ids of all groups.
-        topics: the partitions that markers are written to.
+        topics: the list of topics.
+        partitions: the open partitions, which markers are written to.
         groups: the consumer groups, whose offsets a transaction may commit.
-        reserve: frees disk space for markers if the disk is full.
 
     Attributes:
         durable_sequence: the commit sequence of the last commit whose decision is durable; 0 for none.
@@ -75,21 +74,20 @@ class TransactionGroup:
         journal: Journal,
         *,
         id_space: ProducerIdSpace,
-        topics: Topics,
+        topics: TopicList,
+        partitions: OpenPartitions,
         groups: Groups,
-        flush: GroupFlush,
-        reserve: DiskReserve,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
+        runtime: Runtime,
     ) -> None:
         self.name = name
         self.journal = journal
         self._topics = topics
+        self._partitions = partitions
         self._groups = groups
-        self._flush = flush
-        self._reserve = reserve
-        self._tasks = tasks
-        self._now_ms = now_ms
+        self._flush = runtime.flush
+        self._reserve = runtime.reserve
+        self._tasks = runtime.tasks
+        self._now_ms = runtime.clock.now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
         self._queue = MarkerQueue()
         # The markers that are written to all their partitions. The coordinator does not know it yet.
@@ -101,7 +99,7 @@ class TransactionGroup:
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By marker order: the partitions that still lack the marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
-        self._durability = MarkerDurability(topics)
+        self._durability = MarkerDurability(partitions)
         self.durable_sequence = 0
         self.committing = asyncio.Lock()
         self._appended_sequence = 0
@@ -126,7 +124,7 @@ class TransactionGroup:
         for name, index in targets:
             if name != last_name:
                 last_name, topic = name, self._topics.get(name)
-                partitions = {} if topic is None else topic.partitions
+                partitions = {} if topic is None else self._partitions.of_topic(topic)
                 count = 0 if topic is None else topic.partition_count
             partition = partitions.get(index)
             if partition is not None:
@@ -360,7 +358,7 @@ class TransactionGroup:
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
             # The marker is not needed: the topic was deleted, and created again in another transaction group.
             return
-        partition = topic.partitions.get(target[1]) if topic is not None else None
+        partition = self._partitions.get(*target)
         if partition is None or target in self._held_back or not self._write(partition, orders):
             self._keep_for(target, orders)
 
@@ -399,8 +397,7 @@ class TransactionGroup:
         """Write the commit log's records that wait for disk space, then the markers, as far as the disk has space."""
         self.journal.retry()
         for target in list(self._held_back):
-            topic = self._topics.get(target[0])
-            partition = None if topic is None else topic.partitions.get(target[1])
+            partition = self._partitions.get(*target)
             if partition is not None and partition.failure is None:
                 self._retry_markers(target, partition)
 

@@ -13,19 +13,18 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.durability.disk_reserve import DiskReserve, WhileFull
-from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
-from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.metrics import Sample
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.runtime import Runtime
+from stablelog.broker.topics.open_partitions import OpenPartitions
+from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
+from stablelog.coordinators.transactions.decisions import OpenTransaction
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.env.clock import Clock
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -49,35 +48,29 @@ class Transactions:
     """All transaction groups of a broker.
 
     Args:
-        config: the coordinators' settings.
-        count_max: the maximum number of groups beside the default one.
         make_log: creates or opens the commit log of a group; durable on return.
-        topics: the partitions that markers are written to.
-        reserve: frees disk space for records and markers if the disk is full.
+        topics: the list of topics.
+        partitions: the open partitions, which markers are written to.
     """
 
     def __init__(
         self,
-        config: TransactionConfig,
+        runtime: Runtime,
         *,
-        count_max: int,
         make_log: Callable[[str], list[Partition]],
-        topics: Topics,
+        topics: TopicList,
+        partitions: OpenPartitions,
         groups: Groups,
-        flush: GroupFlush,
-        reserve: DiskReserve,
-        tasks: Tasks,
-        clock: Clock,
     ) -> None:
-        self._config = config
-        self._count_max = count_max
+        self._runtime = runtime
+        self._config = runtime.config.transaction_config()
+        self._count_max: int = runtime.config["stablelog.max.transaction.groups"]
         self._make_log = make_log
         self._topics = topics
+        self._partitions = partitions
         self._consumer_groups = groups
-        self._flush = flush
-        self._reserve = reserve
-        self._tasks = tasks
-        self._clock = clock
+        self._reserve = runtime.reserve
+        self._clock = runtime.clock
         self._id_space = ProducerIdSpace()
         self._groups: dict[str, TransactionGroup] = {}
         self._by_log: dict[Partition, TransactionGroup] = {}
@@ -102,18 +95,16 @@ class Transactions:
                     self._forget_held(transactional_id)
 
     def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
-        journal = Journal(partitions, self._flush, self._reserve, self._clock)
+        journal = Journal(partitions, self._runtime.flush, self._reserve, self._clock)
         group = self._groups[name] = TransactionGroup(
             name,
             self._config,
             journal,
             id_space=self._id_space,
             topics=self._topics,
+            partitions=self._partitions,
             groups=self._consumer_groups,
-            flush=self._flush,
-            reserve=self._reserve,
-            tasks=self._tasks,
-            now_ms=self._clock.now_ms,
+            runtime=self._runtime,
         )
         self._by_log[journal.partition] = group
         return group

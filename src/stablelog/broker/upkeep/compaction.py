@@ -10,14 +10,13 @@ and four syncs of the directory for each segment.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import is_internal
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.errors import StablelogError
 from stablelog.log.compaction.policy import KEY_MEMORY_SIZE
 from stablelog.log.compaction.rewriter import Cleaned, Pass
@@ -30,24 +29,17 @@ class Compactor:
     """Compacts the partitions of a broker.
 
     Args:
-        topics: the topics to compact. Internal topics are not compacted: the coordinators trim them.
-        reserve: says whether the disk is full. Nothing is compacted then, because compaction takes space before it
-            frees some.
+        topic_files: the topics to compact. Internal topics are not compacted: the coordinators trim them.
+        runtime: has the disk reserve, which says whether the disk is full. Nothing is compacted then, because
+            compaction takes space before it frees some.
     """
 
-    def __init__(
-        self,
-        topics: Topics,
-        config: BrokerConfig,
-        reserve: DiskReserve,
-        tasks: Tasks,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._topics = topics
-        self._config = config
-        self._reserve = reserve
-        self._tasks = tasks
-        self._now_ms = now_ms
+    def __init__(self, topic_files: TopicFiles, runtime: Runtime) -> None:
+        self._topic_files = topic_files
+        self._config = runtime.config
+        self._reserve = runtime.reserve
+        self._tasks = runtime.tasks
+        self._now_ms = runtime.clock.wall_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._under_way: tuple[Partition, Pass] | None = None
         self._idle = asyncio.Event()
@@ -67,7 +59,7 @@ class Compactor:
 
         An error in one partition does not stop the others.
         """
-        for partition in self._topics.open_partitions():
+        for partition in self._topic_files.partitions:
             if self._reserve.is_full:
                 return
             if partition.failure is not None or is_internal(partition.topic):
@@ -111,7 +103,7 @@ class Compactor:
             self._under_way = None
             self._idle.set()
         partition.compaction.end(work)
-        self._topics.checkpoints.first_dirty.update()
+        self._topic_files.checkpoints.first_dirty.update()
         if work.outcome:
             log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)
 

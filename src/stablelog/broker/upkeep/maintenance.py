@@ -24,20 +24,17 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import OFFSETS_PARTITION, is_internal
 from stablelog.broker.topics.opening import Opening
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transactions import Transactions
 from stablelog.coordinators.live_state import LiveState
 from stablelog.data_directory.checkpoints import OffsetCheckpoint
-from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.log.retention import close_all
@@ -59,36 +56,31 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        reserve: says whether the disk is full, and frees disk space for the work.
-        tasks: starts the periodic work.
         before_trim: called before a coordinator's log is trimmed. It copies the logs to the object store, if there is
             one.
     """
 
     def __init__(
         self,
-        config: BrokerConfig,
+        topic_files: TopicFiles,
+        runtime: Runtime,
         *,
-        topics: Topics,
         transactions: Transactions,
         groups: Groups,
-        flush: GroupFlush,
         opening: Opening,
-        reserve: DiskReserve,
-        tasks: Tasks,
         before_trim: Callable[[], Awaitable[None]],
-        clock: Clock,
     ) -> None:
-        self._config = config
-        self._topics = topics
+        self._config = runtime.config
+        self._topic_files = topic_files
+        self._partitions = topic_files.partitions
         self._transactions = transactions
         self._groups = groups
-        self._flush = flush
+        self._flush = runtime.flush
         self._opening = opening
-        self._reserve = reserve
-        self._tasks = tasks
+        self._reserve = runtime.reserve
+        self._tasks = runtime.tasks
         self._before_trim = before_trim
-        self._clock = clock
+        self._clock = runtime.clock
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
         # Start time, in seconds, of the last pass of retention that ran because the disk was full.
         self._retention_s = -RETENTION_WHILE_FULL_S
@@ -106,8 +98,8 @@ class Maintenance:
         self._tasks.every("expiry of producers", seldom_s, self.expire_producers)
         self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
         for name, interval_s, checkpoint in (
-            ("checkpoints", CHECKPOINT_S, self._topics.checkpoints.log_starts),
-            ("recovery points", RECOVERY_POINT_S, self._topics.checkpoints.recovery_points),
+            ("checkpoints", CHECKPOINT_S, self._topic_files.checkpoints.log_starts),
+            ("recovery points", RECOVERY_POINT_S, self._topic_files.checkpoints.recovery_points),
         ):
             self._tasks.every(name, interval_s, partial(self.write_checkpoint, checkpoint))
         self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
@@ -177,7 +169,7 @@ class Maintenance:
             return
         waits = [
             self._flush.durable(partition, partition.end_offset)
-            async for partition in in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
+            async for partition in in_turns(self._partitions, at_once=AT_ONCE_MAX)
         ]
         for wait in waits:
             if wait is not None:
@@ -195,7 +187,7 @@ class Maintenance:
         """
         if not self._transactions.are_all_marked:
             return True
-        partitions = in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
+        partitions = in_turns(self._partitions, at_once=AT_ONCE_MAX)
         return bool([partition async for partition in partitions if partition.failure is not None])
 
     # -- partitions --------------------------------------------------------------------------------------------
@@ -232,13 +224,13 @@ class Maintenance:
         """
 
         async def remove(partition: Partition) -> None:
-            while self._topics.has(partition) and (
+            while self._partitions.has(partition) and (
                 removed := partition.deletion.remove_deleted(self._clock.now_ms())
             ):
                 await in_thread(self._threads, close_all, removed)
 
         await self._each_partition("removal of deleted files", remove)
-        await in_thread(self._threads, self._topics.leftovers.remove_deleted)
+        await in_thread(self._threads, self._topic_files.leftovers.remove_deleted)
 
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
@@ -249,7 +241,7 @@ class Maintenance:
         A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
         """
         known, failed = self._failures.get(name, {}), dict[TopicPartition, str]()
-        for partition in self._topics.open_partitions():
+        for partition in self._partitions:
             if partition.failure is not None or (not internal and is_internal(partition.topic)):
                 continue
             try:

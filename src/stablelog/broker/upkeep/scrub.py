@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
-from stablelog.broker.topics.topics import Topics
+from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition
@@ -35,8 +35,8 @@ class Scrub:
         read_size: the number of bytes that the scrub has read since the start.
     """
 
-    def __init__(self, topics: Topics, tasks: Tasks, rate: Callable[[], int]) -> None:
-        self._topics = topics
+    def __init__(self, partitions: OpenPartitions, tasks: Tasks, rate: Callable[[], int]) -> None:
+        self._partitions = partitions
         self._tasks = tasks
         self._rate = rate
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
@@ -57,7 +57,7 @@ class Scrub:
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size
         count = 0
-        for partition in self._topics.open_partitions():
+        for partition in self._partitions:
             for segment in partition.segments():
                 # Skip a partition that was deleted since the last await: such a partition is closed and counts as
                 # failed.
@@ -65,9 +65,7 @@ class Scrub:
                     await self.scrub_segment(partition, segment)
                     count += 1
         size = self.read_size - before
-        damaged_count = sum(
-            partition.log.segments.damaged_count for partition in self._topics.open_partitions()
-        )
+        damaged_count = sum(partition.log.segments.damaged_count for partition in self._partitions)
         is_told = size > 0 and (size, damaged_count) != self._told
         self._told = size, damaged_count
         log.log(

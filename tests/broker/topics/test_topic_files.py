@@ -1,4 +1,4 @@
-"""Which topics a directory holds, and what Apache Kafka has left beside them."""
+"""The files of topics: what a start, a creation, a deletion and a stop read and write."""
 
 import errno
 import random
@@ -11,117 +11,36 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.topics import side_by_side
-from stablelog.broker.topics.topics import Topics
 from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.errors import DamageError, DiskError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimFile, SimulatedCrash
 from tests.broker.desk import delete_topic
+from tests.broker.topics.files import create, topic_files
 
 HERE = Path("/data")
 
 
-def adopt(files):
-    """The topics that are found in a directory without a list, which holds these files."""
-    disk = SimDisk()
-    disk.make_dir(HERE)
-    for name, content in files.items():
-        disk.make_dir((HERE / name).parent)
-        disk.write_atomic(HERE / name, content)
-    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
-    topics.load(clean=True)
-    return topics
-
-
-def test_the_log_of_kafkas_controllers_is_no_topic():
-    topics = adopt(
-        {"__cluster_metadata-0/00000000000000000000.log": b"", "mine-0/00000000000000000000.log": b""}
-    )
-    assert [topic.name for topic in topics] == ["mine"]
-
-
-def test_nothing_is_deleted_of_a_topic_whose_settings_are_not_known():
-    """Its broker's defaults are not in its directory, and ours, seven days, would be taken for its owner's will."""
-    (topic,) = adopt({"mine-0/00000000000000000000.log": b""})
-    assert topic.configs == {"retention.ms": "-1", "retention.bytes": "-1"}
-
-
-def test_a_topic_keeps_the_settings_that_kafkas_controllers_have_of_it():
-    log = controllers_log(
-        [topic_record("mine"), config_record("mine", "cleanup.policy", "compact")],
-        [config_record("mine", "retention.ms", "1000"), config_record("mine", "retention.ms", "2000")],
-        [config_record("mine", "max.message.bytes", "9"), config_record("mine", "max.message.bytes", None)],
-        [config_record("mine", "no.such.setting", "1"), config_record("other", "retention.ms", "5")],
-    )
-    mine, other = adopt(
-        {
-            "__cluster_metadata-0/00000000000000000000.log": log + b"torn",
-            "mine-0/00000000000000000000.log": b"",
-            "other-0/00000000000000000000.log": b"",
-        }
-    )
-    assert mine.configs == {"cleanup.policy": "compact", "retention.ms": "2000", "retention.bytes": "-1"}
-    assert other.configs["retention.ms"] == "5"
-
-
-def test_a_snapshot_of_the_controllers_goes_before_their_log():
-    old = controllers_log([config_record("mine", "retention.ms", "1")], [topic_record("mine")])
-    new = controllers_log([config_record("mine", "retention.ms", "3")], base_offset=2)
-    snapshot = controllers_log([topic_record("mine"), config_record("mine", "retention.ms", "2")])
-    files = {
-        "__cluster_metadata-0/00000000000000000000.log": old + new,
-        "mine-0/00000000000000000000.log": b"",
-    }
-    assert adopt(files).get("mine").configs["retention.ms"] == "3"
-    files["__cluster_metadata-0/00000000000000000002-0000000001.checkpoint"] = snapshot
-    assert adopt(files).get("mine").configs["retention.ms"] == "3"
-    files["__cluster_metadata-0/00000000000000000003-0000000001.checkpoint"] = snapshot
-    assert adopt(files).get("mine").configs["retention.ms"] == "2"
-
-
-def controllers_log(*batches, base_offset=0):
-    """Batches of records, one offset after the other."""
-    content = b""
-    for batch in batches:
-        records = [Record(0, 0, None, value, ()) for value in batch]
-        content += encode_batch(records, base_offset=base_offset)
-        base_offset += len(batch)
-    return content
-
-
-def compact(text):
-    return b"\0" if text is None else bytes([len(text) + 1]) + text.encode()
-
-
-def topic_record(name):
-    return bytes([1, 2, 0]) + compact(name) + bytes(16) + b"\0"
-
-
-def config_record(topic, setting, value):
-    return bytes([1, 4, 0, 2]) + compact(topic) + compact(setting) + compact(value) + b"\0"
-
-
 def open_all(disk, *, clean):
-    """What a broker does when it starts: (topics, those that could not be opened)."""
-    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
-    topics.load(clean=clean)
+    """What a broker does when it starts: (files, topics that could not be opened)."""
+    files = topic_files(disk, HERE, clean=clean)
     refused = []
-    for topic in topics:
+    for topic in files.topics:
         try:
-            topics.open_partition(topic, 0)
+            files.open_partition(topic, 0)
         except DamageError:
             refused.append(topic.name)
-    topics.checkpoints.make_recovery_points_durable()
-    return topics, refused
+    files.checkpoints.make_recovery_points_durable()
+    return files, refused
 
 
 def test_what_was_durable_stays_so_until_its_partition_is_opened():
     disk = SimDisk()
     disk.make_dir(HERE)
-    topics, _ = open_all(disk, clean=True)
+    files, _ = open_all(disk, clean=True)
     for name in ("whole", "damaged", "deleted"):
-        partition = topics.create(name, 1, {}).partitions[0]
+        partition = create(files, name)
         partition.append(encode_batch([Record(0, 0, None, b"value", ())]), now_ms=0)
-    assert topics.close()
+    assert files.close()
     ends = {("whole", 0): 1, ("damaged", 0): 1, ("deleted", 0): 1}
     assert read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT) == ends
 
@@ -132,15 +51,15 @@ def test_what_was_durable_stays_so_until_its_partition_is_opened():
         content = disk.read_bytes(path)
         disk.write_atomic(path, content[:-1] + b"?")
     for clean in (True, False, False):
-        topics, refused = open_all(disk, clean=clean)
+        files, refused = open_all(disk, clean=clean)
         assert refused == ["damaged", "deleted"]
         left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
         assert left == {("damaged", 0): 1, ("deleted", 0): 1, ("whole", 0): 1}
         assert disk.size(HERE / "damaged-0" / f"{0:020d}.log") == len(content)
-    delete_topic(topics, "deleted")
+    delete_topic(files, "deleted")
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
     assert left == {("damaged", 0): 1, ("whole", 0): 1}
-    assert topics.close()
+    assert files.close()
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
     assert left == {("damaged", 0): 1, ("whole", 0): 1}
 
@@ -161,10 +80,9 @@ def written(disk, count):
     """Topics of one partition each, with one synced record of a producer each."""
     disk.make_dir(HERE)
     reserve = CountedReserve(disk)
-    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0, reserve)
-    topics.load(clean=True)
+    files = topic_files(disk, HERE, reserve=reserve)
     for number in range(count):
-        partition = topics.create(f"t{number}", 1, {}).partitions[0]
+        partition = create(files, f"t{number}")
         batch = encode_batch(
             [Record(0, 0, None, b"value", ())], producer_id=7, producer_epoch=0, base_sequence=0
         )
@@ -173,15 +91,14 @@ def written(disk, count):
         work.run()
         partition.synced(work)
     reserve.threads.clear()
-    return topics, reserve
+    return files, reserve
 
 
 def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_cannot_be_made(monkeypatch):
     monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
     disk.make_dir(HERE)
-    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
-    topics.load(clean=True)
+    files = topic_files(disk, HERE)
     makers, number = set(), errno.ENOSPC
 
     def fault(what, path):
@@ -190,17 +107,16 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
 
     disk.fault = fault
     with pytest.raises(RefusedError, match="topic wide cannot be created"):
-        topics.create("wide", 20, {})
+        files.create("wide", 20, {})
     assert "making" in makers
     assert disk.open_files == []
-    assert topics.get("wide") is None
+    assert files.topics.get("wide") is None
     disk.fault = None
-    wide = topics.create("wide", 20, {})
-    assert sorted(wide.partitions) == list(range(20))
-    after = Topics(disk.crash(random.Random(1)), HERE, BrokerConfig({}), lambda: 0)
-    after.load(clean=False)
+    wide = files.create("wide", 20, {})
+    assert sorted(files.partitions.of_topic(wide)) == list(range(20))
+    after = topic_files(disk.crash(random.Random(1)), HERE, clean=False)
     for index in range(20):
-        after.open_partition(after.get("wide"), index)
+        after.open_partition(after.topics.named("wide"), index)
 
 
 def snapshot_names(disk, topic):
@@ -210,24 +126,24 @@ def snapshot_names(disk, topic):
 def test_many_partitions_are_closed_by_threads_and_one_that_fails_is_none_of_the_others_affair(monkeypatch):
     monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
-    topics, _ = written(disk, 6)
+    files, _ = written(disk, 6)
     disk.fault = lambda what, path: errno.EIO if what == "syncing" and path.parent.name == "t3-0" else None
     calls = set()
     plain = disk.call
     monkeypatch.setattr(disk, "call", lambda what, path: (calls.add(what), plain(what, path)))
-    assert not topics.close()
+    assert not files.close()
     disk.fault = None
     for number in range(6):
         assert len(snapshot_names(disk, f"t{number}")) == (0 if number == 3 else 2), calls
     again, refused = open_all(disk, clean=False)
     assert not refused
-    assert all(topic.partitions[0].end_offset == 1 for topic in again)
+    assert [one.end_offset for one in again.partitions] == [1] * 6
 
 
 def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_reserve(monkeypatch):
     monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
-    topics, reserve = written(disk, 6)
+    files, reserve = written(disk, 6)
     full = ["t2-0", "t4-0"]
 
     def fault(_what, path):
@@ -237,7 +153,7 @@ def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_rese
         return None
 
     disk.fault = fault
-    assert topics.close()
+    assert files.close()
     assert not full
     for number in range(6):
         assert len(snapshot_names(disk, f"t{number}")) == 2
@@ -249,8 +165,8 @@ def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monk
     """The system tells of a lost write once: the next sync of the file succeeds, and the record is gone all the same."""
     monkeypatch.setattr(side_by_side, "IN_TURN_MAX", in_turn_max)
     disk = SimDisk()
-    topics, _ = written(disk, 6)
-    topics.get("t3").partitions[0].append(encode_batch([Record(0, 0, None, b"lost", ())]), now_ms=0)
+    files, _ = written(disk, 6)
+    files.partitions.require("t3", 0).append(encode_batch([Record(0, 0, None, b"lost", ())]), now_ms=0)
     failed = []
     plain = SimFile.sync
 
@@ -261,7 +177,7 @@ def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monk
         plain(file)
 
     monkeypatch.setattr(SimFile, "sync", sync)
-    assert not topics.close()
+    assert not files.close()
     assert failed
 
 
@@ -269,9 +185,7 @@ def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monk
 
 
 def loaded(disk, *, clean=True):
-    made = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
-    made.load(clean=clean)
-    return made
+    return topic_files(disk, HERE, clean=clean)
 
 
 def disk_with_root():
@@ -285,9 +199,9 @@ def test_a_topic_is_there_after_a_restart_with_its_settings():
     first = loaded(disk)
     topic_id = first.create("orders", 3, {"retention.ms": "5"}).topic_id
     again = loaded(disk)
-    found = again.get("orders")
+    found = again.topics.get("orders")
     assert (found.topic_id, found.partition_count, found.configs) == (topic_id, 3, {"retention.ms": "5"})
-    assert again.leader_epoch == first.leader_epoch + 1
+    assert again.topics.leader_epoch == first.topics.leader_epoch + 1
 
 
 def test_a_topic_is_created_whole_or_not_at_all():
@@ -305,7 +219,7 @@ def test_a_topic_is_created_whole_or_not_at_all():
         with pytest.raises(SimulatedCrash):
             made.create("orders", 3, {})
         disk.crash_at = None
-        found = loaded(disk).get("orders")
+        found = loaded(disk).topics.get("orders")
         assert found is None or found.partition_count == 3
 
 
@@ -328,14 +242,13 @@ def test_topics_with_the_same_settings_share_the_settings_of_their_logs(monkeypa
     config = BrokerConfig({})
     disk = SimDisk()
     disk.make_dir(HERE)
-    topics = Topics(disk, HERE, config, lambda: 0)
-    topics.load(clean=True)
+    files = topic_files(disk, HERE, config=config)
     for number in range(10):
-        topics.create(f"t{number}", 1, {"retention.ms": "5000"} if number == 3 else {})
+        files.create(f"t{number}", 1, {"retention.ms": "5000"} if number == 3 else {})
     made, log_config = [], config.log_config
     monkeypatch.setattr(config, "log_config", lambda configs: made.append(configs) or log_config(configs))
     config.set_dynamic({"log.retention.ms": "7000"})
-    topics.reconfigure()
+    files.partitions.reconfigure()
     assert len(made) == 2
-    found = {topic.name: topic.partitions[0].config.retention_ms for topic in topics}
+    found = {one.topic: one.config.retention_ms for one in files.partitions}
     assert found == {f"t{number}": 5000 if number == 3 else 7000 for number in range(10)}

@@ -1,0 +1,36 @@
+"""What all parts of one broker share: its settings, its disk and data directory, its clock, the disk reserve, the tasks
+and the flush.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.env.clock import Clock
+from stablelog.env.disk import Disk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """The objects that the constructors of a broker's parts get. Each part keeps those that it uses.
+
+    Attributes:
+        config: the settings of the broker.
+        disk: the disk of the data directory.
+        directory: the data directory.
+        clock: broker time, and the wall clock.
+        reserve: says whether the disk is full, and frees disk space for work that must succeed then.
+        tasks: starts background work, runs the work of a request to its end, and handles unexpected exceptions.
+        flush: makes appended batches durable.
+    """
+
+    config: BrokerConfig
+    disk: Disk
+    directory: Path
+    clock: Clock
+    reserve: DiskReserve
+    tasks: Tasks
+    flush: GroupFlush
