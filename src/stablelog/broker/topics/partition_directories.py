@@ -40,7 +40,7 @@ class Start(NamedTuple):
         clean: whether the last broker that used the data directory has stopped cleanly.
         leader_epoch: the broker's leader epoch; each start of the broker has a greater one.
         established_epoch: the first leader epoch under which this release has written the directory; None while the
-            broker takes over a directory of Apache Kafka or of an earlier version.
+            broker takes over a directory of Apache Kafka.
     """
 
     clean: bool

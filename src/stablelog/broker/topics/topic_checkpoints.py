@@ -83,7 +83,7 @@ class TopicCheckpoints:
 
         Args:
             topics: the list of topics.
-            is_taking_over: whether Apache Kafka or an earlier version wrote the directory. In that case only the
+            is_taking_over: whether Apache Kafka wrote the directory. In that case only the
                 checkpoint contains the log start offsets.
 
         Raises:
