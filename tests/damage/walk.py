@@ -197,7 +197,7 @@ async def write_on(desk, word):
     for topic in desk.broker.topics:
         if not topic.is_internal:
             targets.setdefault(topic.group, []).extend(
-                (topic.name, index) for index in sorted(topic.partitions)
+                (topic.name, index) for index in sorted(desk.broker.partitions.of_topic(topic))
             )
     for group, those in targets.items():
         if not those:
