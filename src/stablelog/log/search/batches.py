@@ -8,14 +8,13 @@ from stablelog.errors import DamageError
 from stablelog.log.search.source import OFFSET_MAX, Found, LogBytes
 
 WALK_READ_SIZE = 64 << 10
+MAGIC_AT = 16  # the position of the magic in a batch
 FIND_READ_SIZE = 5 << 10  # bytes of one read in a search: an index interval and a header
 OFFSETS = struct.Struct(
     ">"  # the fields of a batch's header that a search reads
     "q"  # base_offset
     "i"  # batch_length
-    "4x"
-    "b"  # magic
-    "6x"
+    "11x"
     "i"  # last_offset_delta
 )
 
@@ -60,20 +59,21 @@ def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) ->
         DamageError: the bytes at a position are no batch.
         NotLoadedError: the next bytes are not loaded.
     """
-    unpack, size = OFFSETS.unpack_from, log.size
+    unpack, fields_size, header_size, size = OFFSETS.unpack_from, OFFSETS.size, HEADER.size, log.size
     while position < size:
         piece = log.piece(position, FIND_READ_SIZE)
-        at = 0
-        while len(piece) - at >= OFFSETS.size:
-            base_offset, batch_length, magic, last_offset_delta = unpack(piece, at)
+        at, last = 0, len(piece) - fields_size
+        while at <= last:
+            base_offset, batch_length, last_offset_delta = unpack(piece, at)
             batch_size = batch_length + LENGTH_AND_OFFSET_SIZE
-            if magic != MAGIC or batch_size < HEADER.size or last_offset_delta < 0:
+            if batch_size < header_size or last_offset_delta < 0:
                 raise log.no_batch_at(position + at, None)
-            batch_end = position + at + batch_size
-            if base_offset + last_offset_delta >= offset or batch_end > end:
-                if batch_end > size:
+            if base_offset + last_offset_delta >= offset or position + at + batch_size > end:
+                if position + at + batch_size > size:
                     _end_at(log, position + at)
                     return None
+                if piece[at + MAGIC_AT] != MAGIC:
+                    raise log.no_batch_at(position + at, None)
                 return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
             at += batch_size
         if at == 0:
