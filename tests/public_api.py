@@ -1,4 +1,7 @@
-"""The public names of stablelog as a page: `python -m tests.public_api` draws docs/api.md."""
+"""The public names of stablelog as a page: `python -m tests.public_api` draws docs/api.md.
+
+`python -m tests.public_api --released` also notes the names in tests/public_api_released.txt, which is for a release.
+"""
 
 import dataclasses
 import enum
@@ -14,7 +17,7 @@ import stablelog.aio
 import stablelog.spark
 from tests.commands import ROOT
 
-PAGE = ROOT / "docs" / "api.md"
+PAGE, RELEASED = ROOT / "docs" / "api.md", ROOT / "tests" / "public_api_released.txt"
 MODULES = {
     "stablelog": "",
     "stablelog.aio": "The client for asyncio.",
@@ -134,6 +137,31 @@ def names():
                 yield full, function(name, thing), sentence(thing), []
 
 
+def surface():
+    """A line for each public name, without sentences: what a program depends on. It has no comments."""
+    for full, line, _, inner in names():
+        yield f"{full} | {line}"
+        yield from (
+            f"{full}.{name} | {of}".replace("\n", " ") for name, of, _ in inner if not of.startswith("#")
+        )
+
+
+def unnamed(released, now, changelog):
+    """The names that have changed since the release, and that the first section of the changelog does not name.
+
+    A name is named by its last part in backticks. The members of a class that has come or gone need no name of their own.
+    """
+    section = changelog.split("\n## ")[1]
+    quoted = " ".join(re.findall(r"`[^`]+`", section))
+    changed = {line.partition(" | ")[0] for line in {*released} ^ {*now}}
+    return sorted(
+        full
+        for full in changed
+        if full.rpartition(".")[0] not in changed
+        and not re.search(rf"\b{re.escape(full.rpartition('.')[2])}\b", quoted)
+    )
+
+
 def folded(line):
     """A line of code; a long one has a line for each argument."""
     if len(line) <= WIDTH or "(" not in line:
@@ -167,6 +195,8 @@ def page():
 def main():
     """Draw the page."""
     PAGE.write_text(page())
+    if "--released" in sys.argv:
+        RELEASED.write_text("\n".join(surface()) + "\n")
 
 
 if __name__ == "__main__":

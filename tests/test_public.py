@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from tests import public_api
+from tests.commands import ROOT
 
 FUNCTIONS = {
     "serve": stablelog.serve,
@@ -86,3 +87,27 @@ def test_the_example_of_a_docstring_runs(name, own_broker, tmp_path, monkeypatch
 
 def test_the_page_of_the_api_is_drawn_from_the_code():
     assert public_api.PAGE.read_text() == public_api.page(), "run `python -m tests.public_api`"
+
+
+def test_the_changelog_names_each_change_of_the_api():
+    released = public_api.RELEASED.read_text().splitlines()
+    found = public_api.unnamed(released, public_api.surface(), (ROOT / "CHANGELOG.md").read_text())
+    assert found == [], "the first section of CHANGELOG.md names what has changed, in backticks"
+
+
+@pytest.mark.parametrize(
+    ("now", "changelog", "missing"),
+    [
+        (["m.A | class A:", "m.A.b | def b() -> None: ..."], "", []),
+        (["m.A | class A:", "m.A.b | def b(c: int) -> None: ..."], "", ["m.A.b"]),
+        (["m.A | class A:", "m.A.b | def b(c: int) -> None: ..."], "the b of others", ["m.A.b"]),
+        (["m.A | class A:", "m.A.b | def b(c: int) -> None: ..."], "`A.b(c)` is new", []),
+        (["m.A | class A:"], "`A.bb` is gone", ["m.A.b"]),
+        (["m.A | class A:", "m.A.b | def b() -> None: ...", "m.B | class B:", "m.B.x | x: int"], "", ["m.B"]),
+        (["m.A | class A:", "m.A.b | def b() -> None: ...", "m.B | class B:", "m.B.x | x: int"], "`m.B`", []),
+    ],
+)
+def test_a_name_of_the_api_that_has_changed_has_to_be_named(now, changelog, missing):
+    released = ["m.A | class A:", "m.A.b | def b() -> None: ..."]
+    text = f"# Changelog\n\n## 2, not released\n\n{changelog}\n\n## 1\n\n`b` and `B`\n"
+    assert public_api.unnamed(released, now, text) == missing
