@@ -98,7 +98,7 @@ def test_a_topic_that_is_deleted_during_a_copy_gets_no_manifest(tmp_path, monkey
             await one.write(segments=2)
 
             async def delete():
-                delete_topic(one.broker.topics, "t")
+                delete_topic(one.broker.topic_files, "t")
 
             def deleting(summary, *given):
                 if summary.base_offset:  # The segment before it is in the store.
