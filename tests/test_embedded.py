@@ -94,6 +94,7 @@ def test_a_broker_stops_when_its_parent_is_killed_and_a_forked_process_lives_on(
             os.kill(forked_id, signal.SIGKILL)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_broker_runs_on_when_the_thread_that_started_it_ends(tmp_path):
     broker = stablelog.serve(tmp_path / "data")
@@ -112,6 +113,7 @@ def test_a_broker_stops_when_its_parent_leaves_without_a_word(tmp_path):
         until(lambda: not is_running(broker_id), "the broker ends, too")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_broker_that_does_not_stop_in_order_after_its_parents_end_is_killed():
     deaf = """
@@ -159,6 +161,7 @@ def test_a_start_ends_when_another_thread_closes_the_broker(tmp_path, monkeypatc
             starting.result(60)
 
 
+@pytest.mark.extended
 def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -178,6 +178,7 @@ def test_the_next_broker_removes_what_is_left_by_a_container_whose_first_process
         until(lambda: remove_abandoned(place) or not directory.exists(), "the directory is removed")
 
 
+@pytest.mark.extended
 def test_a_broker_that_is_frozen_ends_and_its_directory_with_it(place):
     with stablelog.serve() as broker:
         os.kill(broker.pid, signal.SIGSTOP)

@@ -50,6 +50,7 @@ STARTS_WORK = (
 )
 
 
+@pytest.mark.extended
 def test_background_work_of_the_broker_is_started_in_one_place():
     for path in (ROOT / "src" / "stablelog" / "broker").rglob("*.py"):
         if path.name == "tasks.py":

@@ -131,6 +131,7 @@ def mutated(rng, data, count):
     return bytes(data), count
 
 
+@pytest.mark.extended
 def test_the_proof_agrees_with_a_model_that_decodes_record_by_record():
     rng = random.Random(f"proof {SEED}")
     valid = refused = still_valid = 0

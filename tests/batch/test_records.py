@@ -45,12 +45,14 @@ def test_a_batch_is_kafkas_to_the_byte():
     assert [(r.offset, r.key, r.value) for r in decode_records(batch)] == [(5, b"k", b"v"), (6, None, b"w")]
 
 
+@pytest.mark.extended
 @given(records, st.sampled_from(list(Codec)))
 def test_records_come_back_as_they_went_in(written, codec):
     read = decode_records(encode_batch(written, base_offset=100, codec=codec))
     assert read == [record._replace(offset=100 + n) for n, record in enumerate(written)]
 
 
+@pytest.mark.extended
 @given(records, st.sampled_from(list(Codec)), st.integers(0, 3))
 def test_heads_are_the_beginnings_of_records(written, codec, size):
     batch = b"before" + encode_batch(written, base_offset=100, codec=codec)

@@ -10,6 +10,7 @@ from stablelog.security.authorizer import Authorizer
 from stablelog.wire.acls import Operation, ResourceType
 
 
+@pytest.mark.extended
 def test_first_and_cached_checks_are_measured():
     (section,) = acls.run(1, 200)
     found = {row.what: row.median(OURS) for row in section.rows}

@@ -8,6 +8,7 @@ from bench import aborts, limits, loads, report
 from bench.contestants import KAFKA, OURS
 
 
+@pytest.mark.extended
 def test_records_produced_are_fetched_with_and_without_decoding(stablelog_broker):
     with loads.topic_of(stablelog_broker.bootstrap, 100, 2_000) as topic:
         assert loads.produce(stablelog_broker.bootstrap, topic) > 0

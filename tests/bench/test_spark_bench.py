@@ -86,6 +86,7 @@ def test_a_process_that_ended_takes_nothing_off_the_cost_of_a_query(monkeypatch)
     assert spark_session.cost(lambda: None).cpu_seconds == pytest.approx(80 / os.sysconf("SC_CLK_TCK"))
 
 
+@pytest.mark.extended
 def test_the_processor_time_of_a_child_counts():
     busy = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(); sys.stdout.flush(); input()"
 
@@ -139,6 +140,7 @@ def test_planning_finds_every_segment_anew_and_again(tmp_path):
     assert_measured(spark_tasks.planning([10], 1))
 
 
+@pytest.mark.extended
 def test_the_memory_of_a_task_is_seen_while_it_reads_and_while_it_writes(tmp_path, stablelog_broker):
     spark_tasks.fill_log(tmp_path / "events-0", 4 << 20, 64 << 10, 1000, Codec.ZSTD)
     assert spark_tasks.read_memory_mb({"path": str(tmp_path)}) > 1
@@ -146,6 +148,7 @@ def test_the_memory_of_a_task_is_seen_while_it_reads_and_while_it_writes(tmp_pat
     assert spark_tasks.write_memory_mb(stablelog_broker.bootstrap, 1 << 20, 1000) > 1
 
 
+@pytest.mark.extended
 def test_the_decoder_and_the_encoder_do_what_is_timed():
     log, rows = columns.log_of(30_000, aborted_every=10)
     columns.decode(log, rows, columns.ALL, aborted=True)

@@ -210,6 +210,7 @@ def own_collector():
     gc.freeze()
 
 
+@pytest.mark.extended
 def test_no_collection_looks_at_many_objects_however_many_there_are(own_collector, monkeypatch):
     """With CPython's thresholds, a collection would look at 80,000 of these objects and more."""
     looked_at = []

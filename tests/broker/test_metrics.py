@@ -91,6 +91,7 @@ def test_scrapes_hold_while_producers_come_and_go():
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_the_broker_is_read_on_its_loop_only():
     async def conversation():
         async with served() as desk:
@@ -107,6 +108,7 @@ def test_the_broker_is_read_on_its_loop_only():
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_a_scrape_that_the_loop_does_not_answer_in_time_says_so(monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLE_TIMEOUT_S", 0.05)
 
@@ -204,6 +206,7 @@ def fetch(peer, topic, **session):
     return answer
 
 
+@pytest.mark.extended
 def test_requests_are_counted_by_api(told, peer, topic):
     before = told("stablelog_requests", api="fetch") or 0
     for _ in range(3):
@@ -236,6 +239,7 @@ def test_a_request_is_counted_when_it_is_answered():
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_appended_and_fetched_bytes_and_the_size_of_the_log_are_those_of_the_batches(
     told, peer, broker, topic
 ):
@@ -256,6 +260,7 @@ def test_a_round_of_flush_is_counted(told, broker, topic):
     assert told("stablelog_flush_rounds") > before
 
 
+@pytest.mark.extended
 def test_acls_and_denied_operations_are_counted():
     async def conversation():
         secured = {
@@ -275,6 +280,7 @@ def test_acls_and_denied_operations_are_counted():
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_a_full_disk_is_told_until_it_has_room(told):
     async def conversation():
         async with served() as desk:
@@ -287,6 +293,7 @@ def test_a_full_disk_is_told_until_it_has_room(told):
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_partitions_are_counted_and_those_that_have_failed():
     """tests/broker/topics/test_partition_state.py has a partition in each state."""
 
@@ -302,6 +309,7 @@ def test_partitions_are_counted_and_those_that_have_failed():
     asyncio.run(conversation())
 
 
+@pytest.mark.extended
 def test_unexpected_errors_are_counted_by_where_they_were_raised():
     async def conversation():
         async with served() as desk:
@@ -321,6 +329,7 @@ def test_what_the_scrub_reads_and_finds_is_counted(told, topic):
     assert told("stablelog_damaged_batches", topic=topic, partition="0") == 0
 
 
+@pytest.mark.extended
 def test_throttled_requests_and_their_clients_are_counted(told, broker):
     entity = (alter.EntityData(entity_type="client-id", entity_name="throttled"),)
 
@@ -342,6 +351,7 @@ def test_throttled_requests_and_their_clients_are_counted(told, broker):
         set_quota(None)
 
 
+@pytest.mark.extended
 def test_open_connections_are_counted(told, broker):
     """There are some others, of the clients of other tests, which come and go."""
     with contextlib.ExitStack() as peers:
@@ -366,6 +376,7 @@ def test_logins_are_counted():
     on_desk(conversation)
 
 
+@pytest.mark.extended
 def test_fetch_sessions_are_counted_while_they_are_kept(told, peer, topic):
     before = told("stablelog_fetch_sessions")
     session_id = fetch(peer, topic, session_epoch=0).session_id
@@ -387,6 +398,7 @@ def test_offsets_of_a_partition_follow_writes_and_deletions(told, admin, broker,
     assert told("stablelog_log_start_offset", **labels) == 2
 
 
+@pytest.mark.extended
 def test_an_open_transaction_is_seen_until_its_commit_is(told, admin, broker):
     group, topic = unique("group"), unique("grouped")
     admin.create_topics([NewTopic(topic, 1, 1, config={"stablelog.group": group})])[topic].result(60)
@@ -489,6 +501,7 @@ def _of_tiers(told, labels):
     }
 
 
+@pytest.mark.extended
 def test_every_metric_has_a_test_here():
     text = Path(__file__).read_text()
     assert [name for name in metrics.METRICS if f'told("{name}"' not in text] == []

@@ -93,6 +93,7 @@ def run(numbers):
     return counts
 
 
+@pytest.mark.extended
 def test_from_every_position_a_consumer_gets_every_later_commit_and_reaches_the_end():
     counts = run(seeds(COUNT))
     assert counts["answers none"]

@@ -202,6 +202,7 @@ def test_a_transaction_group_is_seen_everywhere(stablelog_broker):
     assert "cannot change" in changed.stderr
 
 
+@pytest.mark.extended
 def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):
     name = unique("look")
     answer("topics", "create", name, bootstrap=stablelog_broker.bootstrap)
@@ -497,6 +498,7 @@ def test_metrics_are_served_where_the_log_says(tmp_path):
     assert 'stablelog_high_watermark{partition="0",topic="t"} 2.0' in told
 
 
+@pytest.mark.extended
 def test_an_address_that_cannot_be_used_is_named_before_the_data_directory_is_made(
     stablelog_broker, tmp_path
 ):

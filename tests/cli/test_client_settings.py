@@ -61,6 +61,7 @@ def test_the_page_has_each_setting():
     assert VALUES.keys() == SETTINGS.keys()
 
 
+@pytest.mark.extended
 def test_the_settings_of_every_command(stablelog_broker):
     given = words(*(name for name, one in SETTINGS.items() if one.kinds == EVERY))
     broker = Broker.named([stablelog_broker.bootstrap], None, 60, words=given)
@@ -162,6 +163,7 @@ def test_no_name_means_two_things():
     assert not SETTINGS.keys() & (OPTIONS.keys() | OF_LIBRDKAFKA.keys())
 
 
+@pytest.mark.extended
 def test_a_profile_has_the_settings_of_several_commands(stablelog_broker, tmp_path, monkeypatch):
     (tmp_path / "stablelog").mkdir()
     lines = [

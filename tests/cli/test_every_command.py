@@ -94,7 +94,7 @@ def guarded(module_path):
         yield options
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 @pytest.mark.parametrize("user", [USER, DESCRIBER])
 def test_a_user_without_rights_is_told_which_one_is_missing(guarded, row, user):
@@ -264,7 +264,7 @@ def poisoned():
 READING = [row for row in ROWS if row.command == "consume"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("topic", UNREADABLE)
 @pytest.mark.parametrize("row", READING, ids=lambda row: row.words)
 def test_consume_names_the_batch_that_no_one_can_decode(poisoned, row, topic):
@@ -334,6 +334,7 @@ def join(connection, group):
     assert synced.error_code is ErrorCode.none, synced
 
 
+@pytest.mark.extended
 def test_a_group_whose_members_write_what_no_one_can_decode_is_shown(poisoned):
     at = poisoned.bootstrap
     with Cluster(at) as cluster:

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.commands import ROOT
+
+pytestmark = pytest.mark.extended
 
 PROGRAM = """
 import sys

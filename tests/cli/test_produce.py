@@ -107,7 +107,7 @@ def test_batches_are_compressed(stablelog_broker, topic, codec, number):
     assert number in codecs
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "written", "said"),
     [
@@ -141,6 +141,7 @@ def test_a_bad_line_is_refused_and_nothing_of_its_transaction_is_committed(
     assert [value for (value,) in read(stablelog_broker, topic, "value")] == written
 
 
+@pytest.mark.extended
 def test_batches_are_transactions_of_their_own(stablelog_broker, topic):
     at = stablelog_broker.bootstrap
     given = "".join(f"{number}\n" for number in range(7))
@@ -153,6 +154,7 @@ def test_batches_are_transactions_of_their_own(stablelog_broker, topic):
     assert "in 1 transaction\n" in run("produce", topic, "--batch", "3", bootstrap=at, given="x").stdout
 
 
+@pytest.mark.extended
 def test_a_new_transactional_id_belongs_to_the_group_of_the_topic(stablelog_broker):
     at, name, group = stablelog_broker.bootstrap, unique("paid"), unique("payments")
     answer("topics", "create", name, "--config", f"stablelog.group={group}", bootstrap=at)

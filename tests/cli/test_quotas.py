@@ -56,6 +56,7 @@ def test_quotas_are_set_listed_and_removed(at):
     assert listed(at) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -74,6 +74,7 @@ def test_a_whole_directory_needs_no_repair(data):
     assert re.search(r"\d+ partitions examined, 0 with a damaged log", result.output)
 
 
+@pytest.mark.extended
 def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data):
     path = data / "t-0" / LOG
     flip(path, positions(path)[2] + 30)
@@ -174,6 +175,7 @@ def lose_directory(path):
     shutil.rmtree(path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
@@ -346,6 +348,7 @@ def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_
     assert commit_sequences(commits) == list(range(1, 12))
 
 
+@pytest.mark.extended
 def test_a_commit_log_of_an_older_backup_does_not_give_out_what_a_partition_has(commits):
     import shutil
 
@@ -497,6 +500,7 @@ def test_what_a_start_serves_is_shown_and_not_cut(sealed, name):
         until(lambda: watermarks(broker) == (0, 12), "t-0 is served")
 
 
+@pytest.mark.extended
 def test_what_a_start_serves_is_cut_if_that_is_asked_for_one_partition(sealed):
     from tests.waiting import until
 
@@ -593,6 +597,7 @@ def watermarks(broker):
         consumer.close()
 
 
+@pytest.mark.extended
 def test_a_damaged_start_of_a_view_is_named_before_anything_is_cut(commits):
     path = commits / "o-0" / LOG
     flip(path, positions(path)[2] + 30)

@@ -50,6 +50,7 @@ def first_record():
     return json.loads(done.stdout)
 
 
+@pytest.mark.extended
 def test_the_first_record_imports_no_message_that_it_does_not_need():
     modules = first_record()["modules"]
     messages = [
@@ -63,6 +64,7 @@ def test_the_first_record_imports_no_message_that_it_does_not_need():
     assert not {"confluent_kafka", "pyarrow", "pyspark", "rich", "typer"} & set(modules)
 
 
+@pytest.mark.extended
 def test_imports_are_frozen_and_the_collector_works_when_the_server_runs():
     found = first_record()
     assert found["enabled"]

@@ -109,6 +109,7 @@ def test_a_store_or_a_topic_that_is_not_there_is_one_line(url, tmp_path):
             assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.extended
 def test_what_cannot_be_opened_or_reached_is_one_line(s3, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for url, says in (

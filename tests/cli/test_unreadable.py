@@ -109,6 +109,7 @@ def test_consume_ends_with_one_line_and_exit_code_2(broker):
     assert end.startswith("stablelog: half cannot be read to its end: half-1 is offline")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
     """The broker hands out what it has not read; the consumer checks the CRC, and says at once what is damaged."""
@@ -146,6 +147,7 @@ def test_consume_that_follows_says_what_it_waits_for_and_goes_on_waiting(broker)
         following.wait(60)
 
 
+@pytest.mark.extended
 def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
     faults = [{("t", 1): OFFLINE}, {("t", 1): OFFLINE}, {}]
 
@@ -188,6 +190,7 @@ def test_a_group_of_an_offline_partition_is_described(broker):
     assert offline["unavailable"] == OFFLINE
 
 
+@pytest.mark.extended
 def test_offsets_are_reset_and_records_trimmed_beside_an_offline_partition(broker):
     words = ("--to", "5", "--topic", "half", "--execute")
     (found,) = answer("groups", "reset", unique("new"), *words, bootstrap=broker.bootstrap)

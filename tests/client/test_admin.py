@@ -103,6 +103,7 @@ def test_a_topic_is_created_described_changed_and_deleted(admin):
     assert name not in admin.topics.list()
 
 
+@pytest.mark.extended
 def test_internal_topics_are_listed_if_asked_for(admin, topic):
     admin.groups.commit_offsets(unique("group"), {(topic, 0): 0})
     assert "__consumer_offsets" not in admin.topics.list()

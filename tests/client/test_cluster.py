@@ -25,6 +25,7 @@ def cluster(stablelog_broker):
         yield cluster
 
 
+@pytest.mark.extended
 def test_one_address_that_answers_is_enough(cluster, stablelog_broker):
     topic = unique("client")
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
@@ -36,6 +37,7 @@ def test_one_address_that_answers_is_enough(cluster, stablelog_broker):
     assert cluster.metadata(re.compile(re.escape(topic[:-1]))) == {}
 
 
+@pytest.mark.extended
 def test_offsets_and_raw_batches(cluster, stablelog_broker):
     topic = unique("client")
     client = Confluent(stablelog_broker.bootstrap)
@@ -75,6 +77,7 @@ def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, versio
     assert got.last_stable_offset == wanted.last_stable_offset
 
 
+@pytest.mark.extended
 def test_a_broker_that_knows_only_the_first_version_of_each_api_is_understood(
     cluster, stablelog_broker, monkeypatch
 ):
@@ -108,6 +111,7 @@ def test_what_is_not_there_is_named_at_once(cluster):
         cluster.fetch("nowhere", 0, 0)
 
 
+@pytest.mark.extended
 def test_a_partition_that_is_not_there_is_named(cluster, stablelog_broker):
     topic = unique("client")
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
@@ -115,6 +119,7 @@ def test_a_partition_that_is_not_there_is_named(cluster, stablelog_broker):
         cluster.list_offsets({(topic, 99): LATEST})
 
 
+@pytest.mark.extended
 def test_it_pickles_as_its_arguments(cluster, stablelog_broker):
     topic = unique("client")
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])

@@ -268,6 +268,7 @@ def test_a_record_of_100_bytes_takes_at_most_250():
     assert 100 < size <= 160
 
 
+@pytest.mark.extended
 def test_a_record_that_was_sent_takes_nothing_but_its_future():
     def sent(count, *, is_kept):
         buffer, kept = buffered(count, is_kept=is_kept)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys, stablelog
 stablelog.connect
@@ -22,6 +24,7 @@ def test_no_message_is_imported_before_it_is_sent():
     assert messages == {"errors", "request_header", "response_header"}
 
 
+@pytest.mark.extended
 def test_what_writes_and_what_reads_is_imported_when_a_program_begins_to():
     """The library of the CRC takes as long as a tenth of the client."""
     assert imported("crc32c", "stablelog.batch") == {"stablelog.batch", "stablelog.batch.codec"}

@@ -118,6 +118,7 @@ def test_children_become_visible_together_and_the_commit_is_remembered(cluster, 
     assert read(at, topic) == [b"a1", b"a2", b"a3", b"b1"]
 
 
+@pytest.mark.extended
 def test_what_is_not_named_is_aborted_and_late_ones_are_refused(cluster, topic):
     key, at = unique("query"), cluster.bootstrap
     winner = Child(at, key, 1, attempt=0).write(topic, b"good")

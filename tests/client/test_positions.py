@@ -133,6 +133,7 @@ def given_by(shell, steps):
 # --- over a broker ---
 
 
+@pytest.mark.extended
 @by
 def test_a_reader_goes_on_after_each_transaction(stablelog_broker, client, cut):
     """The commits of the partitions are far apart, and a transaction has parts in several partitions and topics."""
@@ -226,6 +227,7 @@ def test_batches_are_whole_transactions_up_to_a_number_of_records(stablelog_brok
         reader.close()
 
 
+@pytest.mark.extended
 @by
 def test_a_waiting_reader_sees_a_new_partition(stablelog_broker, client, cut):
     topic = create(stablelog_broker.bootstrap)

@@ -52,6 +52,7 @@ def assert_whole(transaction, names, count=8):
     assert transaction.time_ms > 0
 
 
+@pytest.mark.extended
 def test_from_cut_to_cut_transactions_are_whole_while_they_are_written(client, topics):
     names, lock = {}, threading.Lock()
 
@@ -158,6 +159,7 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8
 
 
+@pytest.mark.extended
 def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client, topics):
     outside = Confluent(stablelog_broker.bootstrap)
     first = write(client, topics, "first")

@@ -94,6 +94,7 @@ def test_what_readers_would_not_decompress_is_not_compressed(buffer, monkeypatch
     assert codecs == [Codec.ZSTD, Codec.NONE]
 
 
+@pytest.mark.extended
 @given(
     records=st.lists(
         st.tuples(st.integers(0, 2), st.binary(max_size=60), st.booleans(), st.booleans()), max_size=60

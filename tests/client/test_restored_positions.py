@@ -109,6 +109,7 @@ def test_a_position_before_the_end_of_the_copy_goes_on_there(restored, face, cut
             assert sorted(got + rest(client, cut, text)) == sorted(restored.now[cut])
 
 
+@pytest.mark.extended
 @by
 def test_a_position_after_records_that_are_lost_is_refused_by_name(restored, face, cut):
     """Also where new records have taken the log beyond it."""

@@ -93,6 +93,7 @@ def test_transactions_are_written_and_read_with_each_security_protocol(server, c
         after.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
 def test_each_mechanism_logs_in_by_either_kind_of_names(server, connect, mechanism):
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
@@ -146,6 +147,7 @@ def test_another_security_protocol_is_told_at_once(server, connect, mine, listen
         assert ("Without TLS" in told) == (mine.endswith("SSL") and not listener.endswith("SSL"))
 
 
+@pytest.mark.extended
 def test_certificates_that_are_not_accepted_are_told_at_once(server, connect):
     files, login, mutual = server.certificates, server.login, server.mutual
     cases = (

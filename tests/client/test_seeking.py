@@ -295,6 +295,7 @@ def test_a_reader_of_a_group_goes_to_the_beginning_the_end_and_a_time(room):
                 reader.seek_to_time(wrong)
 
 
+@pytest.mark.extended
 def test_a_failed_transaction_goes_back_to_the_seek_and_not_to_the_offset_before(room):
     room.write(b"a", b"x", b"b", b"y")
     with room.subscribe() as reader:
@@ -346,6 +347,7 @@ def test_after_a_commit_of_unknown_outcome_the_group_says_whether_it_was_after_t
             assert read(reader, len(wanted)) == wanted
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_after_an_aborted_transaction_commits_the_seek(room, when):
     room.write(b"a", b"x", b"b", b"y")

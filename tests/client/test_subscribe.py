@@ -154,6 +154,7 @@ def test_a_reader_from_the_latest_record_on_skips_earlier_ones_and_can_go_back(r
         assert values(collected(reader, 1)) == [b"new"]
 
 
+@pytest.mark.extended
 def test_a_transaction_commits_what_was_handed_out(room):
     room.write(b"a", b"b", b"c")
     with room.subscribe() as reader:
@@ -163,6 +164,7 @@ def test_a_transaction_commits_what_was_handed_out(room):
         assert next(reader).value == b"c"
 
 
+@pytest.mark.extended
 def test_a_transaction_without_records_commits_the_offsets(room):
     room.write(b"a", b"b")
     with room.subscribe() as reader:
@@ -172,6 +174,7 @@ def test_a_transaction_without_records_commits_the_offsets(room):
         assert next(reader).value == b"b"
 
 
+@pytest.mark.extended
 def test_transaction_version_1_adds_the_group_first(room, monkeypatch):
     monkeypatch.setattr(Connection, "features", {})
     room.write(b"a", b"b")
@@ -298,6 +301,7 @@ def test_a_partition_that_is_taken_away_is_kept_until_its_records_are_committed(
             assert sorted(got) == [b"c", b"d"]
 
 
+@pytest.mark.extended
 def test_a_partition_that_is_given_up_cannot_be_committed(face, broker, monkeypatch):
     monkeypatch.setattr(group_reading, "GRACE_S", 0.0)
     with connected(face, broker.bootstrap) as client:
@@ -338,6 +342,7 @@ def test_one_transaction_of_a_reader_is_open_at_a_time(room):
         room.client.transaction(offsets_of=reader).abort()
 
 
+@pytest.mark.extended
 def test_offsets_are_those_of_a_reader_of_the_same_cluster(broker, impatient):
     with (
         stablelog.connect(broker.bootstrap) as client,

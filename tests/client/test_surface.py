@@ -80,6 +80,7 @@ def test_a_repr_shows_no_secret():
     assert "sesame" not in repr(things)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_repr_of_a_broker_says_whether_it_runs(is_running, tmp_path):
     broker = stablelog.serve(tmp_path)

@@ -131,6 +131,7 @@ def contextlib_suppress_all():
     return contextlib.suppress(Exception)  # closing a fenced client may complain
 
 
+@pytest.mark.extended
 def test_two_members_of_a_group_share_the_partitions(stablelog_broker):
     from confluent_kafka import Consumer
 

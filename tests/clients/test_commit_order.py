@@ -68,6 +68,7 @@ def test_an_uncommitted_reader_gets_the_order_of_the_writes(client, topic):
         assert client.read(topic, start=start, committed=False) == [row for row in written if row[0] >= start]
 
 
+@pytest.mark.extended
 def test_a_group_goes_on_where_it_committed_until_nothing_is_left(client, topic):
     group = unique("order-resumes")
     seen = [client.consume(group, topic, count) for count in (1, 3, 3)]

@@ -153,6 +153,7 @@ def test_a_killed_member_expires(room):
     room.until_shared(4)
 
 
+@pytest.mark.extended
 def test_new_partitions_are_shared_too(room):
     room.join()
     room.join()
@@ -161,6 +162,7 @@ def test_new_partitions_are_shared_too(room):
     room.until_shared(3, 4, partitions=[*range(7)])
 
 
+@pytest.mark.extended
 def test_a_pattern_selects_topics(room):
     room.join(subscription=f"^{room.topic}.*")
     room.until_shared(4)
@@ -172,6 +174,7 @@ def test_a_pattern_selects_topics(room):
     )
 
 
+@pytest.mark.extended
 def test_a_pattern_selects_internal_topics_too(room):
     """As in Apache Kafka."""
     room.join(subscription=f"^(__consumer_offsets|{room.topic})")

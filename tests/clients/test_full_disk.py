@@ -65,6 +65,7 @@ def test_a_producer_waits_and_goes_on(client, broker, topic, idempotent):
     assert seen == values if idempotent else sorted(seen) == sorted(values)  # else retries may take turns
 
 
+@pytest.mark.extended
 def test_a_transaction_that_begins_on_a_full_disk_is_committed_when_there_is_room(client, broker, topic):
     with client.transactions(unique("me")) as run:
         run(topic, [b"a"], commit=True)

@@ -24,7 +24,7 @@ with warnings.catch_warnings():  # of a deprecated function that kafka-python ca
         UpdateFeatureType,
     )
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

@@ -258,6 +258,7 @@ def test_a_record_with_the_sequence_of_an_aborted_one_is_not_taken_for_its_repet
     assert [value for _, value in Confluent(broker.bootstrap).read(topic)] == committed
 
 
+@pytest.mark.extended
 def test_a_request_for_the_end_that_comes_again_answers_the_same_and_its_opposite_is_refused(
     proxied, peer, topic
 ):
@@ -396,6 +397,7 @@ def test_in_the_second_dialect_what_belongs_to_an_earlier_transaction_is_told_ap
     assert check(History(transactions, {0: read})) == []
 
 
+@pytest.mark.extended
 def test_strict_mode_closes_the_hole_of_the_first_dialect():
     """Scenario 44, first dialect: a late EndTxn would end the next transaction, so the dialect can be refused."""
     with (

@@ -61,7 +61,7 @@ def log_text(broker):
     return broker.log_path.read_text()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", DRIVERS)
 def test_a_client_logs_in_unmodified(broker, client, mechanism):

@@ -70,6 +70,7 @@ def test_librdkafka_gets_its_token_from_a_token_endpoint(server, endpoint, proto
     assert write_and_read(settings, new_topic(server)) == b"value"
 
 
+@pytest.mark.extended
 def test_librdkafka_is_refused_with_a_token_of_another_authority(server, endpoint):
     foreign = oidc(server.at["SASL_PLAINTEXT"], endpoint, TokenEndpoint.FOREIGN)
     with pytest.raises(KafkaException, match="invalid_token"):
@@ -315,6 +316,7 @@ def token_file(folder, text):
     return java_with_token((folder / "token").as_uri())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("source", ["file", "endpoint"])
 def test_commands_log_in_with_a_token(server, endpoint, tmp_path, source):
     """Some commands use librdkafka, and others the native client. The file is that of Kafka's own tools.

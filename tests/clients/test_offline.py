@@ -50,6 +50,7 @@ def test_the_open_partition_is_read_and_written(client, topic):
     assert client.consume(unique("group"), topic, 2) == [b"a", b"b"]
 
 
+@pytest.mark.extended
 def test_a_transaction_that_wants_the_offline_partition_is_aborted_and_followed_by_another(damaged, topic):
     producer = Producer(
         {

@@ -160,6 +160,7 @@ def test_a_muted_connection_is_answered_late_and_others_of_the_broker_at_once(bo
         limit(bootstrap, of_client("me"), request_percentage=None)
 
 
+@pytest.mark.extended
 def test_connections_above_the_rate_of_their_address_are_closed(bootstrap):
     host, _, port = bootstrap.rpartition(":")
     limit(bootstrap, (("ip", "127.0.0.1"),), connection_creation_rate=2)

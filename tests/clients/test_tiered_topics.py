@@ -187,6 +187,7 @@ def test_a_read_committed_consumer_gets_the_same_records(client, topics):
         check_from_each_start(client, topic, wanted)
 
 
+@pytest.mark.extended
 def test_a_read_uncommitted_consumer_misses_aborted_records_only_if_the_topic_drops_them(client, topics):
     everything, committed = client.read(topics.plain, committed=False), client.read(topics.plain)
     assert client.read(topics.copied, committed=False) == everything
@@ -196,6 +197,7 @@ def test_a_read_uncommitted_consumer_misses_aborted_records_only_if_the_topic_dr
         assert [pair for pair in everything if pair in set(found)] == found
 
 
+@pytest.mark.extended
 def test_a_consumer_of_a_commit_ordered_topic_gets_the_same_records(client, topics):
     local, tiered = topics.ordered
     wanted, by_offset = client.read(local), client.read(topics.plain)

@@ -37,7 +37,7 @@ def ordinary(stablelog_broker):
     return create(stablelog_broker, "ordinary")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("word", ["plain", "payments/worker", "other/worker"])
 def test_a_topic_of_another_group_is_refused_and_the_next_transaction_works(
     client, stablelog_broker, payments, ordinary, word
@@ -63,6 +63,7 @@ def test_a_topic_of_another_group_is_refused_and_the_next_transaction_works(
     assert client.read(foreign, committed=False) == []
 
 
+@pytest.mark.extended
 def test_offsets_belong_to_no_group(client, stablelog_broker, payments, ordinary):
     reader = unique("reader")
     with client.transactions(unique("payments/worker")) as run:

@@ -241,6 +241,7 @@ def test_a_writer_may_write_no_other_topic(team, writer, topic, other):
         assert list(transactions(client, other, wait=0)) == []
 
 
+@pytest.mark.extended
 def test_a_writer_may_use_no_other_transactional_id(team, writer):
     assert code(lambda: transactional(team, writer, "other").init_transactions(TIMEOUT_S)) == NO_TXN
 

@@ -183,6 +183,7 @@ def test_ids_match_as_in_python(pattern: str, transactional_id: str) -> None:
     assert name_matcher(pattern)(transactional_id) == expected
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(400))
 @given(st.text("ab[]^-\\{},12().|?*+$d\n", max_size=12), st.text("ab12-d[]^{\n", max_size=5))
 def test_a_pattern_is_taken_only_if_python_takes_it_and_means_the_same(pattern: str, name: str) -> None:

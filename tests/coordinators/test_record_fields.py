@@ -51,6 +51,7 @@ def test_strings_and_bytes_are_read_as_they_were_written(text: str | None, data:
     reader.done()
 
 
+@pytest.mark.extended
 @given(st.text(max_size=200), st.dictionaries(st.integers(0, 2**31), st.binary(max_size=200)))
 def test_flexible_fields_are_read_as_they_were_written(text: str, fields: dict[int, bytes]) -> None:
     reader = flexible(compact_string(text) + tagged_fields(sorted(fields.items())) + b"\0")

@@ -29,6 +29,7 @@ def run(*arguments, timeout_s):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600 + COUNT)
 def test_no_cut_shows_a_part_of_a_transaction():
     done = run("--seeds", f"{SEED}:{SEED + COUNT}", timeout_s=590 + COUNT)

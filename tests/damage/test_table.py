@@ -173,6 +173,7 @@ def test_whatever_is_damaged_is_right_or_refused_by_name(outcomes):
     assert not problems, "\n\n".join(problems)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "what"), sorted(TABLE), ids=str)
 def test_a_row_says_what_happens(kind, what, outcomes):
     phrases, seen = TABLE[kind, what], outcomes.get((kind, what), [])

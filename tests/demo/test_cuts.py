@@ -22,6 +22,7 @@ from demo.tasks import Task
 READERS = ("one", "other")
 
 
+@pytest.mark.extended
 def test_each_row_is_in_one_transaction_that_knows_its_size():
     planned = plan(1500)
     sizes = Counter()

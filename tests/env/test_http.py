@@ -10,6 +10,8 @@ import pytest
 
 from stablelog.env import http
 
+pytestmark = pytest.mark.extended
+
 LIMIT_S = 0.5
 
 

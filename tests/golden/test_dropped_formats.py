@@ -113,6 +113,7 @@ OF_A_PARTITION = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", OF_THE_BROKER)
 def test_the_broker_does_not_start_on_it(tmp_path, kind, capsys):
     data = GENERATION.unpack("stopped", tmp_path)
@@ -134,6 +135,7 @@ def test_the_broker_does_not_start_on_it(tmp_path, kind, capsys):
     assert files_in(data) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", OF_A_PARTITION)
 def test_a_partition_stays_offline(tmp_path, kind, capsys):
     data = GENERATION.unpack("stopped", tmp_path)

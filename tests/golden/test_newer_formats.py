@@ -263,6 +263,7 @@ def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
     assert files_in(data) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["transactional id", "joint commit", "another kind"])
 def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, kind):
     data = GENERATION.unpack("stopped", tmp_path)
@@ -275,7 +276,7 @@ def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, 
     assert files_in(data) == before
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", OF_A_PARTITION)
 def test_repair_writes_nothing_to_such_a_partition_and_repairs_the_others(tmp_path, kind, capsys):
     data = GENERATION.unpack("stopped", tmp_path)
@@ -308,6 +309,7 @@ def check_tools(directory, path, version, capsys):
         assert f"of version {version};" in json.loads(capsys.readouterr().out)["problem"]
 
 
+@pytest.mark.extended
 def test_spark_reads_nothing_of_such_a_segment(tmp_path):
     """Without a broker; what a summary of a later release says of aborts and records is not known."""
     data = GENERATION.unpack("stopped", tmp_path)
@@ -316,6 +318,7 @@ def test_spark_reads_nothing_of_such_a_segment(tmp_path):
         rows({"path": str(data), "subscribe": "ordinary", "startingOffsets": "earliest"}, "value")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", NAMES)
 def test_a_version_that_no_release_can_have_is_damage(tmp_path, name):
     """A file that can be made anew is made anew then."""

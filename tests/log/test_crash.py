@@ -186,6 +186,7 @@ def test_a_crash_while_a_crash_is_put_right_forgets_no_leader_epoch(power):
     assert crash_at > 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("rolls", [0, 1, 2])
 @pytest.mark.parametrize("under_way", [False, True], ids=["no sync under way", "a sync under way"])
 def test_where_the_operating_system_counts_a_log_start_is_durable_after_what_lies_before_it(rolls, under_way):

@@ -23,6 +23,7 @@ def place(request, tmp_path):
     return {"disk": LocalDisk() if local else SimDisk(), "directory": tmp_path.absolute() / "t-0"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", [MarkerType.COMMIT, MarkerType.ABORT])
 def test_markers_of_any_number_of_transactions_are_one_write(place, end):
     log = Log(**place)

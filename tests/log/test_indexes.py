@@ -47,6 +47,7 @@ def test_the_offset_index_finds_the_last_entry_that_is_not_past_a_target(pairs, 
     assert bytes(read.content()) == bytes(made.content())
 
 
+@pytest.mark.extended
 @given(
     some.lists(some.tuples(some.integers(-5, 50), some.integers(1, 5)), max_size=20), some.integers(-7, 55)
 )
@@ -71,6 +72,7 @@ def test_the_time_index_tells_an_offset_before_the_first_batch_that_reaches_a_ti
     assert [read[place] for place in range(len(read))] == [*rows, (later, offset + 1)]
 
 
+@pytest.mark.extended
 @given(some.lists(some.tuples(some.integers(0, 8), some.integers(0, 6)), max_size=12), some.data())
 def test_leader_epochs_are_those_of_a_log_that_keeps_an_epoch_for_each_record(steps, data):
     epochs, log = LeaderEpochs(), []
@@ -126,6 +128,7 @@ def test_a_later_form_of_leader_epochs_is_named():
     assert LeaderEpochs.decode(b"0\n1\n3 7\n").entries == [(3, 7)]
 
 
+@pytest.mark.extended
 @given(some.lists(some.integers(0, 30), max_size=3 * FANOUT**2), some.integers(0, 31), some.data())
 def test_the_minima_find_every_value_below_a_bound(row, bound, data):
     minima = Minima()
@@ -137,6 +140,7 @@ def test_the_minima_find_every_value_below_a_bound(row, bound, data):
     assert list(minima.below(bound, begin, end)) == [at for at in range(begin, end) if row[at] < bound]
 
 
+@pytest.mark.extended
 @given(
     some.lists(some.tuples(some.integers(1, 4), some.integers(0, 30)), max_size=100),
     some.integers(0, 330),

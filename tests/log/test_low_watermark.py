@@ -22,6 +22,7 @@ def test_without_it_every_history_keeps_the_promises():
     assert shortest_failure(NO_LOW_WATERMARK, 12) is None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_that_uses_it_breaks_one(name):
     failure = shortest_failure(MUTANTS[name], 12)

@@ -17,6 +17,7 @@ def header(epoch, sequence, producer_id=7):
     return SimpleNamespace(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
+@pytest.mark.extended
 @given(
     some.lists(some.tuples(some.integers(0, 2), some.integers(0, 6)), max_size=8),
     some.integers(0, 2),

@@ -236,6 +236,7 @@ def test_a_bound_of_an_amount_a_hint_and_the_order_of_exceptions_are_not_changed
     assert not any("position" in before for before, _ in shown), "it makes a message"
 
 
+@pytest.mark.extended
 def test_the_broker_names_every_setting_whose_default_is_not_changed():
     """So these defaults are those of tests alone."""
     named = {}

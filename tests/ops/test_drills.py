@@ -95,6 +95,7 @@ def primary_with_drill(objects, order):
     return disk, found
 
 
+@pytest.mark.extended
 def test_a_recorded_manifest_of_another_incarnation_is_not_believed(objects, monkeypatch):
     """The local log shows that no restore has made it."""
     disk, acknowledged = primary_with_drill(objects, "offset")
@@ -215,6 +216,7 @@ def chains(objects):
     return {key: content for key, content in objects.objects.items() if key.startswith("t.t/")}
 
 
+@pytest.mark.extended
 def test_an_old_broker_takes_over_from_a_restored_one_that_has_copied_nothing(objects, caplog):
     """Both keep what they have acknowledged."""
     disk = SimDisk()
@@ -398,6 +400,7 @@ def test_settings_that_a_crash_has_kept_from_the_store_are_published_after_the_s
     assert report.settings == {"log.retention.ms": "-1"}
 
 
+@pytest.mark.extended
 def test_a_log_start_of_another_incarnation_deletes_no_local_record(objects, caplog):
     """A restored broker with another retention deletes what the old one still has on its disk."""
     disk = SimDisk()
@@ -471,6 +474,7 @@ def test_records_that_another_incarnation_has_deleted_from_the_store_are_named(o
     assert acknowledged
 
 
+@pytest.mark.extended
 def test_the_documented_way_back_after_a_stale_copy(objects, caplog):
     """The copy was recent, and has copied a segment of its own."""
     disk = SimDisk()

@@ -37,6 +37,7 @@ def ordered(module_path):
     return directory
 
 
+@pytest.mark.extended
 def test_all_files_of_a_partition_are_shown(ordered):
     disk = LocalDisk(read_only=True)
     names = {path.name for path in ordered.iterdir() if is_partition_file(path.name)}
@@ -48,6 +49,7 @@ def test_all_files_of_a_partition_are_shown(ordered):
     assert names >= set(SINGLE_FILES)
 
 
+@pytest.mark.extended
 def test_the_remote_segments_are_the_rows_of_a_manifest(ordered):
     table = inspect_file(LocalDisk(read_only=True), ordered / "remote-manifest", records=False)
     assert [row[:4] for row in table.rows] == [

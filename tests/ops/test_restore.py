@@ -367,6 +367,7 @@ def test_settings_that_were_changed_before_a_stop_are_published_after_it(empty_s
     assert topic.configs["retention.ms"] == "77"
 
 
+@pytest.mark.extended
 def test_the_dynamic_settings_of_the_broker_are_restored(empty_store):
     async def live(desk):
         await copy(desk)
@@ -730,6 +731,7 @@ def contents(disk):
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_restores_in_a_row_lose_nothing(lost, store_of, count):
     """No broker copies anything between them, so their gaps add up."""

@@ -168,6 +168,7 @@ def is_selected(rule: AclBinding, asked: AclFilter) -> bool:
     )
 
 
+@pytest.mark.extended
 @settings(max_examples=200, deadline=None)
 @given(st.lists(bindings, min_size=2, max_size=8), filters)
 def test_a_filter_finds_the_rules_that_it_describes(rules: list[AclBinding], asked: AclFilter) -> None:
@@ -249,6 +250,7 @@ def test_a_check_with_10_000_rules_is_quick() -> None:
     assert best_us(cached=True) < 5
 
 
+@pytest.mark.extended
 @given(st.lists(bindings, max_size=6), st.lists(bindings, max_size=3), st.sampled_from(NAMES))
 def test_clients_have_the_same_rights_if_no_rule_names_their_host(rules, removed, name):
     authorizer = Authorizer(rules)

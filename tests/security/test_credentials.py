@@ -86,6 +86,7 @@ def test_what_cannot_be_stored_is_refused(change):
     assert [one.code for one in outcomes] == [ErrorCode.unacceptable_credential]
 
 
+@pytest.mark.extended
 @given(
     st.lists(st.tuples(st.integers(1, 80), st.integers(4096, 4099)), max_size=4),
     st.text(min_size=1),

@@ -102,6 +102,7 @@ def test_a_client_that_waits_for_its_throttle_times_gets_its_quota_and_no_more(s
     assert total >= 0.8 * min(allowed, fastest * (now - begin) / 1000) - size
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(200))
 @given(
     draws=st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 500)), min_size=1, max_size=40),
@@ -247,6 +248,7 @@ def test_a_filter_selects_as_kafkas(components, strict, count):
     assert sum(selects(components, entity, strict=strict) for entity in ENTITIES) == count
 
 
+@pytest.mark.extended
 def test_a_client_that_changes_its_client_id_takes_no_memory_by_it():
     sensors = Sensors(lambda: Rate(WINDOWS), count_max=1000)
     now = 1_700_000_000_000

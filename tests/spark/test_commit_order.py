@@ -49,6 +49,7 @@ def test_a_range_from_any_position_is_what_a_consumer_gets(stablelog_broker, top
         assert found == [(value, offset) for offset, value in whole if offset >= start]
 
 
+@pytest.mark.extended
 def test_its_files_are_refused_to_committed_readers(stablelog_broker, topic, tmp_path):
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic}
     with pytest.raises(UsageError, match="commit order"):

@@ -82,7 +82,7 @@ def test_records_that_retention_took_in_front_of_the_first_segment_do_not_count(
     counts_are_what_is_read(log, files, random.Random(0))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(25))
 def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path):
     chance = random.Random(seed)
@@ -102,7 +102,7 @@ def test_any_range_of_any_compacted_history_counts_as_it_is_read(seed, tmp_path)
         counts_are_what_is_read(log, files_of(log, tmp_path / str(step), lost=lost), chance)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(15))
 def test_any_range_of_a_log_without_aborted_data_counts_as_it_is_read(seed, tmp_path):
     chance = random.Random(seed)

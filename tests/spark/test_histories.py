@@ -104,7 +104,7 @@ def test_every_range_by_both_scans(stablelog_broker, history, isolation):
             )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.extended
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("target_size", [1, 300, 2000])
 def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, scan, target_size):

@@ -49,7 +49,7 @@ def test_every_offset_reads_as_kafka_served_it(topic, isolation):
         assert read(GOLDEN / "data", topic, isolation, start) == seen(topic, isolation, start), start
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "suffixes",
     [(".txnindex",), (".index", ".timeindex", ".txnindex"), (".snapshot",), (".txnindex", ".snapshot")],

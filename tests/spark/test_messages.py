@@ -86,6 +86,7 @@ def test_the_process_of_a_stream_is_known_by_its_module(worker, monkeypatch):
     assert worker()
 
 
+@pytest.mark.extended
 def test_the_module_of_a_streams_process_is_still_named_so():
     done = subprocess.run([sys.executable, "-c", f"import {messages.STREAM_PROCESS}"], check=False)
     assert done.returncode == 0

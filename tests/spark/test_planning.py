@@ -41,6 +41,7 @@ def test_cores_are_kept_busy_where_it_pays():
     assert len(plan([span(0, 1000, TARGET_SIZE_MIN)], Limits(core_count=4))) == 1
 
 
+@pytest.mark.extended
 def test_as_many_tasks_as_were_asked_for():
     assert len(plan([span(0, 100, 1000)], Limits(count_min=10))) == 10
     assert len(plan([span(0, 3, 1000)], Limits(count_min=10))) == 3

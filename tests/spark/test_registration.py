@@ -217,6 +217,7 @@ def test_executors_that_have_not_started_count(session, count):
     assert registration.parallelism(session) == count
 
 
+@pytest.mark.extended
 def test_reads_of_a_registered_session_are_planned_for_its_cores(spark, stablelog_broker, monkeypatch):
     """17 MiB are one task for one core, and two tasks for two and more."""
     topic = "for_many_cores"

@@ -97,6 +97,7 @@ def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     assert "the read continues without them" in caplog.text
 
 
+@pytest.mark.extended
 def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatch):
     topic = filled(stablelog_broker)
     once = record_count.files_count
@@ -210,6 +211,7 @@ def test_a_damaged_segment_is_named_with_its_place(stablelog_broker, tmp_path, w
         rows({"path": str(tmp_path)}, "offset")
 
 
+@pytest.mark.extended
 def test_a_segment_that_was_cut_is_named(stablelog_broker, tmp_path):
     topic = filled(stablelog_broker)
     copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")

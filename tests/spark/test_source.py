@@ -90,6 +90,7 @@ def test_a_topic_is_a_frame_with_the_columns_of_sparks_kafka_connector(
     assert rows[30].key is None
 
 
+@pytest.mark.extended
 def test_a_schema_of_the_users_is_honoured(spark, stablelog_broker, numbers):
     frame = read(spark, stablelog_broker, numbers).schema("offset BIGINT, value BINARY").load()
     assert frame.columns == ["offset", "value"]
@@ -164,6 +165,7 @@ def test_a_history_reads_as_confluent_kafka_reads_it(spark, stablelog_broker, is
     assert count({"bootstrap": bootstrap, "subscribe": topic, "isolation": isolation}) == len(wanted)
 
 
+@pytest.mark.extended
 def test_a_view_in_sql(spark, stablelog_broker, numbers):
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW numbers USING stablelog OPTIONS "
@@ -211,6 +213,7 @@ def test_the_source_can_be_registered_where_spark_has_not_found_it(spark, stable
     assert read(registered, stablelog_broker, numbers).load().count() == COUNT
 
 
+@pytest.mark.extended
 def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
     topic = unique("empty")
     make(stablelog_broker.bootstrap, topic, 2)
@@ -294,6 +297,7 @@ def wait_for(query, condition):
     until(holds, "the query does not come to it", patience_s=TIMEOUT_S)
 
 
+@pytest.mark.extended
 def test_what_spark_imports_everywhere_is_small():
     """Spark imports the package in each of its Python processes; only PySpark, which is there, may cost anything."""
     code = (

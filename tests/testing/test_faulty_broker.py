@@ -55,6 +55,7 @@ def values(broker, topic):
     return found
 
 
+@pytest.mark.extended
 def test_without_faults_the_proxy_passes_everything_on(stablelog_faults, faults):
     with connected(stablelog_faults) as connection:
         (coordinator,) = connection.ask(COORDINATOR).coordinators
@@ -63,6 +64,7 @@ def test_without_faults_the_proxy_passes_everything_on(stablelog_faults, faults)
     assert faults.requests() == {"ApiVersions": 1, "FindCoordinator": 1}
 
 
+@pytest.mark.extended
 def test_a_failed_request_gets_the_error_and_does_not_reach_the_broker(stablelog_faults, faults):
     fault = faults.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", count=2)
     with connected(stablelog_faults) as connection:
@@ -81,6 +83,7 @@ def test_a_dropped_request_closes_the_connection(stablelog_faults, faults):
         assert connection.ask(COORDINATOR)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_delivered", [True, False])
 def test_the_broker_gets_a_dropped_request_only_if_it_is_delivered(stablelog_faults, faults, is_delivered):
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))

@@ -59,6 +59,7 @@ def manifests(count):
     yield moved.without({one.segment_id for one in moved.segments[:-1]})
 
 
+@pytest.mark.extended
 @given(st.lists(st.booleans(), min_size=6, max_size=6), st.integers(0, 20))
 def test_the_topic_says_what_the_last_manifest_says_whatever_was_lost(is_followed, kept):
     """Some manifests were followed, then the end of the topic was lost, and a start reads what is left."""

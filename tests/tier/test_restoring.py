@@ -115,6 +115,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.extended
 @given(OPERATIONS)
 def test_no_offset_is_given_to_two_records_and_each_lost_one_is_an_error(operations):
     """A model of a partition: which record has each offset. A lost disk takes all that was not copied."""

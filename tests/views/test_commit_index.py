@@ -1,5 +1,7 @@
 """The commit index of one segment: rows in its files and in memory."""
 
+import pytest
+
 from stablelog.batch.header import PREFIX
 from stablelog.env.local_disk import LocalDisk
 from stablelog.views import row_file
@@ -9,6 +11,7 @@ from stablelog.views.row_file import TAIL_SIZE
 from tests.views.committed_log import NOW_MS
 
 
+@pytest.mark.extended
 def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     disk, count = LocalDisk(), 150_000  # batches of 16 KiB, none beside the next: 2.4 GB in all
     spill = disk.open(tmp_path / "spill", create=True)

@@ -247,6 +247,7 @@ def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
     assert done.last_offset == done.first_offset + 2
 
 
+@pytest.mark.extended
 def test_where_the_operating_system_counts_the_view_begins_at_what_is_durable():
     """DeleteRecords ahead of the synced end, in a log whose last segments are not synced, and a power loss behind it."""
     for seed in range(40):

@@ -89,6 +89,7 @@ def test_a_request_that_is_cut_anywhere_is_refused(version):
     decode_request(APIS[0], version, whole)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("version", "lie"), [(8, b"\x7f\xff\xff\xff"), (9, b"\xff\xff\xff\xff\x07")])
 def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
@@ -132,6 +133,7 @@ def test_tagged_fields_that_nobody_knows_are_passed_over():
     assert request.topics[0].partitions[0].records == b"batch"
 
 
+@pytest.mark.extended
 @settings(deadline=None)
 @given(
     st.sampled_from(VERSIONS),

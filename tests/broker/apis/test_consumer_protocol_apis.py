@@ -250,6 +250,7 @@ def test_each_pattern_is_resolved_with_the_rights_of_its_own_member() -> None:
     run(conversation())
 
 
+@pytest.mark.extended
 def test_a_pattern_is_compared_in_turns_and_only_with_new_topics(
     holds: list[Hold], monkeypatch: pytest.MonkeyPatch
 ) -> None:

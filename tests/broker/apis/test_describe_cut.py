@@ -257,6 +257,7 @@ def test_after_a_start_a_cut_waits_for_a_partition_that_is_offline_and_names_it(
         run(with_one_closed)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(4))
 def test_the_last_cut_never_goes_back_over_restarts(seed):
     """Right after a start, and for as long as a partition is opening, it is not known."""

@@ -8,6 +8,8 @@ from stablelog.wire.messages import message_class
 from tests.clients.drivers import Confluent, unique
 from tests.declared_apis import APIS
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def topic(stablelog_broker):

@@ -138,6 +138,7 @@ class PhotographedDisk(SimDisk):
             del inode.content[len(inode.content) - len(joined) :]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("seed", "at_once"), [(0, ENDED_AT_ONCE), (1, ENDED_AT_ONCE), (2, 1), (3, 1)])
 def test_a_crash_at_any_moment_leaves_all_or_nothing(seed, at_once, monkeypatch):
     """Also of a joint commit that takes several decisions."""

@@ -72,6 +72,7 @@ def test_the_classes_of_a_message_are_attributes_from_the_first_use_on():
         _ = messages.Nonsense
 
 
+@pytest.mark.extended
 def test_no_message_is_imported_before_the_first_request():
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_START], capture_output=True, text=True, check=True, timeout=120

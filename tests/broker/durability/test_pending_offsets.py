@@ -232,6 +232,7 @@ def test_most_lives_of_a_log_trim_it(small_checkpoints):
     assert sum(life.log.partition.start_offset > 0 for life in lives) >= 3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds(LIVES))
 def test_offsets_of_open_transactions_outlive_a_crash_at_every_operation(seed, small_checkpoints):
     at_each_operation(seed, stride=29)

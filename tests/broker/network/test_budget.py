@@ -298,6 +298,7 @@ def budget_claim(budget, rest, held):
     return Claim(budget, None, rest + held, 0.0, held)
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_the_bound_holds_and_everybody_is_served_whatever_happens(data):

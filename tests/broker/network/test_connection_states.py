@@ -182,6 +182,7 @@ RARE = (
 )
 
 
+@pytest.mark.extended
 def test_a_connection_uses_the_whole_table_and_nothing_else(monkeypatch):
     """An assertion of `follow` would be an unexpected error, which fails the test."""
     seen = set()

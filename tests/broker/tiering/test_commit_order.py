@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from datetime import timedelta
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
@@ -99,6 +100,7 @@ def test_all_is_as_before_when_the_local_segments_are_gone(tmp_path):
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+@pytest.mark.extended
 def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_path):
     """The offset is on the local disk, in a segment whose whole commit index only the store has."""
     disk = SimDisk()

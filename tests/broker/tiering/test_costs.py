@@ -145,6 +145,7 @@ def test_a_log_start_that_has_moved(bill):
     assert bill.of(bill.world.copy_all) == NOTHING
 
 
+@pytest.mark.extended
 def test_the_copy_of_a_large_segment(bill):
     size = 2 * PART_SIZE + 1
     assert bill.of_copy(size) == plus((writes_of(size), 0, 0), REQUESTS[MANIFEST])

@@ -119,6 +119,7 @@ def finish(world):
     assert world.remote.end_offset == world.partition.start_offset == world.partition.end_offset
 
 
+@pytest.mark.extended
 def test_the_broker_may_stop_before_each_request_to_the_store():
     for number in itertools.count():
         world = Dropping()

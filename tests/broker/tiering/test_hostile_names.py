@@ -13,6 +13,8 @@ from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write
 from tests.broker.tiering.life import reach
 from tests.log.timeline import NOW_MS
 
+pytestmark = pytest.mark.extended
+
 # obstore searches these names in the answers of S3, which contain keys.
 NAMES = ["InternalError", "SlowDown-1", "NoSuchBucket", "a..b", "InternalErrorSlowDown".ljust(249, ".")]
 

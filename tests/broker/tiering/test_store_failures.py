@@ -3,6 +3,8 @@
 import asyncio
 import random
 
+import pytest
+
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.errors import DamageError, StoreError
 from stablelog.testing.s3 import Fault, serve_s3
@@ -107,6 +109,7 @@ def test_a_partition_whose_own_copies_fail_is_one_line_while_others_are_copied(m
     run(conversation, monkeypatch)
 
 
+@pytest.mark.extended
 def test_a_fenced_broker_says_it_once_for_all_partitions(monkeypatch, caplog):
     disk = SimDisk()
 

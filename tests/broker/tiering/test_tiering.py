@@ -81,6 +81,7 @@ def run(conversation):
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+@pytest.mark.extended
 def test_records_of_both_tiers_are_read_before_and_after_a_restart(tmp_path):
     disk = SimDisk()
 
@@ -146,6 +147,7 @@ def test_a_lookup_waits_for_the_store_as_long_as_the_request_says(tmp_path, vers
     run(conversation)
 
 
+@pytest.mark.extended
 def test_deleted_records_of_the_store_are_not_read(tmp_path):
     disk = SimDisk()
 

@@ -153,6 +153,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.extended
 @given(CHANGES)
 def test_the_list_is_that_of_a_dictionary(changes):
     topics, model = empty(), {}

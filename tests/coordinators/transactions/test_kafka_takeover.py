@@ -192,6 +192,7 @@ def test_a_takeover_carries_out_what_kafka_had_decided_and_nothing_else(
     TakenOver(iter([chance.randrange(60) for _ in range(8 * steps)]), steps).check_takeover()
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 59), min_size=10, max_size=300))
 def test_what_kafka_promised_is_kept_through_every_later_history(numbers: list[int]) -> None:

@@ -684,6 +684,7 @@ def epoch_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return int(request.param)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 59), min_size=10, max_size=300))
 def test_every_history_keeps_what_was_promised(numbers: list[int]) -> None:

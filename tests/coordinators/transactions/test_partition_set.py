@@ -21,6 +21,7 @@ from stablelog.types import TopicPartition
 PARTITIONS = st.frozensets(st.tuples(st.sampled_from(["a", "b", "a-1"]), st.integers(0, 30)))
 
 
+@pytest.mark.extended
 @given(PARTITIONS, PARTITIONS)
 def test_a_set_with_added_partitions_is_a_set_in_order_whatever_was_asked_before(
     first: frozenset[tuple[str, int]], more: frozenset[tuple[str, int]]

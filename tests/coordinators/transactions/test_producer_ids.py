@@ -1,5 +1,6 @@
 """Producer ids: each once, whatever crashes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def test_no_id_is_told_twice(steps: list[tuple[str, int]]) -> None:
             durable.append(number + 1)
 
 
+@pytest.mark.extended
 @given(
     st.lists(
         st.tuples(st.sampled_from(["take", "take", "lose", "meet"]), st.integers(0, 2), st.integers(0, 60)),

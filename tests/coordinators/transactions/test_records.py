@@ -183,11 +183,13 @@ def test_the_example_of_the_formats_page() -> None:
     assert decode_transaction(bytes.fromhex(EXAMPLE_HEX)) == EXAMPLE
 
 
+@pytest.mark.extended
 @given(transactions())
 def test_writing_gives_bytes_and_reading_gives_the_transaction(txn: Transaction) -> None:
     assert decode_transaction(encode_transaction(txn)) == txn
 
 
+@pytest.mark.extended
 @given(transactions())
 def test_kafka_reads_what_we_write(txn: Transaction) -> None:
     read = as_kafka_reads_it(txn._replace(unknown_tags=()))
@@ -300,6 +302,7 @@ def test_values_that_cannot_be_are_named(value: str, what: str) -> None:
         decode_transaction(bytes.fromhex(value))
 
 
+@pytest.mark.extended
 @given(st.dictionaries(st.tuples(st.text(max_size=3), ids), st.tuples(st.integers(-1, 2**31 - 1), ids)))
 def test_ends_are_a_mapping(wanted: dict[TopicPartition, tuple[int, int]]) -> None:
     ends = log_ends({partition: LogEnd(*end) for partition, end in wanted.items()})

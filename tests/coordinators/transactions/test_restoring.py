@@ -107,6 +107,7 @@ def test_numbers_continue_above_all_that_are_known(sequences, ids, next_sequence
     assert all(numbers.producer_ids_end <= one < numbers.next_producer_id for one in taken)
 
 
+@pytest.mark.extended
 @given(st.lists(st.sets(st.sampled_from(PLACES), min_size=1), max_size=8), st.data())
 def test_the_torn_commits_are_those_that_are_partly_there(commits, data):
     log = log_of(

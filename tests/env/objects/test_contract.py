@@ -97,12 +97,14 @@ def test_a_key_is_created_once(store):
     assert store.get("a/b/c") == b"first"
 
 
+@pytest.mark.extended
 def test_objects_without_content_are_objects(store):
     store.create("a/empty", b"")
     assert store.get("a/empty") == b""
     assert [one.size for one in store.list_after("a")] == [0]
 
 
+@pytest.mark.extended
 def test_ranges_are_whole_or_refused(store):
     store.create("a/b", bytes(range(100)))
     assert store.get_range("a/b", 0, 100) == bytes(range(100))

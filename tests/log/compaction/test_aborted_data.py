@@ -209,6 +209,7 @@ def test_a_transaction_whose_marker_is_gone_ends_where_the_marker_was():
 # -- the bytes of a copy --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @given(
     st.lists(st.one_of(st.tuples(st.integers(0, 40), st.integers(1, 9)), st.binary(min_size=1, max_size=5)))
 )

@@ -627,6 +627,7 @@ def test_the_records_of_a_committed_transaction_that_stay_are_counted_where_its_
     assert sum(segment.committed_count for segment in log.partition.segments()) == 3
 
 
+@pytest.mark.extended
 def test_a_swap_that_has_begun_is_durable_with_all_its_files():
     """The log file's name decides: where a crash leaves it, it leaves the others; and after the call it is there."""
     for crash_at in (None, *range(1, 30)):

@@ -345,6 +345,7 @@ def test_what_the_event_loop_does_does_not_grow_with_the_producers():
         assert many_more <= CALLS_MAX
 
 
+@pytest.mark.extended
 def test_a_snapshot_is_written_in_pieces():
     table = many(50_000)
     for content in (ProducersFile(table, PROGRESS), SnapshotFile(table)):

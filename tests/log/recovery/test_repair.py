@@ -438,7 +438,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("is_tried", [True, False], ids=["started", "not started"])

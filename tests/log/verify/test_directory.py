@@ -386,6 +386,7 @@ def test_a_torn_batch_is_what_a_crash_leaves_at_the_end_and_nowhere_else(size):
         assert found == ({path} if base == log.bases[0] else set()), size
 
 
+@pytest.mark.extended
 def test_every_byte_of_the_log_is_proven():
     log = several_epochs(3)
     for base in (log.bases[0], log.bases[-2]):

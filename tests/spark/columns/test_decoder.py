@@ -316,6 +316,7 @@ def test_what_was_aborted_is_never_seen_and_what_was_committed_always(history, d
     assert [r["offset"] for r in rows_of(found)] == [at for at in committed if at >= start]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(50), deadline=None)
 @given(histories(), st.data())
 def test_of_a_range_with_all_aborted_transactions_ever_the_past_does_no_harm(history, data):
@@ -434,6 +435,7 @@ def test_an_unknown_codec_is_named():
         decoded(rewritten(encode_batch([Record(0, 1, b"k", b"v")]), attributes=7))
 
 
+@pytest.mark.extended
 def test_a_bomb_is_not_unpacked():
     body = encode_batch([Record(0, 1, None, bytes(70 << 20))], codec=Codec.ZSTD)
     with pytest.raises(DamageError, match="decompress to more than"):
@@ -536,6 +538,7 @@ BAD = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("rows_max", [3, 1000])
 @pytest.mark.parametrize("name", BAD)

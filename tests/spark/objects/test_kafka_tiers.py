@@ -179,6 +179,7 @@ def test_a_count_is_that_of_a_read(store, history, isolation):
         assert count(given) == len(rows(given, "offset")) > 0
 
 
+@pytest.mark.extended
 def test_a_time_as_a_bound_begins_at_the_first_record_of_this_time_or_later(store):
     timed = rows(given_of(store), "offset", "timestamp")
     for _, time in timed[:: len(timed) // 6]:
@@ -193,6 +194,7 @@ def test_a_time_as_a_bound_begins_at_the_first_record_of_this_time_or_later(stor
         rows(given_of(store, **late), "offset")
 
 
+@pytest.mark.extended
 def test_offsets_that_the_store_does_not_have_are_named(layout, history, tmp_path, caplog):
     store = layout(tmp_path, "plain")
     for segment in history.segments[2:4]:
@@ -212,6 +214,7 @@ def test_offsets_that_the_store_does_not_have_are_named(layout, history, tmp_pat
     assert f"plain-0: the store has records up to offset {end} only" in caplog.text
 
 
+@pytest.mark.extended
 def test_topics_and_partitions_come_from_the_names_of_directories(layout, histories, tmp_path):
     ids = {topic: uuid.uuid4() for topic in TOPICS}
     for topic, number in (("plain", 0), ("plain", 12), ("a.b-c-0_d", 7)):
@@ -256,6 +259,7 @@ def test_offsets_in_names_may_lack_their_zeros(histories, tmp_path):
     assert min(path.name for path in store.directory.iterdir()).startswith("0-")
 
 
+@pytest.mark.extended
 def test_of_topics_with_one_name_the_one_that_was_copied_last_counts(layout, histories, tmp_path):
     old = layout(tmp_path, "plain")
     for path in old.put(histories["a.b-c-0_d"].segments[0]).values():

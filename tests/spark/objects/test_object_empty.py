@@ -46,7 +46,7 @@ def with_brokers(stored, options, topic):
     return {**options, "subscribe": topic, "kafka.bootstrap.servers": stored.broker.bootstrap}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_the_brokers_serve_everything_and_a_warning_names_the_store(stored, empty, topic, caplog):
     given = with_brokers(stored, empty[0], topic)

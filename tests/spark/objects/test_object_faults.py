@@ -294,6 +294,7 @@ def test_a_user_who_may_not_write_reads_without_a_pin_and_is_told(s3, caplog):
     assert len([line for line in caplog.messages if "goes on without a pin" in line]) == 1
 
 
+@pytest.mark.extended
 def test_a_slow_down_of_the_store_is_waited_out(s3, topic):
     server, options = s3
     wanted = rows({**options, "subscribe": topic}, "offset", "value")

@@ -69,6 +69,7 @@ def test_a_start_at_a_lost_offset_is_refused(restored, with_broker):
     assert found[0] == (min(offset for offset, _ in life.writer.committed if offset > lost["lost_from"]),)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", [(7, None), (None, 3_000)])
 def test_no_micro_batch_ends_among_lost_offsets(restored, limit):
     given, _, lost = restored

@@ -38,6 +38,7 @@ def secrets_in(text):
     return [word for word in (SECRET, KEY_ID) if word in text]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("topic", ["plain", "ordered"])
 def test_a_batch_is_what_a_consumer_gets_and_its_plan_has_no_secret(spark, stored, options, topic):
     _, given = options
@@ -84,6 +85,7 @@ def test_a_read_at_cuts_takes_its_records_from_the_store(spark, stored):
     assert sequences == sorted(sequences)
 
 
+@pytest.mark.extended
 def test_an_error_names_the_store_and_no_secret(spark, options):
     server, given = options
     server.fail(Fault("get", ".log", status=403, count=1000))

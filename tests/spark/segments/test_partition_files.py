@@ -10,6 +10,8 @@ from stablelog.log.search.source import ReaderRows
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.segment_file import SegmentFile
 
+pytestmark = pytest.mark.extended
+
 COUNT, SIZE = 50_000, 10  # segments, and offsets of a segment
 LOOKED = set()  # the base offsets of the segments that were looked at
 

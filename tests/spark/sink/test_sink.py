@@ -308,6 +308,7 @@ def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words
     writer.stream_writer(given | {"guarantee": "at-least-once"}, schema(value=StringType()))
 
 
+@pytest.mark.extended
 def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
     from confluent_kafka import Consumer, TopicPartition
 

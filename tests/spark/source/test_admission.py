@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def held(history, starts, ends):
     return count, parts
 
 
+@pytest.mark.extended
 @settings(deadline=None)
 @given(events, st.integers(1, 12))
 def test_micro_batches_are_whole_transactions_and_as_many_as_fit(history, limit):
@@ -135,6 +137,7 @@ def test_bytes_are_records_of_an_average_size(history, limit):
     assert admit(ranges, history.commits, len(history.transactions), by_size) == by_count
 
 
+@pytest.mark.extended
 @settings(deadline=None)
 @given(events, st.integers(0, 20))
 def test_records_are_counted_as_far_as_it_matters(history, enough):

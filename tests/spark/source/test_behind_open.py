@@ -101,6 +101,7 @@ def test_a_stream_begins_where_a_read_uncommitted_query_ended(held, streaming, s
     assert read_on(limited) == [26]
 
 
+@pytest.mark.extended
 def test_a_checkpoint_goes_on_with_the_other_isolation_level(held, streaming):
     query = streaming(isolation="read_uncommitted", startingOffsets="earliest")
     assert read_on(query) == list(range(25))

@@ -14,7 +14,7 @@ from tests.spark.at_cuts import ordered
 from tests.spark.reading import make, rows, settled, tasks
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.extended
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("fates", [(True, False), (False, False), (False, True, True), ()])
 def test_a_range_ends_by_position(stablelog_broker, fates, scan):

@@ -204,6 +204,7 @@ def client(stablelog_broker):
         yield client
 
 
+@pytest.mark.extended
 def test_partitions_and_topics_that_come_later_are_read_from_their_beginning_and_whole(
     stablelog_broker, admin, client
 ):
@@ -395,6 +396,7 @@ def between(broker, topics, **given):
     return names_in(rows({**where(broker, topics), "cut": "true", **given}, "value"))
 
 
+@pytest.mark.extended
 def test_a_batch_from_cut_to_cut_is_the_same_whenever_it_is_read(stablelog_broker, client, topics):
     places = [(topic, partition) for topic in topics for partition in range(2)]
     sequences = [transfer(client, *places[number % 3 :], name=f"b{number}") for number in range(6)]
@@ -456,6 +458,7 @@ def test_offsets_of_a_query_begin_another(stablelog_broker, topics):
     writers.close()
 
 
+@pytest.mark.extended
 def test_a_time_lies_before_the_first_transaction_that_was_committed_at_it(stablelog_broker, client, topics):
     places = [(topics[0], 0), (topics[1], 1)]
     for number in range(4):
@@ -510,6 +513,7 @@ def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
     assert reported == reading.planned[-1]
 
 
+@pytest.mark.extended
 def test_the_share_of_a_trigger(stablelog_broker, client, topics):
     places = [(topic, partition) for topic in topics for partition in range(2)]
     for _ in range(6):

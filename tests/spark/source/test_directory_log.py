@@ -8,6 +8,8 @@ from stablelog.spark import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import make, rows, tasks
 
+pytestmark = pytest.mark.extended
+
 
 def test_a_directory_is_refused_while_its_broker_runs_and_read_when_it_has_stopped(tmp_path):
     data, topic = tmp_path / "data", unique("running")

@@ -12,6 +12,8 @@ from stablelog.errors import DamageError
 from tests.broker.desk import frame, produce_fields, read_answer
 from tests.spark.reading import make, rows
 
+pytestmark = pytest.mark.extended
+
 GOOD = encode_batch([Record(0, 1_700_000_000_000, None, b"good")] * 3)
 POISON = assemble(
     read_header(GOOD)._replace(attributes=4), GOOD[HEADER.size :]

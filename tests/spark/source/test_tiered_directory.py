@@ -51,6 +51,7 @@ def test_a_broker_reads_both_tiers_for_spark(tiered):
     assert tiered[1] == 20
 
 
+@pytest.mark.extended
 def test_a_read_of_the_files_is_refused_where_records_are_only_in_the_store(tiered):
     data, _ = tiered
     log = DirectoryLog(read_options(options(data), BATCH))

@@ -2,6 +2,7 @@
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def sizes(assigned):
     return sorted(map(len, assigned.values()))
 
 
+@pytest.mark.extended
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)))
 def test_every_subscribed_partition_has_one_subscriber(group, name):
     subscribers, counts = group
@@ -48,12 +50,14 @@ def test_every_subscribed_partition_has_one_subscriber(group, name):
         assert {topic for topic, _ in partitions} <= subscribers[member_id].topic_ids
 
 
+@pytest.mark.extended
 @given(groups(equal=True))
 def test_equal_members_get_equal_shares(group):
     counted = sizes(assign_uniformly(*group))
     assert not counted or counted[-1] - counted[0] <= 1
 
 
+@pytest.mark.extended
 @given(groups(equal=False))
 def test_no_partition_could_move_to_a_member_with_two_fewer(group):
     subscribers, counts = group
@@ -73,6 +77,7 @@ def test_what_is_balanced_stays(group):
     assert assign_uniformly(again, counts) == once
 
 
+@pytest.mark.extended
 @given(groups(equal=True), st.integers(0, 4))
 def test_when_a_member_leaves_the_others_keep_what_they_have(group, which):
     subscribers, counts = group

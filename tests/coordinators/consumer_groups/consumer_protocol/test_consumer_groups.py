@@ -871,6 +871,7 @@ class Members(RuleBasedStateMachine):
 
 
 Members.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+Members.TestCase.pytestmark = [pytest.mark.extended]
 TestMembers = Members.TestCase
 
 
@@ -908,4 +909,5 @@ class MembersOfLargeGroups(Members):
 MembersOfLargeGroups.TestCase.settings = settings(
     max_examples=examples(60), stateful_step_count=40, deadline=None
 )
+MembersOfLargeGroups.TestCase.pytestmark = [pytest.mark.extended]
 TestMembersOfLargeGroups = MembersOfLargeGroups.TestCase

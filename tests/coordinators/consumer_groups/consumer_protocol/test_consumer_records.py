@@ -30,6 +30,7 @@ CURRENTS = st.builds(Current, I32, I32, st.sampled_from(MemberState), PARTITIONS
 TOPIC = uuid.UUID(int=7)
 
 
+@pytest.mark.extended
 @given(SUBSCRIPTIONS, CURRENTS, PARTITIONS, I32, st.integers(-(2**63), 2**63 - 1))
 def test_values_read_back_as_they_were_written(subscription, current, target, epoch, topics_hash):
     assert records.read_subscription(records.encode_subscription(subscription)) == subscription

@@ -598,7 +598,7 @@ def test_all_children_are_committed_with_one_number_or_none(numbers: list[int], 
     run(numbers, at_once)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("epoch_max", [EPOCH_MAX, 4], ids=["many epochs", "few epochs"])
 @pytest.mark.parametrize("seed", range(8))
 def test_so_they_are_in_long_histories(seed: int, epoch_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
