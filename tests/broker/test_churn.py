@@ -238,6 +238,7 @@ class Measured:
 
     @classmethod
     def of(cls, disk):
+        gc.unfreeze()  # the objects of before the tests, among which the caches are
         # Caches of decoded messages have a bound that a short run does not reach.
         for one in gc.get_objects():
             if isinstance(one, LRU_CACHE) and one.cache_info().maxsize is not None:
