@@ -79,6 +79,7 @@ class Server:
     def pytest_runtestloop(self, session):
         items = {item.nodeid: item for item in session.items}
         functions = defaultdict(list)
+        gc.unfreeze()  # what was frozen when the tests were collected
         for one in gc.get_objects():
             if isinstance(one, FunctionType):
                 code = one.__code__
