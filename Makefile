@@ -36,7 +36,7 @@ test: setup  ## each promise once, in five minutes on two cores
 	$(PYTEST) -m "not extended" --minutes-limit 20
 
 test-all: setup  ## all other tests that need nothing but this, in twenty minutes on two cores
-	$(PYTEST) -m extended --minutes-limit 80
+	$(PYTEST) -m extended --minutes-limit 90
 
 coverage: setup  ## branch coverage of each room by the tests of make test; a room that decides needs 97 %
 	$(PYTEST) -m "not extended" --cov=stablelog --cov-branch --cov-report=
