@@ -183,13 +183,18 @@ def test_an_expression_selects_internal_topics_too(pattern: str, count: int) -> 
 
 
 class GroupsInThreads(GroupsOnPaper):
-    """Groups whose large target assignments are computed in a thread, as the broker's are."""
+    """Groups whose large target assignments are computed in a thread, as the broker's are: one plan of a group at a time.
+    Two would replace each other's plan again and again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.computing: list[asyncio.Task[None]] = []
 
     def assign_soon(self, group_id: str, topics: Any) -> None:
+        if not all(task.done() for task in self.computing):
+            return  # The tests have one group.
+
         async def assign() -> None:
             while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
                 target = await asyncio.to_thread(computed, plan, topics)
