@@ -20,13 +20,13 @@ from bench.report import Section, Wanted
 from stablelog.batch.header import CONTROL, HEADER, LENGTH_AND_OFFSET_SIZE
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
+from stablelog.commit_order.opening import CommitOrdered
+from stablelog.commit_order.view import CommitOrder
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig
-from stablelog.views.commit_order import CommitOrder
-from stablelog.views.commit_ordered import CommitOrdered
 
 LOOKED_AT = struct.Struct(">qi9xhi30xi")  # base offset, length, attributes, last offset delta, records
 PAGE_SIZE = 4096

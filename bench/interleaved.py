@@ -18,11 +18,11 @@ from bench.loads import QUIET, Topic
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client.cluster import LATEST, Cluster
+from stablelog.commit_order.opening import CommitOrdered
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig, MarkerWrite
-from stablelog.views.commit_ordered import CommitOrdered
 
 ORDINARY = "ordinary topic"
 ORDERS = {OURS: "commit", ORDINARY: "offset"}

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import threading
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.server import Server
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.upkeep import maintenance
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA

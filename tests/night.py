@@ -126,7 +126,7 @@ PARTS = (
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part(
         "retention-histories",
-        ("-m", "tests.views.retention_history", "--seeds", "{seed}:{end}"),
+        ("-m", "tests.commit_order.retention_history", "--seeds", "{seed}:{end}"),
         seeds=10_000,
     ),
     Part(

@@ -22,7 +22,7 @@ from stablelog.broker.apis import fetch
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.broker.waiting import Waiters
+from stablelog.broker.fetch.long_polls import Waiters
 from stablelog.cli.serve import run_process
 
 held, asked, refused = (f"{sys.argv[2]}.{name}" for name in ("held", "asked", "refused"))

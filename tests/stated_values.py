@@ -25,7 +25,7 @@ from types import ModuleType
 
 from typer.main import get_command
 
-from stablelog.broker.settings import SETTINGS
+from stablelog.broker.settings.table import SETTINGS
 from stablelog.cli.main import app
 from stablelog.coordinators.transactions.records import TAGS
 from stablelog.spark.option_table import OPTIONS

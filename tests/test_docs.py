@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 
 from peers import apache_kafka, python_frameworks
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.metrics import METRICS
-from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TOPIC_SETTINGS
+from stablelog.broker.monitoring.metrics import METRICS
+from stablelog.broker.settings.config import BrokerConfig
+from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
 from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
 from stablelog.cli.output import FINDINGS

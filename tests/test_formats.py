@@ -110,6 +110,7 @@ def test_the_example_of_quotas_json_is_read():
 
 
 def test_the_table_of_versions_is_the_codes():
+    from stablelog.commit_order import index_format
     from stablelog.coordinators.transactions import records as commit_log
     from stablelog.data_directory import (
         catalog,
@@ -124,7 +125,6 @@ def test_the_table_of_versions_is_the_codes():
     from stablelog.log.indexes import summary, transaction_index
     from stablelog.log.producer_state import snapshots
     from stablelog.tier import manifest
-    from stablelog.views import index_format
 
     (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
     told = {row.split("|")[1].strip(): int(row.split("|")[3]) for row in table.splitlines()}
@@ -169,7 +169,7 @@ def test_the_example_of_a_log_start_is_the_codes():
 
 
 def test_the_example_of_the_sequences_before_a_segment_is_the_codes():
-    from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
+    from stablelog.commit_order.first_sequence import FirstSequence, encode_first_sequences
 
     content = encode_first_sequences([FirstSequence(31, 7), FirstSequence(52, 9)])
     assert "".join(f"    {line}\n" for line in content.decode().splitlines()) in TEXT

@@ -386,7 +386,7 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
     Raises:
         UsageError: a setting is unknown, out of range, or given twice.
     """
-    from stablelog.broker.settings import SETTINGS
+    from stablelog.broker.settings.table import SETTINGS
 
     known = {setting.name.replace(".", "_"): setting for setting in SETTINGS}
     given = {name: _text(name, value) for name, value in by_name.items()}
@@ -408,8 +408,8 @@ def _first_address(given: Mapping[str, str], host: str, port: int) -> tuple[str,
     Raises:
         UsageError: a setting is out of range, or the address is given twice.
     """
-    from stablelog.broker.config import BrokerConfig
-    from stablelog.broker.listener import Address
+    from stablelog.broker.settings.config import BrokerConfig
+    from stablelog.broker.settings.listeners import Address
 
     if "listeners" not in given:
         BrokerConfig({**given, "listeners": str(Address("PLAINTEXT", host, port))})

@@ -1,6 +1,6 @@
 """Settings whose values are text: the valid values of each setting, and the errors for an invalid value or name.
 
-The settings of brokers and topics are listed in `broker.settings`, the options of a Spark read or write in
+The settings of brokers and topics are listed in `broker.settings.table`, the options of a Spark read or write in
 `spark.option_table`. Each entry of these lists has a `Kind`, which parses the text and describes the valid values.
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.broker.settings import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.settings.table import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.client.core import security
 from stablelog.client.native import Client
 from stablelog.spark.option_table import OPTIONS

@@ -23,12 +23,12 @@ from kio.serial import entity_reader, entity_writer
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.session import Session
-from stablelog.broker.router import Router
+from stablelog.broker.requests.router import Router
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.partition import Isolation

@@ -17,16 +17,16 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.upkeep import maintenance
+from stablelog.commit_order.verify import verify_view
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views.verify import verify_view
 from tests.broker.apis.test_joint_apis import begin, child, commit, committed_offset, offset
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets

@@ -9,7 +9,7 @@ import pytest
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.members import Limits
+from stablelog.broker.network.open_connections import Limits
 from tests.declared_apis import APIS
 
 LENGTH = struct.Struct(">i")

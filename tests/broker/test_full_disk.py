@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.upkeep import maintenance
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.data_directory.names import RESERVE_FILE

@@ -10,7 +10,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
 from stablelog.coordinators.transactions.states import State

@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.views.fetch_assembler import FetchAssembler
+from stablelog.commit_order.fetch_assembler import FetchAssembler
 from tests.broker.desk import opened
+from tests.commit_order.retention_history import History
 from tests.scale import seeds
-from tests.views.retention_history import History
 
 COUNT = int(os.environ.get("STABLELOG_SERVED_HISTORIES", "2"))
 

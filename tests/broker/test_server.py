@@ -11,10 +11,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker import server as server_module
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.limited_log import LINES_MAX
-from stablelog.broker.metrics import Metrics
+from stablelog.broker.monitoring.limited_log import LINES_MAX
+from stablelog.broker.monitoring.metrics import Metrics
 from stablelog.broker.server import Server
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey

@@ -15,15 +15,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.network import connection
-from stablelog.broker.router import Router
+from stablelog.broker.requests.router import Router
 from stablelog.broker.server import Server
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.upkeep import maintenance
+from stablelog.commit_order.view import CommitOrder
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -34,7 +35,6 @@ from stablelog.log.partition import Partition
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, frame, part

@@ -11,10 +11,10 @@ import random
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
+from stablelog.commit_order.verify import verify_view
 from stablelog.errors import DiskError
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views.verify import verify_view
 from tests.broker.desk import DATA, batch, opened
 
 TOPICS = {

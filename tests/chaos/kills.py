@@ -27,13 +27,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cuts import describe_cut
+from stablelog.commit_order.verify import verify_view
 from stablelog.data_directory.names import partition_directories
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.log.verify import verify_directory
 from stablelog.ops.verify import verify_data_directory
 from stablelog.testing.history import Fate
-from stablelog.views.verify import verify_view
 from tests.chaos.janitor import Deleter, TopicChanger, administered, everything
 from tests.chaos.readers import ByteReader, CommittedReader, CutReader, CutWatcher, Watcher
 from tests.chaos.verdict import (

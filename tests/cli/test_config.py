@@ -3,7 +3,7 @@
 import pytest
 
 import stablelog
-from stablelog.broker.settings import FIXED_BROKER_SETTINGS, SETTINGS
+from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, SETTINGS
 from tests.cli.test_cli import answer
 from tests.clients.drivers import unique
 from tests.commands import run

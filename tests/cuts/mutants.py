@@ -6,14 +6,14 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.upkeep.maintenance import Maintenance
+from stablelog.commit_order.commit_index import CommitIndex
+from stablelog.commit_order.extents import Extents
+from stablelog.commit_order.index_builder import IndexBuilder
+from stablelog.commit_order.index_format import CommitSummary
+from stablelog.commit_order.view import CommitOrder
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import DamageError
-from stablelog.views.commit_index import CommitIndex
-from stablelog.views.commit_order import CommitOrder
-from stablelog.views.extents import Extents
-from stablelog.views.index_builder import IndexBuilder
-from stablelog.views.index_format import CommitSummary
 
 
 def markers_out_of_order(write):

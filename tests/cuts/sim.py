@@ -8,7 +8,7 @@ import asyncio
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")

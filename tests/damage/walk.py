@@ -11,10 +11,10 @@ from pathlib import Path
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.upkeep.scrub import Scrub
+from stablelog.commit_order.verify import verify_view
 from stablelog.errors import StablelogError
 from stablelog.log.verify import verify_directory
 from stablelog.ops.verify import recovery_points, verify_data_directory
-from stablelog.views.verify import verify_view
 from tests.broker.desk import COMMIT, DATA, opened
 from tests.damage.compare import Differences, goes_on
 from tests.damage.directories import BROKER, Writer, copied, run, write_plainly

@@ -10,8 +10,8 @@ import queue
 import threading
 import time
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.server import Server
+from stablelog.broker.settings.config import BrokerConfig
 
 LONG_MAX = 2**63 - 1
 SETTINGS = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 TARGET = "STABLELOG_LINES"  # names the file that the plugin writes; without it nothing is traced
-ROOMS = ("log", "coordinators", "views")
+ROOMS = ("log", "coordinators", "commit_order")
 NOTHING = frozenset()
 
 

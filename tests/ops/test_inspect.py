@@ -2,6 +2,8 @@
 
 import pytest
 
+from stablelog.commit_order.first_sequence import FirstSequence, encode_first_sequences
+from stablelog.commit_order.index_format import ENTRY
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError
 from stablelog.log.files.names import (
@@ -16,8 +18,6 @@ from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.parts import divided
-from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
-from stablelog.views.index_format import ENTRY
 from tests.golden.generation import generations
 from tests.tier.test_manifest import MANIFEST, NOW_MS
 

@@ -12,25 +12,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
 from stablelog.broker.directory.locked_directory import LockedDirectory
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.fetch_sessions import FetchSessions
+from stablelog.broker.fetch.long_polls import Waiters
+from stablelog.broker.fetch.sessions import FetchSessions
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
-from stablelog.broker.metrics import Metrics, Sample
-from stablelog.broker.refused_appends import RefusedAppends
+from stablelog.broker.monitoring.damage_log import DamageLog
+from stablelog.broker.monitoring.metrics import Metrics, Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.quotas import Quotas
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.own_logs import OwnLogs
+from stablelog.broker.topics.refused_appends import RefusedAppends
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.last_commits import LastCommits
@@ -40,7 +41,6 @@ from stablelog.broker.upkeep.compaction import Compactor
 from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.broker.upkeep.proofs import Proofs
 from stablelog.broker.upkeep.scrub import Scrub
-from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
 from stablelog.data_directory.noted_file import ACLS, USERS, has_noted_file

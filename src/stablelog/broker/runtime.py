@@ -5,10 +5,10 @@ and the flush.
 from dataclasses import dataclass
 from pathlib import Path
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 

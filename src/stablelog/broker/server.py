@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.limited_log import LimitedLog
-from stablelog.broker.listener import Listener
 from stablelog.broker.loop.garbage import collect_often
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.limited_log import LimitedLog
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.network.budget import LOGIN_SIZE_MAX, Budget, Budgets
 from stablelog.broker.network.connection import Connection, OnMade
 from stablelog.broker.network.inbox import LOGIN_INBOX_SIZE
-from stablelog.broker.network.members import BACKLOG, CLOSING, Limits, Member
+from stablelog.broker.network.open_connections import BACKLOG, CLOSING, Limits, Member
 from stablelog.broker.network.session import Session
-from stablelog.broker.router import Router
+from stablelog.broker.requests.router import Router
+from stablelog.broker.settings.config import BrokerConfig
+from stablelog.broker.settings.listeners import Listener
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
@@ -33,8 +33,8 @@ from stablelog.errors import DiskError, UnavailableError, in_words
 from stablelog.types import SecurityProtocol
 
 if TYPE_CHECKING:
-    from stablelog.broker.network.tls import Tls
-    from stablelog.broker.network.tls_listener import TlsListener
+    from stablelog.broker.listeners.tls import Tls
+    from stablelog.broker.listeners.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Server:
 
             with _naming(f"cannot listen on {listener.address}"):
                 if listener.protocol.is_tls:
-                    from stablelog.broker.network.tls_listener import TlsListener
+                    from stablelog.broker.listeners.tls_listener import TlsListener
 
                     accepting = TlsListener(tls[listener], present_limits, self.connections, tasks, connect)
                     self._listening.append(accepting)
@@ -229,7 +229,7 @@ def _certificates(config: BrokerConfig) -> "dict[Listener, Tls]":
     secured = [listener for listener in config.listeners if listener.protocol.is_tls]
     if not secured:
         return {}
-    from stablelog.broker.network.tls import Tls
+    from stablelog.broker.listeners.tls import Tls
 
     now_s = asyncio.get_running_loop().time
     return {listener: Tls(config, listener, now_s) for listener in secured}

@@ -13,6 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.disk_reserve import WhileFull
+from stablelog.broker.fetch.long_polls import Waiters
 from stablelog.broker.groups import Groups
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, free_in_turns, in_turns
@@ -21,7 +22,6 @@ from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transactions import Transactions
-from stablelog.broker.waiting import Waiters
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 
 log = logging.getLogger(__name__)

@@ -105,8 +105,8 @@ def _run_serve(
     # Disable the garbage collector during the imports. They make tens of thousands of permanent objects, and several
     # collections of these would take a tenth of the start time.
     gc.disable()
-    from stablelog.broker.config import BrokerConfig
     from stablelog.broker.server import run_server
+    from stablelog.broker.settings.config import BrokerConfig
 
     gc.freeze()
     gc.enable()

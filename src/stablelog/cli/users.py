@@ -66,8 +66,8 @@ class _Stopped:
     """The users of a broker that does not run. The directory is locked until `close`."""
 
     def __init__(self, directory: Path, node_id: int | None) -> None:
-        from stablelog.broker.config import BrokerConfig
         from stablelog.broker.directory.locked_directory import LockedDirectory
+        from stablelog.broker.settings.config import BrokerConfig
         from stablelog.data_directory.meta_properties import META_FILE
         from stablelog.data_directory.user_file import user_file
         from stablelog.env.clock import SystemClock

@@ -9,12 +9,12 @@ import typer
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import FINDINGS, counted, done, print_json
+from stablelog.commit_order.verify import verify_view
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.verify import expectations, until_unreadable, verify_data_directory
-from stablelog.views.verify import verify_view
 
 TRIES: Final = 5
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stablelog.batch.records import decode_records, record_heads
+from stablelog.commit_order import formats as view_formats
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
@@ -35,7 +36,6 @@ from stablelog.log.files.names import is_log
 from stablelog.log.files.partition_metadata import read_partition_metadata
 from stablelog.log.recovery import formats as partition_formats
 from stablelog.log.segments.scan import check_crc, scan_batches
-from stablelog.views import formats as view_formats
 
 VERSION_SIZE: Final = 2
 

@@ -1,7 +1,7 @@
 """The interface between a log and its view. A view presents the log in another order to read-committed readers.
 
 The log depends neither on the order nor on the files of a view. There is one view: commit order
-(`views.commit_ordered`).
+(`commit_order.opening`).
 """
 
 from collections.abc import Callable, Mapping

@@ -10,6 +10,16 @@ from typing import Any, Final
 from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
+from stablelog.commit_order.extents import EXTENT, Extent
+from stablelog.commit_order.first_sequence import FirstSequence, decode_first_sequences
+from stablelog.commit_order.index_format import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
@@ -43,16 +53,6 @@ from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.ops.coordinator_records import Describe, describer_of
 from stablelog.tier.manifest import Manifest, decode_part, decode_without_parts
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.views.extents import EXTENT, Extent
-from stablelog.views.first_sequence import FirstSequence, decode_first_sequences
-from stablelog.views.index_format import (
-    ENTRIES_SUFFIX,
-    ENTRY,
-    EXTENTS_SUFFIX,
-    SUMMARY_SUFFIX,
-    CommitSummary,
-    Entry,
-)
 
 TEXT_SIZE_MAX = 80
 Columns = tuple[str, ...]

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from stablelog.batch.records import Record, encode_batch
+from stablelog.commit_order.first_sequence import FirstSequence, encode_first_sequences
 from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
 from stablelog.coordinators.transactions.restoring import (
     CommitLog,
@@ -40,7 +41,6 @@ from stablelog.tier.restoring import (
     topic_files,
 )
 from stablelog.types import TopicPartition
-from stablelog.views.first_sequence import FirstSequence, encode_first_sequences
 
 RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
 

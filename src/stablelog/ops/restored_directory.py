@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
+from stablelog.commit_order.verify import verify_view
 from stablelog.data_directory.incomplete_restore import RESTORING_FILE, encode_restoring, read_restoring
 from stablelog.data_directory.names import partition_directories
 from stablelog.env.disk import Disk
@@ -22,7 +23,6 @@ from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.restore_plan import Plan
 from stablelog.ops.verify import expectations, verify_data_directory
 from stablelog.types import TopicPartition
-from stablelog.views.verify import verify_view
 
 Progress = Callable[[str, int, int], None]
 

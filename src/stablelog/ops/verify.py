@@ -1,14 +1,15 @@
 """Check that a data directory is complete: that it has its list of topics, and every partition in that list.
 
-This module writes nothing. `log.verify` and `views.verify` check the files of each partition.
+This module writes nothing. `log.verify` and `commit_order.verify` check the files of each partition.
 """
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.broker.settings.config import BrokerConfig
+from stablelog.commit_order.first_sequence import decode_first_sequences
 from stablelog.coordinators.log_names import is_coordinator_log
 from stablelog.data_directory.acl_file import acl_file
 from stablelog.data_directory.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
@@ -36,7 +37,6 @@ from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 from stablelog.tier.local_state import LocalState
-from stablelog.views.first_sequence import decode_first_sequences
 
 
 def is_partition_directory(disk: Disk, directory: Path) -> bool:

@@ -94,7 +94,7 @@ def stablelog_faults(
 
     Tests with equal settings share the broker. Before each test all faults are cancelled, and the broker runs.
     """
-    from stablelog.broker.settings import SETTINGS
+    from stablelog.broker.settings.table import SETTINGS
 
     names = {setting.name.replace(".", "_"): setting.name for setting in SETTINGS}
     settings = _settings(request.config)
@@ -121,7 +121,7 @@ def stablelog_topic(request: pytest.FixtureRequest) -> Callable[..., str]:
 
     The function raises RefusedError if the broker refuses the topic.
     """
-    from stablelog.broker.settings import TOPIC_SETTINGS
+    from stablelog.broker.settings.table import TOPIC_SETTINGS
     from stablelog.testing.topics import create_topic, fresh_name
 
     is_faulty = "stablelog_faults" in request.fixturenames

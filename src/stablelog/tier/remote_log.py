@@ -26,7 +26,7 @@ from stablelog.tier.manifest import Manifest, Segments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.read_ends import AHEAD, ReadEnds
 from stablelog.tier.records import SegmentState
-from stablelog.tier.remote_commit_order import RemoteCommitOrder
+from stablelog.tier.remote_commits import RemoteCommitOrder
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.segment_bytes import Cache, LoadedSegment, SegmentBytes, size_of
 from stablelog.types import ObjectRange

@@ -6,7 +6,7 @@ import logging
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.limited_log import LINES_MAX, PERIOD_MS
+from stablelog.broker.monitoring.limited_log import LINES_MAX, PERIOD_MS
 from stablelog.broker.security.access import DenialLog
 from stablelog.data_directory.acl_file import acl_file, decode_acls, encode_acls
 from stablelog.errors import DamageError, UsageError

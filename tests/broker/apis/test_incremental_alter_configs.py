@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.broker.settings import (
+from stablelog.broker.settings.table import (
     FIXED_BROKER_SETTINGS,
     SETTINGS,
     TOPIC_SETTINGS,

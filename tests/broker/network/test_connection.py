@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.listener import LOCAL
 from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import BEGUN_AT_ONCE_COUNT, FREE_IN_FLIGHT_COUNT
 from stablelog.broker.network.inbox import INBOX_SIZE, LOGIN_INBOX_SIZE
 from stablelog.broker.network.request_head import is_one_way
 from stablelog.broker.network.responses import TURN_SIZE, WRITE_SIZE
 from stablelog.broker.network.session import Session
+from stablelog.broker.settings.listeners import LOCAL
 from stablelog.errors import RefusedError
 from stablelog.security.principal import ANONYMOUS
 from stablelog.wire.api import ApiKey

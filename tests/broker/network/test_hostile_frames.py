@@ -18,19 +18,19 @@ import struct
 import pytest
 import trustme
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.network.budget import Budget, Budgets
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.members import Limits
+from stablelog.broker.network.open_connections import Limits
 from stablelog.broker.network.session import Session
-from stablelog.broker.router import Router
+from stablelog.broker.requests.router import Router
 from stablelog.broker.server import Server
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from stablelog.wire.sasl.plain import encode_plain
 from tests.broker.desk import frame
 from tests.broker.jump import Wire
-from tests.broker.network.test_tls import trusting, write_keystore
+from tests.broker.listeners.test_tls import trusting, write_keystore
 from tests.broker.test_any_request import made
 from tests.declared_apis import APIS
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from stablelog.broker.network.inbox import INBOX_SIZE
-from stablelog.broker.network.members import AT_ONCE, Arrival
+from stablelog.broker.network.open_connections import AT_ONCE, Arrival
 from tests.broker.jump import Door, request, run, settle
 
 KB = 1 << 10

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.limited_log import LINES_MAX
+from stablelog.broker.monitoring.limited_log import LINES_MAX
 from stablelog.broker.network.long_messages import Decoding
 from stablelog.broker.network.session import Session
-from stablelog.broker.router import Router
+from stablelog.broker.requests.router import Router
 from stablelog.broker.security.logins import ListenerLogins, Logins
 from stablelog.errors import RefusedError
 from stablelog.security.login import LoginRules

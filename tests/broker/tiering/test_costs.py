@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import PART_SIZE
 from stablelog.testing.s3 import serve_s3

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from stablelog.batch.header import headers_in
-from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
 from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
 from stablelog.testing.sim_disk import SimulatedCrash

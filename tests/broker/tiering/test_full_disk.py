@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.durability import journal as journals
+from stablelog.commit_order.first_sequence import FirstSequence, decode_first_sequences
 from stablelog.data_directory.catalog import CATALOG_FILE
 from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
@@ -25,7 +26,6 @@ from stablelog.log.files.names import (
 )
 from stablelog.log.model import MarkerWrite
 from stablelog.tier.local_state import LocalState
-from stablelog.views.first_sequence import FirstSequence, decode_first_sequences
 from tests.broker.desk import DATA, batch
 from tests.broker.test_full_disk import NoRoom, run, tend, until
 from tests.broker.tiering.desk import HOURS_MS, LOCAL_NOTHING, log_of, write_segments

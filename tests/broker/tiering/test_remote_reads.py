@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import THREADS, RemoteReads
 from stablelog.env.objects.requests import MissingError, RejectedError, TooShortError

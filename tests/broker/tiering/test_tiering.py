@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.errors import RefusedError, UsageError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_objects import Faults, SimObjects

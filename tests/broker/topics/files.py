@@ -2,8 +2,8 @@
 
 from types import MappingProxyType, SimpleNamespace
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.topics.topic_list import TopicList

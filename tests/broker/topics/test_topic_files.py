@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability.disk_reserve import DiskReserve
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics import side_by_side
 from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.errors import DamageError, DiskError, RefusedError

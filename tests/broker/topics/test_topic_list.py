@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.data_directory.catalog import Catalog, DeletedTopic, ListedTopic, encode_catalog

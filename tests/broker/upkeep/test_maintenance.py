@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.durability import journal
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.upkeep import maintenance
 from stablelog.errors import UnavailableError
 from stablelog.log.record_deletion import RecordDeletion

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, ServedApi
 from stablelog.broker.apis.config_changes import ALTER_CONFIGS_RIGHTS, Present, change_each, no_value
-from stablelog.broker.settings import TOPIC_SETTINGS
+from stablelog.broker.settings.table import TOPIC_SETTINGS
 from stablelog.wire.api import ApiKey
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from stablelog.broker.apis.config_resources import (
     find_resource,
     require_config_right,
 )
-from stablelog.broker.config import check_change, dynamic_setting
-from stablelog.broker.settings import TOPIC_SETTINGS
+from stablelog.broker.settings.config import check_change, dynamic_setting
+from stablelog.broker.settings.table import TOPIC_SETTINGS
 from stablelog.broker.topic_names import check_topic_name
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError, UsageError

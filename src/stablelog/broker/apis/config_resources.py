@@ -12,8 +12,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation
-from stablelog.broker.config import NOTHING, Source, setting_of_broker
-from stablelog.broker.settings import (
+from stablelog.broker.settings.config import NOTHING, Source, setting_of_broker
+from stablelog.broker.settings.table import (
     FIXED_BROKER_SETTINGS,
     GROUP_SETTINGS,
     SETTINGS,

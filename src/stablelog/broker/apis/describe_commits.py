@@ -14,10 +14,10 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
+from stablelog.commit_order.view import CommitOrder
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.security.api_rights import on_topic
-from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.api import ApiKey
 
 PARTITION_CODES = COMMON

@@ -22,9 +22,9 @@ from stablelog.broker.apis import Broker, Context, Operation, ResourceType, Serv
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.commit_order.view import CommitOrder
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import LEFT_OUT, on_cluster, on_topic, on_transactional_id
-from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 

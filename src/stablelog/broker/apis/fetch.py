@@ -21,12 +21,12 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
+from stablelog.broker.fetch.long_polls import Poll
+from stablelog.broker.fetch.sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.broker.waiting import Poll
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoadedError, RefusedError, UnprovenError

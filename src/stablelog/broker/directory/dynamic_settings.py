@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from stablelog.broker.config import NOTHING, BrokerConfig
+from stablelog.broker.settings.config import NOTHING, BrokerConfig
 from stablelog.data_directory.noted_file import SETTINGS, NotedFile
 from stablelog.data_directory.settings_file import NO_GROUPS, GroupConfigs, decode_settings, encode_settings
 from stablelog.env.disk import Disk, FileWriter

@@ -7,8 +7,8 @@ import logging
 import uuid
 from pathlib import Path
 
-from stablelog.broker.config import BrokerConfig
 from stablelog.broker.directory.broker_time import BrokerTime
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.data_directory.catalog import Catalog, read_catalog
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_FILE, was_stopped_cleanly
 from stablelog.data_directory.foreign import refuse_foreign

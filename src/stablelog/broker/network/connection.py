@@ -19,8 +19,8 @@ from stablelog.broker.network.contained import contained
 from stablelog.broker.network.in_flight import InFlight
 from stablelog.broker.network.inbox import Inbox
 from stablelog.broker.network.long_messages import Decoding
-from stablelog.broker.network.members import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.mute import Mute
+from stablelog.broker.network.open_connections import AT_ONCE, Limits, Member, limit_reached, peer_of
 from stablelog.broker.network.request_head import api_of, name_of
 from stablelog.broker.network.responses import LENGTH, Answer, Responses
 from stablelog.broker.network.session import Session

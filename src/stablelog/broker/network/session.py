@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stablelog.broker.listener import LOCAL, Listener
+from stablelog.broker.settings.listeners import LOCAL, Listener
 from stablelog.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:

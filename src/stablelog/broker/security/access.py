@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stablelog.broker.limited_log import LimitedLog, shown
+from stablelog.broker.monitoring.limited_log import LimitedLog, shown
 from stablelog.security.acls import SUPPORTED_OPERATIONS, bits
 from stablelog.wire.acls import Operation, ResourceType
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.limited_log import shown
 from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.monitoring.limited_log import shown
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import store_in_thread

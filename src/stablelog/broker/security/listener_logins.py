@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.listener import Listener
-from stablelog.broker.login_settings import JAAS, MAX_REAUTH, prefixed
 from stablelog.broker.security.logins import ListenerLogins
+from stablelog.broker.settings.config import BrokerConfig
+from stablelog.broker.settings.listeners import Listener
+from stablelog.broker.settings.logins import JAAS, MAX_REAUTH, prefixed
 from stablelog.errors import UsageError
 from stablelog.security.login import LoginRules
 from stablelog.security.tokens import TokenRules

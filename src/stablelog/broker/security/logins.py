@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from stablelog.broker.limited_log import LimitedLog, shown
 from stablelog.broker.loop.tasks import Tasks, in_thread
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.limited_log import LimitedLog, shown
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.security.fair_turns import FairTurns
 from stablelog.broker.security.token_keys import TokenKeys
 from stablelog.env.clock import Clock

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop.tasks import in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.metrics import Sample
-from stablelog.broker.network.members import AT_ONCE, Arrival
+from stablelog.broker.monitoring.metrics import Sample
+from stablelog.broker.network.open_connections import AT_ONCE, Arrival
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.broker.security.throttle import StepTimer, Throttle

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from stablelog.commit_order.index_format import CommitSummary
 from stablelog.errors import DamageError, UnavailableError, naming
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import CommitFiles, IndexKind
-from stablelog.views.index_format import CommitSummary
 
 
 def commit_files(

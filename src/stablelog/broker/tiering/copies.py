@@ -16,7 +16,7 @@ from typing import Final
 
 from stablelog.broker.loop.tasks import Scope, in_thread
 from stablelog.broker.loop.turns import in_turns
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.coordinator_logs import CoordinatorLogs
 from stablelog.broker.tiering.copier import Copier

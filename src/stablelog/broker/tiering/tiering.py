@@ -7,10 +7,10 @@ imports most of them when they are needed.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from stablelog.broker.config import BrokerConfig
-from stablelog.broker.damage_log import DamageLog
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.damage_log import DamageLog
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import RemoteReads
 from stablelog.broker.topic_names import is_internal

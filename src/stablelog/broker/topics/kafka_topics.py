@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from stablelog.broker.config import check_topic_configs
+from stablelog.broker.settings.config import check_topic_configs
 from stablelog.data_directory.catalog import ListedTopic
 from stablelog.data_directory.kafka_import import find_topics
 from stablelog.env.disk import Disk

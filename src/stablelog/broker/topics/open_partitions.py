@@ -6,7 +6,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Final
 
-from stablelog.broker.config import BrokerConfig
+from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics.partition_state import COMMON, Codes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_list import TopicList

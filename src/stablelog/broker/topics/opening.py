@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.loop.tasks import Scope, each_in_threads, in_thread
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_files import TopicFiles

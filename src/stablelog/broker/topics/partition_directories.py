@@ -10,6 +10,8 @@ from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.broker.topics.leftovers import DELETED, holds_records, strange_names
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
+from stablelog.commit_order.last_commit import last_commit_sequence
+from stablelog.commit_order.opening import CommitOrdered
 from stablelog.errors import DamageError, DiskError, NewerFormatError, UnavailableError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
@@ -24,8 +26,6 @@ from stablelog.log.opening import open_partition
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.log.recovery.formats import check_formats
-from stablelog.views.commit_ordered import CommitOrdered
-from stablelog.views.last_commit import last_commit_sequence
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class PartitionDirectories:
     def last_commit_sequence(self, topic: str, index: int) -> int:
         """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.
 
-        May run in a thread. Raises as `views.last_commit` does.
+        May run in a thread. Raises as `commit_order.last_commit` does.
         """
         return last_commit_sequence(self._disk, self.path(topic, index))
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig, check_change
+from stablelog.broker.settings.config import BrokerConfig, check_change
 from stablelog.broker.topic_names import check_not_own, is_internal
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_reservations import Reservations

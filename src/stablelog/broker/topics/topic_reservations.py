@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
 from stablelog.broker.topic_names import check_not_internal, check_topic_name, without_dots
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError, UsageError

@@ -17,9 +17,9 @@ from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.transactions.transactions import Transactions
+from stablelog.commit_order.last_commit import NO_COMMIT
 from stablelog.errors import StablelogError
 from stablelog.types import TopicPartition
-from stablelog.views.last_commit import NO_COMMIT
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,12 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import Groups
-from stablelog.broker.metrics import Sample
+from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.commit_order.view import CommitOrder
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.coordinators.transactions.decisions import OpenTransaction
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
@@ -28,7 +29,6 @@ from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
-from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.transaction_groups import (
     DEFAULT_GROUP,
     NAME_RULE,

@@ -16,10 +16,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.commits import Commit, Commits
 from stablelog.client.cuts import Cut
+from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.errors import RefusedError
 from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.types import TopicPartition
-from stablelog.views.stored_order import StoredOrder
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 from stablelog.wire.extension.transaction_groups import group_in_words
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
 
+from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.restored import Restored
@@ -23,7 +24,6 @@ from stablelog.tier.remote_log import RemoteLog
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.segment_bytes import LoadedSegment
 from stablelog.types import TopicPartition
-from stablelog.views.stored_order import StoredOrder
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 ORDER_SETTING, GROUP_SETTING = "stablelog.order", "stablelog.group"

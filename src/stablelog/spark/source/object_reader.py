@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commits
+from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.model import Slice
@@ -28,7 +29,6 @@ from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import ObjectRange
-from stablelog.views.stored_order import StoredOrder
 from stablelog.wire.extension.commits import COUNT_MAX
 
 # How many bytes a task reads at a time in commit order.

@@ -1,0 +1,1 @@
+"""State of fetches between requests: fetch sessions, and fetches that wait for more records."""

@@ -1,0 +1,1 @@
+"""Listeners with TLS: certificates, and the handshakes of new connections."""

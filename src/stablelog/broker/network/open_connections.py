@@ -1,0 +1,113 @@
+"""The open connections of a broker, and their limits."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
+from stablelog.broker.settings.listeners import LISTENER_PREFIX, LOCAL
+
+if TYPE_CHECKING:
+    from stablelog.security.login import Login
+
+
+class Arrival(NamedTuple):
+    """When a new connection is served.
+
+    Attributes:
+        delay_ms: the broker reads nothing from the connection for this time.
+        why_closed: why the connection is closed after this time; None if it is served then.
+    """
+
+    delay_ms: int
+    why_closed: str | None = None
+
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024  # of connections that the operating system keeps until they are accepted
+CLOSING: Final = "closing %s: %s"
+AT_ONCE: Final = Arrival(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resource limits of a connection.
+
+    Attributes:
+        arrive: counts a new connection from a host, and decides when it is served.
+        log_close: logs why a connection is closed: the address and port of the client, and the reason.
+        listener: the name of the listener.
+        listener_count_max: the number of connections of this listener; None for no limit of its own.
+        host_count_max: the number of connections of single addresses, in place of `connection_count_per_host_max`.
+    """
+
+    request_size_max: int
+    connection_count_max: int
+    connection_count_per_host_max: int
+    in_flight_count_max: int
+    idle_ms_max: int
+    receive_ms_max: int
+    handshake_ms_max: int = 10_000
+    login_size_max: int = 65_536  # of a request before the login
+    listener: str = LOCAL.name
+    listener_count_max: int | None = None
+    host_count_max: Mapping[str, int] = field(default_factory=dict)
+    arrive: Callable[[str], Arrival] = lambda _host: AT_ONCE
+    log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
+
+    def first_check_s(self, *, has_login: bool) -> float:
+        """The time after which a new connection is checked: whether it is idle, or has not logged in."""
+        ms = min(self.idle_ms_max, self.receive_ms_max) if has_login else self.idle_ms_max
+        return ms / 1000
+
+    def request_sizes(self, login: "Login | None") -> tuple[int, int]:
+        """The least and the greatest number of bytes of the next request of a connection."""
+        size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
+        if login is None or login.principal is not None:
+            return size_min, self.request_size_max
+        return size_min, min(self.login_size_max, self.request_size_max)
+
+
+class Member(Protocol):
+    """An open connection, or one whose TLS handshake is under way."""
+
+    host: str
+    listener: str
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the connection's work."""
+
+    async def finish(self) -> None:
+        """Accept no more requests, and close when the responses have been sent."""
+
+    def close(self, why: str | None = None) -> None:
+        """Close the connection at once."""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """The client's address, and its address with its port; "?" if the client is gone already."""
+    peer = transport.get_extra_info("peername")
+    return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("?", "?")
+
+
+def limit_reached(members: Collection[Member], limits: Limits, host: str) -> str | None:
+    """Why a further connection from `host` is closed: the limit that it would exceed. None if it may be opened."""
+    own = limits.listener_count_max
+    per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)
+    if len(members) >= limits.connection_count_max:
+        reached = f"max.connections={limits.connection_count_max}"
+    elif own is not None and sum(member.listener == limits.listener for member in members) >= own:
+        reached = f"{LISTENER_PREFIX}{limits.listener.lower()}.max.connections={own}"
+    elif sum(member.host == host for member in members) >= per_host:
+        name = "max.connections.per.ip"
+        reached = (
+            f"{name}.overrides={host}:{per_host}" if host in limits.host_count_max else f"{name}={per_host}"
+        )
+    else:
+        return None
+    return f"as many connections are open as {reached} allows"

@@ -1,0 +1,416 @@
+"""The settings of a running broker, and the checks of a topic's settings.
+
+A setting that is unknown or out of range is refused with an error that names the setting. `broker.settings.table` lists all
+settings.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+from stablelog.broker.settings.groups import GroupSettings
+from stablelog.broker.settings.listeners import LISTENER_PREFIX, Address, Listener, is_loopback, reachable
+from stablelog.broker.settings.setting import Setting, find_setting
+from stablelog.broker.settings.table import (
+    FIXED_BROKER_SETTINGS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    UNUSED_TOPIC_SETTINGS,
+)
+from stablelog.coordinators.consumer_groups.answers import GroupConfig
+from stablelog.coordinators.transactions.decisions import TransactionConfig
+from stablelog.data_directory.topic_settings import group_of_topic, order_of
+from stablelog.errors import UsageError
+from stablelog.log.partition import LogConfig
+from stablelog.log.retention import NO_LIMIT
+from stablelog.types import SecurityProtocol
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def dynamic_setting(name: str) -> Setting:
+    """Find a setting that can be changed while the broker runs.
+
+    Raises:
+        UsageError: the setting is unknown or not dynamic.
+    """
+    setting = find_setting(name, _BY_NAME, "broker")
+    if not setting.dynamic:
+        raise UsageError(f"{name} can only be set when the broker starts")
+    return setting
+
+
+class Source(IntEnum):
+    """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number; a
+    value of a group overrides all.
+    """
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+def setting_of_broker(name: str) -> Setting:
+    """Find a setting of the broker, or of one of its listeners.
+
+    Raises:
+        UsageError: there is no such setting, or it cannot be set for one listener.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return find_setting(name, _BY_NAME, "broker")
+    listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    known = {setting.name: setting for setting in SETTINGS if setting.per_listener}
+    if not listener or listener != listener.lower():
+        raise UsageError(
+            f"{name!r} is not a setting of a listener: write {LISTENER_PREFIX}<name in lower case>.<setting>"
+        )
+    return find_setting(rest, known, "listener")
+
+
+class BrokerConfig:
+    """Every setting of one broker, with the values of each source.
+
+    Attributes:
+        given: the settings with which the broker was started, as text.
+        dynamic: the settings that were changed for this broker while it ran, as text.
+        dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
+        groups: the settings of single consumer groups.
+        listeners: the listeners, in the order in which they were given.
+
+    Raises:
+        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the setting
+            with its valid range, or the nearest valid name.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        _check_fixed(given)
+        self.given = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
+        self.dynamic: dict[str, str] = {}
+        self.dynamic_defaults: dict[str, str] = {}
+        self.groups = GroupSettings(self.__getitem__)
+        self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
+        for name, text in self.given.items():
+            setting = setting_of_broker(name)
+            self._given_values[name] = setting.read(text, name)
+        self._values = self._given_values
+        self.listeners = self._find_listeners()
+        self._check_metrics()
+        if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
+            raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+        if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
+            raise UsageError(
+                "group.consumer.heartbeat.interval.ms must be smaller than group.consumer.session.timeout.ms"
+            )
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the parsed value in effect of a setting."""
+        return self._values[name]
+
+    def of_listener(self, listener: str, name: str) -> Any:
+        """Return the parsed value of a setting that is in effect for one listener."""
+        own = self._own_name(listener, name)
+        return self._values[own if own in self._values else name]
+
+    def is_set_for(self, listener: str, name: str) -> bool:
+        """Whether a setting has a value that applies only to this listener."""
+        return self._own_name(listener, name) in self._values
+
+    @staticmethod
+    def _own_name(listener: str, name: str) -> str:
+        return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+
+    def _find_listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners, with their protocols and advertised addresses.
+
+        Raises:
+            UsageError: settings of listeners contradict each other, or a listener would serve everyone on the network.
+        """
+        addresses: tuple[Address, ...] = self["listeners"]
+        names = [address.name for address in addresses]
+        advertised = {one.name: (one.host, one.port) for one in self["advertised.listeners"]}
+        prefixed = [name for name in self.given if name.startswith(LISTENER_PREFIX)]
+        named = {
+            "advertised.listeners": [*advertised],
+            "inter.broker.listener.name": [self["inter.broker.listener.name"].upper()],
+            **{name: [name.split(".")[2].upper()] for name in prefixed},
+        }
+        for setting, found in named.items():
+            for name in found:
+                if name and name not in names:
+                    raise UsageError(
+                        f"{setting} names the listener {name}, and listeners has {', '.join(names)}"
+                    )
+        return tuple(self._listener(address, advertised.get(address.name)) for address in addresses)
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that everyone on the network could read, unless a setting accepts the risk."""
+        host: str = self["stablelog.metrics.host"]
+        is_safe = self["stablelog.metrics.port"] < 0 or is_loopback(host)
+        if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
+            raise UsageError(
+                f"stablelog.metrics.host={host}: everyone who reaches this address could read the metrics, because they "
+                "have no login. Use 127.0.0.1; or accept the risk with stablelog.listeners.allow.unauthenticated=true"
+            )
+
+    def _listener(self, address: Address, advertised: tuple[str, int] | None) -> Listener:
+        protocols: Mapping[str, SecurityProtocol] = self["listener.security.protocol.map"]
+        protocol = protocols.get(address.name) or SecurityProtocol.__members__.get(address.name)
+        if protocol is None:
+            raise UsageError(
+                f"the listener {address.name} has no security protocol: add {address.name}:PROTOCOL to "
+                "listener.security.protocol.map"
+            )
+        listener = Listener(
+            address.name, protocol, address.host, address.port, advertised or (reachable(address.host), 0)
+        )
+        is_safe = protocol.is_sasl or self.client_auth(listener) == "required" or is_loopback(address.host)
+        if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
+            raise UsageError(
+                f"{address}: everyone on the network could use this listener, because it does not authenticate its "
+                "clients. Use SASL_SSL, or SSL with ssl.client.auth=required, or listen on 127.0.0.1; or accept the "
+                "risk with stablelog.listeners.allow.unauthenticated=true"
+            )
+        return listener
+
+    def client_auth(self, listener: Listener) -> str:
+        """Whether the clients of a listener need a certificate: `none`, `requested` or `required`.
+
+        As in Kafka, a listener with SASL does not use the setting of the whole broker.
+        """
+        if not listener.protocol.is_tls:
+            return "none"
+        if listener.is_sasl and not self.is_set_for(listener.name, "ssl.client.auth"):
+            return "none"
+        auth: str = self.of_listener(listener.name, "ssl.client.auth")
+        return auth
+
+    def text(self, name: str) -> str:
+        """Return the value in effect of a setting, as text."""
+        return self.values_of(name)[0][1]
+
+    def values_of(self, name: str) -> list[tuple[Source, str]]:
+        """Return the values that a setting has, with their sources. The first value is in effect."""
+        sources = (
+            (Source.DYNAMIC_BROKER, self.dynamic),
+            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),
+            (Source.STATIC_BROKER, self.given),
+        )
+        found = [(source, values[name]) for source, values in sources if name in values]
+        return [*found, (Source.DEFAULT, _BY_NAME[name].default)]
+
+    def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
+        """Check dynamic settings and return their parsed values.
+
+        Raises:
+            UsageError: a setting is unknown, not dynamic, or out of range.
+        """
+        found = {name: dynamic_setting(name) for name in settings}
+        return {name: one.read(settings[name]) for name, one in found.items()}
+
+    def set_dynamic(self, settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING) -> None:
+        """Replace all dynamic settings.
+
+        Args:
+            settings: those of this broker.
+            defaults: those of all brokers of the cluster, which `settings` override.
+
+        Raises:
+            UsageError: as `check_dynamic`; nothing changed.
+        """
+        values = self.check_dynamic(defaults) | self.check_dynamic(settings)
+        self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
+        self._values = self._given_values | values
+
+    def group_config(self) -> GroupConfig:
+        """The settings of the group coordinator."""
+        return GroupConfig(
+            initial_rebalance_delay_ms=self["group.initial.rebalance.delay.ms"],
+            session_timeout_ms_min=self["group.min.session.timeout.ms"],
+            session_timeout_ms_max=self["group.max.session.timeout.ms"],
+            group_size_max=self["group.max.size"],
+            offsets_retention_ms=self["offsets.retention.minutes"] * 60_000,
+            offset_metadata_size_max=self["offset.metadata.max.bytes"],
+            consumer_session_timeout_ms=self["group.consumer.session.timeout.ms"],
+            heartbeat_interval_ms=self["group.consumer.heartbeat.interval.ms"],
+            consumer_group_size_max=self["group.consumer.max.size"],
+            consumer_times=self.groups.times,
+        )
+
+    def transaction_config(self) -> TransactionConfig:
+        """The settings of the transaction coordinators."""
+        return TransactionConfig(
+            transaction_timeout_ms_max=self["transaction.max.timeout.ms"],
+            transactional_id_expiration_ms=self["transactional.id.expiration.ms"],
+            two_phase_commit_enable=self["transaction.two.phase.commit.enable"],
+            strict=self["stablelog.transaction.strict"],
+        )
+
+    def creation_configs(self) -> dict[str, str]:
+        """The broker's values of settings that are fixed when a topic is created: the new topic copies them.
+
+        Values that are equal to the default are left out.
+        """
+        settled = [setting for setting in SETTINGS if setting.is_settled]
+        return {one.name: self.text(one.name) for one in settled if self.text(one.name) != one.default}
+
+    def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
+        """The log settings of a topic: the topic's own values, and the broker's values for all other settings."""
+
+        def value(topic_name: str) -> Any:
+            setting = TOPIC_SETTINGS[topic_name]
+            if topic_name in topic_configs:
+                return setting.kind.read(topic_name, topic_configs[topic_name])
+            return self[setting.name]
+
+        # Take the order from the topic's own settings; a topic without this setting has the order `offset`. The
+        # broker's setting does not apply to an existing topic, because that setting may change and a topic's order must
+        # not change.
+        order = order_of(topic_configs)
+        # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last, but
+        # readers in commit order expect the record that was committed last. If the broker's policy changes to compaction,
+        # a topic that has a remote tier by its own settings keeps the tier, and is not compacted either.
+        cleanup_policy = value("cleanup.policy")
+        is_own = "cleanup.policy" in topic_configs
+        if order == "commit" or ("compact" in cleanup_policy and not is_own and _is_tiered(topic_configs)):
+            cleanup_policy = frozenset({"delete"})
+        return LogConfig(
+            segment_bytes=value("segment.bytes"),
+            segment_ms=value("segment.ms"),
+            index_interval_bytes=value("index.interval.bytes"),
+            segment_index_bytes=value("segment.index.bytes"),
+            retention_ms=value("retention.ms"),
+            retention_bytes=value("retention.bytes"),
+            cleanup_policy=cleanup_policy,
+            max_message_bytes=value("max.message.bytes"),
+            compression_type=value("compression.type"),
+            message_timestamp_type=value("message.timestamp.type"),
+            message_timestamp_before_ms_max=value("message.timestamp.before.max.ms"),
+            message_timestamp_after_ms_max=value("message.timestamp.after.max.ms"),
+            delete_retention_ms=value("delete.retention.ms"),
+            min_cleanable_dirty_ratio=value("min.cleanable.dirty.ratio"),
+            min_compaction_lag_ms=value("min.compaction.lag.ms"),
+            file_delete_delay_ms=value("file.delete.delay.ms"),
+            producer_id_expiration_ms=self["producer.id.expiration.ms"],
+            snapshot_bytes=self["stablelog.snapshot.bytes"],
+            order=order,
+            is_tiered=value("remote.storage.enable") and "compact" not in cleanup_policy,
+            local_retention_ms=value("local.retention.ms"),
+            local_retention_bytes=value("local.retention.bytes"),
+            is_copy_disabled=value("remote.log.copy.disable"),
+            is_deleted_on_disable=value("remote.log.delete.on.disable"),
+            drops_aborted_copies=value("stablelog.remote.drop.aborted") and order != "commit",
+            drops_aborted=value("stablelog.local.drop.aborted") and order != "commit",
+            proves_records=self["stablelog.produce.proof"] == "full",
+        )
+
+    def check_tiered(
+        self, topic_configs: Mapping[str, str], present: Mapping[str, str] | None = None
+    ) -> None:
+        """Check whether a topic with these settings can have a remote tier, if they enable it, and whether they may
+        disable the remote tier of the topic.
+
+        Args:
+            topic_configs: the settings that the topic gets.
+            present: the settings that it has; None for a new topic.
+
+        Raises:
+            UsageError: the broker has no object store, the topic is compacted, or a limit of local retention is
+                greater than that of the whole log; or the topic has a remote tier, would lose it, and does not allow
+                that its records are deleted.
+        """
+        if present is not None and self.log_config(present).is_tiered:
+            wanted = self.log_config(topic_configs)
+            if not wanted.is_tiered and not wanted.is_deleted_on_disable:
+                raise UsageError(
+                    "the topic has a remote tier, and would lose it with the records that are only in the object store. To "
+                    "delete these records, set remote.log.delete.on.disable=true, too; to stop only the copies, keep "
+                    "remote.storage.enable=true, and set remote.log.copy.disable=true"
+                )
+        if not _is_tiered(topic_configs):
+            return
+        if not self["stablelog.remote.url"]:
+            raise UsageError(
+                "remote.storage.enable=true needs an object store: start the broker with stablelog.remote.url"
+            )
+        policy_name = self._name_in(topic_configs, "cleanup.policy")
+        policy = topic_configs.get("cleanup.policy", self.text("log.cleanup.policy"))
+        if "compact" in policy and order_of(topic_configs) != "commit":
+            raise UsageError(
+                f"remote.storage.enable=true and {policy_name}={policy} cannot be combined: compaction replaces segments that "
+                "are copied already. Set cleanup.policy=delete for the topic"
+            )
+        log_config = self.log_config(topic_configs)
+        for name, local, total in (
+            ("ms", log_config.local_retention_ms, log_config.retention_ms),
+            ("bytes", log_config.local_retention_bytes, log_config.retention_bytes),
+        ):
+            if total != NO_LIMIT and (local == NO_LIMIT or local > total):
+                local_name, total_name = (
+                    self._name_in(topic_configs, f"{prefix}retention.{name}") for prefix in ("local.", "")
+                )
+                raise UsageError(
+                    f"{local_name}={local} is greater than {total_name}={total}: the local disk cannot keep records that are "
+                    "deleted from the whole log"
+                )
+
+    @staticmethod
+    def _name_in(topic_configs: Mapping[str, str], name: str) -> str:
+        """The name of the setting that a topic's value comes from: its own one, or that of the broker."""
+        return name if name in topic_configs else TOPIC_SETTINGS[name].name
+
+
+def _check_fixed(given: Mapping[str, str]) -> None:
+    for name, only in FIXED_BROKER_SETTINGS.items():
+        if given.get(name, only) != only:
+            raise UsageError(f"{name}={given[name]!r} is not supported: the value is always {only}")
+
+
+def _is_tiered(topic_configs: Mapping[str, str]) -> bool:
+    return topic_configs.get("remote.storage.enable", "false").lower() == "true"
+
+
+def check_topic_configs(configs: Mapping[str, str]) -> None:
+    """Check the settings of a topic.
+
+    Raises:
+        UsageError: a setting is unknown or out of range. The message names the setting with its valid range, or the
+            nearest valid name.
+    """
+    for name, text in configs.items():
+        setting = UNUSED_TOPIC_SETTINGS.get(name) or find_setting(name, TOPIC_SETTINGS, "topic")
+        setting.kind.read(name, text, setting.default)
+    if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
+        raise UsageError(
+            "cleanup.policy=compact and stablelog.order=commit cannot be combined: compaction keeps the record of a key "
+            "that was written last, and readers in commit order expect the record that was committed last"
+        )
+    for name in ("stablelog.remote.drop.aborted", "stablelog.local.drop.aborted"):
+        if order_of(configs) == "commit" and configs.get(name, "false").lower() == "true":
+            raise UsageError(
+                f"{name}=true and stablelog.order=commit cannot be combined: the commit index names positions in the log "
+                "files, and these would change"
+            )
+
+
+def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Check a change of a topic's settings.
+
+    Raises:
+        UsageError: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
+    """
+    check_topic_configs(wanted)
+    if group_of_topic(wanted) != group_of_topic(present):
+        raise UsageError(
+            f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "
+            "are numbered in that group"
+        )
+    if order_of(wanted) != order_of(present):
+        raise UsageError(
+            f"stablelog.order={order_of(present)} was set when the topic was created and cannot change: "
+            "offsets that readers have stored would point to other records"
+        )

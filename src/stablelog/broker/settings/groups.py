@@ -1,0 +1,105 @@
+"""The settings of single consumer groups, and the times that the members of these groups get.
+
+A group that has settings of its own may lack one of the two times; it then has the broker's. A start with another value
+of the broker may contradict the settings that a group has. As in Apache Kafka, this is no reason to refuse the start.
+Kafka only logs a warning; its members would then be removed between two heartbeats, so they get a shorter interval here.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from stablelog.broker.settings.setting import find_setting
+from stablelog.broker.settings.table import GROUP_SETTINGS
+from stablelog.errors import UsageError, named
+
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+# If the heartbeat interval of a group is too long, its members get this part of the session timeout: a member may then
+# lose two heartbeats.
+HEARTBEATS_PER_SESSION: Final = 3
+NAMED_MAX: Final = 3  # The number of groups that a log line names.
+
+
+class GroupSettings:
+    """The settings of the consumer groups of one broker.
+
+    Args:
+        of_broker: returns the parsed value of a setting of the broker.
+
+    Attributes:
+        own: the settings of groups that have settings of their own, as text, by the name of the group.
+        times: the session timeout and the heartbeat interval that the members of these groups get, in ms. The dictionary
+            stays the same one when settings change.
+    """
+
+    def __init__(self, of_broker: Callable[[str], Any]) -> None:
+        self._of_broker = of_broker
+        self.own: dict[str, dict[str, str]] = {}
+        self.times: dict[str, tuple[int, int]] = {}
+
+    def _set_times(self, configs: Mapping[str, str]) -> tuple[int, int]:
+        """Return the session timeout and the heartbeat interval that are set for a group, in ms.
+
+        Raises:
+            UsageError: a setting is unknown or out of range.
+        """
+        values = {name: self._of_broker(setting.name) for name, setting in GROUP_SETTINGS.items()}
+        for name, text in configs.items():
+            values[name] = find_setting(name, GROUP_SETTINGS, "group").read(text, name)
+        return values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL]
+
+    def _conflict(self, configs: Mapping[str, str]) -> str:
+        """Say how the times that are set for a group contradict each other; empty if they do not."""
+        session_ms, heartbeat_ms = self._set_times(configs)
+        if heartbeat_ms < session_ms:
+            return ""
+        session, heartbeat = (
+            name if name in configs else GROUP_SETTINGS[name].name
+            for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)
+        )
+        return f"{heartbeat}={heartbeat_ms} must be smaller than {session}={session_ms}"
+
+    def check(self, configs: Mapping[str, str]) -> None:
+        """Check new settings of a group.
+
+        Raises:
+            UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the timeout.
+        """
+        conflict = self._conflict(configs)
+        if conflict:
+            raise UsageError(conflict)
+
+    def replace(self, groups: Mapping[str, Mapping[str, str]]) -> None:
+        """Replace the settings of all groups. Groups may have settings that contradict those of the broker.
+
+        Raises:
+            UsageError: a setting is unknown or out of range; nothing changed.
+        """
+        times = {group: _usable(*self._set_times(configs)) for group, configs in groups.items()}
+        self.own = {group: dict(configs) for group, configs in groups.items()}
+        self.times.clear()
+        self.times.update(times)
+
+    def report(self) -> None:
+        """Log a warning if settings of groups contradict those of the broker."""
+        conflicts = {group: self._conflict(configs) for group, configs in self.own.items()}
+        found = [
+            f"group {group!r}: {why}, so its members get {self.times[group][1]} ms"
+            for group, why in conflicts.items()
+            if why
+        ]
+        if found:
+            log.warning(
+                "settings of groups contradict those of the broker: %s. Change the settings of the group "
+                "(kafka-configs.sh --entity-type groups --alter), or start the broker with other values",
+                named(found, NAMED_MAX),
+            )
+
+
+def _usable(session_ms: int, heartbeat_ms: int) -> tuple[int, int]:
+    """Return the session timeout and the heartbeat interval that the members of a group get, in ms."""
+    if heartbeat_ms >= session_ms:
+        heartbeat_ms = max(1, session_ms // HEARTBEATS_PER_SESSION)
+    return session_ms, heartbeat_ms

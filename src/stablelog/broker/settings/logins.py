@@ -1,0 +1,161 @@
+"""The settings of logins: a part of the table in `broker.settings.table`.
+
+As in Kafka, the name of a setting of one mechanism begins with the mechanism in lower case, and the whole is a setting of a
+listener: `listener.name.clients.plain.sasl.jaas.config`.
+"""
+
+from typing import Final
+
+from stablelog.broker.settings.setting import Setting
+from stablelog.security.keys_url import parse_keys_url
+from stablelog.settings import INT_MAX, LONG_MAX, Kind, integer
+from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from stablelog.wire.sasl.jaas import Jaas, check_module, parse_jaas
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _mechanisms(text: str) -> tuple[str, ...]:
+    found = _words(text)
+    unknown = [name for name in found if name not in MECHANISMS]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is not supported")
+    return found
+
+
+def _jaas(mechanism: str) -> Kind:
+    def parse(text: str) -> Jaas | None:
+        return check_module(mechanism, parse_jaas(text)) if text.strip() else None
+
+    return Kind(
+        parse, f"the login module of {mechanism} with its options and a semicolon at the end, or empty"
+    )
+
+
+def prefixed(mechanism: str, name: str) -> str:
+    """The name of a setting of one mechanism."""
+    return f"{mechanism.lower()}.{name}"
+
+
+JAAS: Final = "sasl.jaas.config"
+MAX_REAUTH: Final = "connections.max.reauth.ms"
+KEYS_URL: Final = Kind(
+    lambda text: parse_keys_url(text) if text.strip() else "", "https://..., file:///path, or empty"
+)
+NAME: Final = Kind(str.strip, "the name of a claim")
+OF_JAAS: Final = {
+    PLAIN: "The users of PLAIN and their passwords: "
+    '`org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice-secret";`. The passwords of all '
+    "other users are compared with their SCRAM credentials.",
+    OAUTHBEARER: "`org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;`, or empty. The options "
+    "are not used.",
+}
+
+LOGIN_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "sasl.enabled.mechanisms",
+        Kind(_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
+        SCRAM_SHA_256,
+        "The mechanisms with which clients of listeners with SASL may log in, with commas between them. Kafka's default is "
+        "GSSAPI, which stablelog does not have.",
+        per_listener=True,
+    ),
+    *(
+        Setting(
+            prefixed(mechanism, JAAS),
+            _jaas(mechanism),
+            "",
+            OF_JAAS.get(
+                mechanism,
+                "`org.apache.kafka.common.security.scram.ScramLoginModule required;`, or empty. The options are not used: "
+                "the users are in `users.json`.",
+            ),
+            per_listener=True,
+            is_secret=True,
+        )
+        for mechanism in MECHANISMS
+    ),
+    Setting(
+        MAX_REAUTH,
+        integer(0, LONG_MAX),
+        "0",
+        "The time after a login, in milliseconds, after which a client must have authenticated again. 0: no limit, except "
+        "for the time at which a token expires.",
+        per_listener=True,
+    ),
+    *(
+        Setting(
+            prefixed(mechanism, MAX_REAUTH),
+            integer(-1, LONG_MAX),
+            "-1",
+            f"`{MAX_REAUTH}` for clients that log in with {mechanism}. -1: the value of `{MAX_REAUTH}`.",
+            per_listener=True,
+        )
+        for mechanism in MECHANISMS
+    ),
+    Setting(
+        "connection.failed.authentication.delay.ms",
+        integer(0, INT_MAX),
+        "100",
+        "The time after the request at which a failed login is answered and its connection is closed.",
+    ),
+    Setting(
+        "sasl.server.max.receive.size",
+        integer(256, INT_MAX),
+        "65536",
+        "The largest request before the login, in bytes. Requests before the login have 16 MiB of memory of their own, and "
+        "no request before the login may be larger.",
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        KEYS_URL,
+        "",
+        "The URL of the JSON Web Key Set with the keys that sign bearer tokens. OAUTHBEARER needs it.",
+        per_listener=True,
+        is_secret=True,  # it may contain a key of the API that it names
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        integer(1000, LONG_MAX),
+        "3600000",
+        "The age at which these keys are loaded again.",
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.audience",
+        Kind(_words, "audiences with commas between them, or empty"),
+        "",
+        "A bearer token must be for one of these audiences. Empty: for any.",
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.issuer",
+        Kind(str.strip, "the name of an issuer, or empty"),
+        "",
+        "A bearer token must be from this issuer. Empty: from any that has one of the keys.",
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.scope.claim.name",
+        NAME,
+        "scope",
+        "The claim of a bearer token with its scopes.",
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.sub.claim.name",
+        NAME,
+        "sub",
+        "The claim of a bearer token with the user name.",
+        per_listener=True,
+    ),
+    Setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        integer(0, 86_400),
+        "30",
+        "The difference that is allowed between the clocks of the broker and of the authorization server.",
+        per_listener=True,
+    ),
+)

@@ -1,0 +1,174 @@
+"""The settings of listeners, TLS and logins: a part of the table in `broker.settings.table`.
+
+A setting with `per_listener` can be set for one listener, as in Kafka: `listener.name.<name in lower case>.<setting>`.
+"""
+
+from typing import Final
+
+from stablelog.broker.settings.listeners import ADDRESSES, OPTIONAL_ADDRESSES, PROTOCOLS
+from stablelog.broker.settings.setting import Setting
+from stablelog.security.mapping_rules import parse_rules
+from stablelog.settings import INT_MAX, Kind, boolean, choice, integer
+
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+TEXT: Final = Kind(str.strip, "text, or empty")
+FILE: Final = Kind(str.strip, "the path of a PEM file, or empty")
+PEM: Final = Kind(lambda text: text.replace("\\n", "\n").strip(), "text in PEM format, or empty")
+
+
+def _parse_store_type(text: str) -> str:
+    if text.strip().upper() != "PEM":
+        raise ValueError(
+            "other stores are not read; convert a PKCS12 store with: openssl pkcs12 -in STORE -out FILE.pem -nodes"
+        )
+    return "PEM"
+
+
+def _parse_versions(text: str) -> frozenset[str]:
+    found = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not found or not found <= set(TLS_VERSIONS):
+        raise ValueError
+    return found
+
+
+STORE_TYPE: Final = Kind(_parse_store_type, "PEM")
+
+SECURITY_SETTINGS: tuple[Setting, ...] = (
+    # listeners
+    Setting(
+        "listeners",
+        ADDRESSES,
+        "PLAINTEXT://127.0.0.1:9092",
+        "The addresses on which the broker listens, each with the name of the listener. Port 0 takes a free port.",
+    ),
+    Setting(
+        "advertised.listeners",
+        OPTIONAL_ADDRESSES,
+        "",
+        "The addresses that clients use after the first connection, by the names of the listeners. A listener that is not "
+        "named advertises the address on which it listens.",
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        PROTOCOLS,
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "The security protocol of each listener, by its name: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.",
+    ),
+    Setting(
+        "inter.broker.listener.name",
+        TEXT,
+        "",
+        "The name of the listener for connections between brokers. Empty: the first listener.",
+    ),
+    Setting(
+        "stablelog.listeners.allow.unauthenticated",
+        boolean(),
+        "false",
+        "Whether a listener that does not authenticate its clients, or the metrics, may listen on an address that other "
+        "machines reach. Everyone on the network could then do everything, or read the metrics.",
+    ),
+    # TLS
+    Setting(
+        "ssl.keystore.type",
+        STORE_TYPE,
+        "PEM",
+        "The format of `ssl.keystore.location`. Only PEM is read.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.keystore.location",
+        FILE,
+        "",
+        "The file with the broker's private key and its certificate, followed by the certificates of intermediate "
+        "authorities. The broker notices a change of the file, and uses it for new connections.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.keystore.certificate.chain",
+        PEM,
+        "",
+        "The broker's certificate chain itself, instead of `ssl.keystore.location`.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.keystore.key",
+        PEM,
+        "",
+        "The broker's private key itself, instead of `ssl.keystore.location`.",
+        per_listener=True,
+        is_secret=True,
+    ),
+    Setting(
+        "ssl.key.password",
+        TEXT,
+        "",
+        "The password of the private key. Empty: the key is not encrypted.",
+        per_listener=True,
+        is_secret=True,
+    ),
+    Setting(
+        "ssl.truststore.type",
+        STORE_TYPE,
+        "PEM",
+        "The format of `ssl.truststore.location`. Only PEM is read.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.truststore.location",
+        FILE,
+        "",
+        "The file with the certificates of the authorities that sign client certificates. The broker notices a change of "
+        "the file.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.truststore.certificates",
+        PEM,
+        "",
+        "The certificates of these authorities themselves, instead of `ssl.truststore.location`.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.client.auth",
+        choice("none", "requested", "required"),
+        "none",
+        "Whether a client needs a certificate. `requested`: a client without one is `User:ANONYMOUS`. A listener with "
+        "SASL uses only the value that is set for this listener.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.enabled.protocols",
+        Kind(_parse_versions, "one or more of " + ", ".join(TLS_VERSIONS)),
+        ",".join(TLS_VERSIONS),
+        "The versions of TLS that the broker accepts.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.cipher.suites",
+        TEXT,
+        "",
+        "The cipher suites of TLS 1.2 that the broker accepts, by OpenSSL's names, with commas between them. Empty: "
+        "OpenSSL's choice.",
+        per_listener=True,
+    ),
+    Setting(
+        "ssl.principal.mapping.rules",
+        Kind(parse_rules, "rules of the form RULE:pattern/replacement/ with commas between them, or DEFAULT"),
+        "DEFAULT",
+        "How the distinguished name of a client certificate becomes the name of a principal. The first rule whose "
+        "pattern matches the whole name decides; `DEFAULT` takes the distinguished name.",
+        per_listener=True,
+    ),
+    Setting(
+        "stablelog.ssl.handshake.timeout.ms",
+        integer(100, INT_MAX),
+        "10000",
+        "The broker closes a connection whose TLS handshake takes longer.",
+    ),
+    Setting(
+        "stablelog.metrics.host",
+        TEXT,
+        "127.0.0.1",
+        "The address of the Prometheus metrics. Everyone who reaches it can read the metrics.",
+    ),
+)

@@ -1,0 +1,202 @@
+"""The commit index of one segment of a commit-ordered topic.
+
+A commit index has one entry for each transaction whose commit marker is in the segment, and one for each run of
+consecutive batches outside transactions. The entries are in commit order. An entry names its extents: the ranges of
+bytes in the log files where the batches are.
+
+The index can be rebuilt from the log: a start of the broker rebuilds it if a file is missing or does not match the
+summary of the index. If a file cannot be written, as on a full disk, the index is read from memory and is written
+later. No file is synced: the CRCs in the summary reveal bytes that a crash has lost.
+
+Source: the DistributedLog paper, "commit record plus local sequence number".
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.commit_order.extents import EXTENT
+from stablelog.commit_order.index_format import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    NO_PRODUCER,
+    NOTHING,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
+from stablelog.commit_order.index_rows import IndexRows
+from stablelog.commit_order.row_file import RowFile
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import DamageError, DiskError
+from stablelog.log.indexes.summary import Summary
+
+
+class CommitIndex(IndexRows):
+    """The commit index of one segment. It grows with the segment, and is sealed after the segment.
+
+    Attributes:
+        summary: the content of the `.commitsummary` file; None while the index grows.
+        is_written: whether the index is sealed and its files are complete.
+    """
+
+    entries: RowFile
+    extents: RowFile
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.base_offset = base_offset
+        self.view_end = base_offset
+        self.least_first_offset = NOTHING
+        self.latest_sequence = -1
+        self.latest_ms = -1
+        self.summary: CommitSummary | None = None
+        self.is_written = False
+        self.entries = RowFile(disk, self.path(ENTRIES_SUFFIX), ENTRY)
+        self.extents = RowFile(disk, self.path(EXTENTS_SUFFIX), EXTENT)
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of the file of this segment that has this suffix."""
+        return self._directory / f"{self.base_offset:020d}{suffix}"
+
+    # -- growing -----------------------------------------------------------------------------------------------
+
+    def create(self, before: "CommitIndex | None", first_sequence: int = -1) -> None:
+        """Begin an empty index. Remove the content of files that an earlier start of the broker has left.
+
+        Args:
+            before: the index of the previous segment; None for the first index of the partition.
+            first_sequence: for the first index, the greatest commit sequence before it; -1 if there is none, or if it is
+                unknown.
+        """
+        self.latest_sequence = first_sequence
+        if before is not None:
+            self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
+        with contextlib.suppress(DiskError):  # if a file cannot be created, its rows stay in memory
+            self._disk.remove(self.path(SUMMARY_SUFFIX))
+            self.entries.prepare()
+            self.extents.prepare()
+
+    def add(
+        self,
+        start: int,
+        record_count: int,
+        *,
+        time_ms: int,
+        first_offset: int,
+        producer_id: int,
+        commit_sequence: int,
+        leader_epoch: int,
+        extents: Iterable[Buffer],
+    ) -> None:
+        """Add a committed transaction, or a run of batches outside transactions, as an entry at the end of commit
+        order. `index_format.ENTRY` describes the fields of an entry. `extents` are rows as returned by `Extents.rows`.
+        """
+        assert start >= self.view_end
+        assert self.summary is None, "a sealed index does not grow"
+        extent_first = len(self.extents)
+        for rows in extents:
+            self.extents.append(rows)
+        self.latest_ms = max(self.latest_ms, time_ms)
+        self.latest_sequence = max(self.latest_sequence, commit_sequence)
+        entry = Entry(
+            start,
+            record_count,
+            self.latest_ms,
+            first_offset,
+            producer_id,
+            self.latest_sequence,
+            extent_first,
+            len(self.extents) - extent_first,
+            leader_epoch,
+        )
+        self.entries.append(ENTRY.pack(*entry))
+        self.view_end = entry.end
+        if producer_id != NO_PRODUCER:
+            self.least_first_offset = min(self.least_first_offset, first_offset)
+
+    def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
+        """Seal the index: make its summary. The index must cover the whole segment.
+
+        Args:
+            segment: the summary of the segment. The commit index records its end offset and its CRC, so that a later
+                start can check that the index belongs to this segment.
+            opened: (producer id, first offset) of each transaction that is open at the segment's end.
+        """
+        self.summary = CommitSummary(
+            self.base_offset,
+            segment.end_offset,
+            segment.log_crc,
+            self.view_end,
+            self.least_first_offset,
+            self.latest_sequence,
+            self.latest_ms,
+            self.entries.size,
+            self.entries.crc,
+            self.extents.size,
+            self.extents.crc,
+            tuple(opened),
+        )
+
+    def write(self) -> None:
+        """Write a sealed index to its files, and close them.
+
+        Raises:
+            DiskError: a part of the index could not be written. This part stays in memory, where it can be read.
+        """
+        assert self.summary is not None
+        self.entries.write()
+        self.extents.write()
+        self._disk.write_unsynced(self.path(SUMMARY_SUFFIX), self.summary.encode())
+        self.release()
+
+    # -- sealed ------------------------------------------------------------------------------------------------
+
+    def open_sealed(self, segment: Summary) -> bool:
+        """Open the index of a sealed segment from its files. Return False if the files are incomplete or belong to
+        another segment.
+
+        Args:
+            segment: the summary of the segment.
+        """
+        try:
+            summary = CommitSummary.decode(self._disk.read_bytes(self.path(SUMMARY_SUFFIX)))
+            known = (self.base_offset, segment.end_offset, segment.log_crc)
+            if (summary.base_offset, summary.end_offset, summary.log_crc) != known:
+                return False
+            for suffix, size, crc in (
+                (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
+                (EXTENTS_SUFFIX, summary.extents_size, summary.extents_crc),
+            ):
+                content = self._disk.read_bytes(self.path(suffix))
+                if len(content) != size or crc32c(content) != crc:
+                    return False
+        except (FileNotFoundError, DamageError):
+            return False
+        self.take(summary)
+        return True
+
+    def take(self, summary: CommitSummary) -> None:
+        """Open the index from the files that this summary describes, without checking them."""
+        self.summary = summary
+        self.view_end = summary.view_end
+        self.least_first_offset = summary.least_first_offset
+        self.latest_sequence, self.latest_ms = summary.latest_sequence, summary.latest_ms
+        self.entries = RowFile(self._disk, self.path(ENTRIES_SUFFIX), ENTRY, summary.entries_size)
+        self.extents = RowFile(self._disk, self.path(EXTENTS_SUFFIX), EXTENT, summary.extents_size)
+        self.is_written = True
+
+    def release(self) -> None:
+        """Close the files of an index that is written. A read opens them again."""
+        assert self.summary is not None
+        self.close()
+        self.take(self.summary)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.entries.close()
+        self.extents.close()

@@ -1,0 +1,196 @@
+"""The rows of a commit index, for its readers: entries in commit order, and their extents.
+
+An index may be in files of the partition's directory (`commit_index`), or in an object store (`remote_index`).
+"""
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Protocol
+
+from stablelog.commit_order.extents import EXTENT, Extent, ExtentColumns, column, placed
+from stablelog.commit_order.index_format import ENTRY, NO_PRODUCER, NOTHING, Entry
+from stablelog.env.disk import Buffer
+
+COLUMNS_AT_ONCE = 1024  # how many entries a search over all entries reads together
+
+
+class Rows(Protocol):
+    """Rows of equal size."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def __getitem__(self, place: int) -> tuple[int, ...]:
+        """Return the fields of a row."""
+
+    def between(self, first: int, end: int) -> Buffer:
+        """Return the bytes of the rows from number `first` to before number `end`."""
+
+
+class IndexRows:
+    """The commit index of one segment, as its readers see it.
+
+    Attributes:
+        base_offset: the base offset of the segment.
+        view_end: the position in commit order after the last entry in this index or in an earlier one, or a later
+            position that is in this segment.
+        least_first_offset: the least offset in the log at which a transaction of this index begins.
+        latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
+            none.
+        latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
+        entries: the rows of the entries, in commit order.
+        extents: the rows of the extents (byte ranges in log files) of all entries.
+        loaded_size: the bytes of the rows, if they were loaded from an object store; otherwise 0.
+    """
+
+    base_offset: int
+    view_end: int
+    least_first_offset: int
+    latest_sequence: int
+    latest_ms: int
+    entries: Rows
+    extents: Rows
+    loaded_size: int = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, place: int) -> Entry:
+        return Entry(*self.entries[place])
+
+    def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Return four fields of the entries from number `first` to before number `end`, as a list for each field:
+        first_offset, producer_id, extent_first, extent_count.
+
+        An `Entry` object for each entry would cost more time than all work with its fields.
+        """
+        rows = self.entries.between(first, end)
+        return (
+            column("q", rows, 3, ENTRY.size).tolist(),
+            column("q", rows, 4, ENTRY.size).tolist(),
+            column("q", rows, 6, ENTRY.size).tolist(),
+            column("i", rows, 14, ENTRY.size).tolist(),
+        )
+
+    def least_first_offset_from(self, place: int) -> int:
+        """Return the least offset at which a transaction of the entries from number `place` on begins; `NOTHING` if
+        there is none.
+        """
+        least = NOTHING
+        for first in range(place, len(self), COLUMNS_AT_ONCE):
+            first_offsets = self._first_offsets(first, min(first + COLUMNS_AT_ONCE, len(self)))
+            least = min(least, *first_offsets)
+        return least
+
+    def place_of_last_before(self, log_start: int) -> int:
+        """Return the number of the last transaction that begins before the offset `log_start`. There must be one."""
+        end = len(self)
+        while True:
+            first = max(end - COLUMNS_AT_ONCE, 0)
+            first_offsets = self._first_offsets(first, end)
+            for place in range(end - 1, first - 1, -1):
+                if first_offsets[place - first] < log_start:
+                    return place
+            assert first, "the index has such a transaction"
+            end = first
+
+    def _first_offsets(self, first: int, end: int) -> list[int]:
+        """Return where the transactions of these entries begin in the log; `NOTHING` for an entry outside transactions."""
+        first_offsets, producer_ids, _, _ = self.entries_between(first, end)
+        return [
+            NOTHING if producer_id == NO_PRODUCER else offset
+            for offset, producer_id in zip(first_offsets, producer_ids, strict=True)
+        ]
+
+    def extent(self, place: int) -> Extent:
+        """Return the extent (byte range of batches) with this number in the index."""
+        return Extent(*self.extents[place])
+
+    def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
+        """Yield the extents from number `first` to before number `end` as columns. Consecutive extents in the same
+        segment are yielded together.
+
+        Args:
+            first: the number of the first extent.
+            end: the number after the last extent.
+            long: the entry of the transaction to which all these extents belong, if the transaction is long; otherwise
+                None.
+        """
+        rows = self.extents.between(first, end)
+        if long is not None:
+            rows = placed(rows, long.start, long.leader_epoch)
+        segments = column("q", rows, 2, EXTENT.size)
+        extents = ExtentColumns(
+            segments[0],
+            list(struct.unpack("16s16x" * (end - first), rows)),
+            column("i", rows, 2, EXTENT.size).tolist(),
+            column("I", rows, 6, EXTENT.size).tolist(),
+            column("I", rows, 7, EXTENT.size).tolist(),
+        )
+        if segments == segments[:1] * len(segments):
+            yield extents
+            return
+        begin = 0
+        for segment, same in groupby(segments):
+            end = begin + len(list(same))
+            yield extents.part(begin, end)._replace(segment=segment)
+            begin = end
+
+    def place_of(self, position: int) -> int:
+        """Return the number, from 0, of the first entry that ends after this position; `len(self)` if there is none."""
+        return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
+
+    def place_at_time(self, time_ms: int) -> int:
+        """Return the number, from 0, of the first entry with this commit time or a later one; `len(self)` if there is
+        none.
+        """
+        return bisect_left(self.entries, time_ms, key=itemgetter(2))
+
+    def place_after(self, commit_sequence: int) -> int:
+        """Return the number, from 0, of the first entry with a greater commit sequence; `len(self)` if there is none.
+
+        The entries are sorted by commit sequence: a partition contains the transactions of one transaction group in the
+        order of their commit sequences.
+        """
+        return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
+
+    def offset_after(self, commit_sequence: int) -> int | None:
+        """Return the start of the first entry with a greater commit sequence; None if there is none."""
+        place = self.place_after(commit_sequence)
+        return self[place].start if place < len(self) else None
+
+    def sequence_before(self, position: int, earlier: int | None) -> int:
+        """Return the greatest commit sequence before a position of this index; -1 if there is none, or if it is unknown.
+
+        Args:
+            position: the position.
+            earlier: the greatest commit sequence of the indexes before this one; None if there are none, or if it is
+                unknown.
+        """
+        place = self.place_of(position)
+        if place:
+            return max(self[place - 1].latest_sequence, -1 if earlier is None else earlier)
+        if earlier is not None:
+            return earlier
+        if not len(self):
+            return self.latest_sequence
+        return self[0].latest_sequence if self[0].is_outside else -1
+
+    def torn_sequence(self, log_start: int, first: int = 0) -> int:
+        """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there is
+        none. Retention has removed the beginning of a torn transaction.
+        """
+        found = -1
+        for place in range(first, len(self)):
+            if self[place].is_torn(log_start):
+                found = max(found, self[place].latest_sequence)
+        return found
+
+    def extent_with(self, entry: Entry, position: int) -> int:
+        """Return the number of the entry's extent (byte range of batches) that has the record at this position."""
+        first, end = entry.extent_first, entry.extent_first + entry.extent_count
+        base_offset = position - entry.start if entry.is_long else position
+        return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

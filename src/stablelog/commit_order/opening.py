@@ -1,0 +1,99 @@
+"""The topic setting `stablelog.order=commit`: makes a partition's view (its log as read in commit order), and records
+where the view begins and which commit was the last one before the log.
+
+Read-uncommitted readers get the records in the order of the writes. For read-committed readers, the end of the view is
+the last stable offset: an open transaction does not delay the records of other transactions.
+"""
+
+from collections.abc import Callable
+
+from stablelog.commit_order.first_sequence import (
+    UNKNOWN,
+    FirstSequence,
+    decode_first_sequences,
+    encode_first_sequences,
+)
+from stablelog.commit_order.formats import check_formats
+from stablelog.commit_order.view import CommitOrder
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import encode_log_start, read_log_start
+from stablelog.log.files.names import FIRST_SEQUENCE_FILE, VIEW_START_FILE
+from stablelog.log.recovery import Known
+from stablelog.log.view import View, ViewedLog
+
+
+class CommitOrdered:
+    """Handles the order of commit-ordered topics: makes the view of a partition (its log as read in commit order), and
+    records where the view begins.
+
+    Args:
+        disk: the disk of the partitions.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def check_formats(self, listing: Listing) -> None:
+        """Check the format versions of the commit indexes. Raises NewerFormatError."""
+        check_formats(listing)
+
+    def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:
+        """Make the view of a log (its records in commit order) after the log's recovery.
+
+        Raises:
+            DamageError: the file that records the start of the view is missing or damaged, or names an offset past the
+                log's end.
+        """
+        start = self._read_start(log, known)
+        view = CommitOrder(log, self._disk, progress, self._read_first_sequences(log))
+        view.begin_at(start)
+        return view
+
+    def _read_start(self, log: ViewedLog, known: Known) -> int:
+        path = log.directory / VIEW_START_FILE
+        start = read_log_start(self._disk, path)
+        if start is None:
+            if known.is_established:
+                raise DamageError(
+                    f"{path} is missing: where the view begins is not known, and records that were deleted could be read "
+                    "again. Restore the file"
+                )
+            start = 0
+            self.write_start(log, start)
+        if start > log.end_offset:
+            raise DamageError(
+                f"{path} says that the view begins at offset {start}, but the log ends at {log.end_offset}. Restore "
+                "the file, or the log files"
+            )
+        return start
+
+    def write_start(self, log: ViewedLog, start_offset: int) -> None:
+        """Record the position where the view begins. The record is durable on return."""
+        self._disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
+
+    def _read_first_sequences(self, log: ViewedLog) -> tuple[FirstSequence, ...]:
+        try:
+            return decode_first_sequences(self._disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE))
+        except (FileNotFoundError, DamageError):
+            # No commit was deleted. A damaged file is not needed to read records.
+            return ()
+
+    def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
+        """Record the greatest commit sequence before the segment with a base offset. The earlier segments will be deleted.
+        The record is durable on return.
+        """
+        assert isinstance(view, CommitOrder)
+        first = view.indexes[0].base_offset
+        # Of the rows that an interrupted deletion has left, a later start of the broker may need each.
+        bases = {
+            first,
+            base_offset,
+            *(row.base_offset for row in view.first_sequences if row.base_offset > first),
+        }
+        found = [FirstSequence(base, view.sequence_before_segment(base)) for base in sorted(bases)]
+        rows = tuple(row for row in found if row.commit_sequence != UNKNOWN)
+        if not set(rows) <= set(view.first_sequences):
+            self._disk.write_atomic(log.directory / FIRST_SEQUENCE_FILE, encode_first_sequences(rows))
+            view.first_sequences = rows

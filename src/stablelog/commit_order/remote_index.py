@@ -1,0 +1,57 @@
+"""The commit index of a segment that is in an object store."""
+
+import struct
+
+from stablelog.commit_order.extents import EXTENT
+from stablelog.commit_order.index_format import ENTRY
+from stablelog.commit_order.index_rows import IndexRows
+from stablelog.env.disk import Buffer
+from stablelog.log.remote_tier import RemoteCommits, RemoteView
+
+
+class LoadedRows:
+    """Rows of equal size in memory.
+
+    Args:
+        content: the bytes of the rows.
+        row: the `struct.Struct` of one row.
+    """
+
+    def __init__(self, content: Buffer, row: struct.Struct) -> None:
+        self._content = memoryview(content)
+        self._row = row
+
+    def __len__(self) -> int:
+        return len(self._content) // self._row.size
+
+    def __getitem__(self, place: int) -> tuple[int, ...]:
+        return self._row.unpack_from(self._content, place * self._row.size)
+
+    def between(self, first: int, end: int) -> Buffer:
+        """Return the bytes of the rows from number `first` to before number `end`."""
+        return self._content[first * self._row.size : end * self._row.size]
+
+
+class RemoteIndex(IndexRows):
+    """The commit index of a remote segment.
+
+    Args:
+        remote: the remote segments of the partition.
+        commits: what the manifest says about the index.
+
+    Raises:
+        NotLoadedError: the rows are not loaded.
+        DamageError: the bytes in the store do not match the manifest.
+    """
+
+    def __init__(self, remote: RemoteView, commits: RemoteCommits) -> None:
+        self.base_offset = commits.base_offset
+        # The manifest does not know the last position. The positions of a segment end at its end offset at the latest.
+        self.view_end = commits.end_offset
+        self.least_first_offset = commits.least_first_offset
+        self.latest_sequence = commits.latest_sequence
+        self.latest_ms = commits.latest_ms
+        entries, extents = remote.commit_rows(commits.base_offset)
+        self.entries = LoadedRows(entries, ENTRY)
+        self.extents = LoadedRows(extents, EXTENT)
+        self.loaded_size = len(entries) + len(extents)

@@ -1,0 +1,164 @@
+"""The commit indexes of a partition over both tiers: those of its local segments, and those in the object store.
+
+Local retention deletes the first segments of a partition that the object store has. Their positions are then read with
+the commit index in the store. A transaction whose marker is in a local segment may still have batches in a deleted one.
+The bytes of these batches come from the store, too.
+
+A local index may lack the beginning of such a transaction: if its files were lost in a crash, the start of the broker
+builds the index again from the local segments only. In this index, the transaction then counts as torn. The copy of the
+index in the store is whole, and is read instead.
+"""
+
+import contextlib
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from stablelog.commit_order.commit_index import CommitIndex
+from stablelog.commit_order.index_rows import IndexRows
+from stablelog.commit_order.remote_index import RemoteIndex
+from stablelog.errors import DamageError, UnavailableError
+from stablelog.log.remote_tier import RemoteCommits, RemoteView
+from stablelog.log.view import ViewedLog
+
+TORN: Final = -1  # stands for the first offset of a transaction whose beginning is not in the local log
+
+
+class TieredIndexes:
+    """The commit indexes of one partition.
+
+    Every call that needs the remote tier raises UnavailableError while its list of segments is not known, and
+    NotLoadedError if bytes of the store are not in the broker's cache.
+
+    Args:
+        partition: the partition.
+        local: the indexes of the local segments, oldest first. The last one grows.
+    """
+
+    def __init__(self, partition: ViewedLog, local: list[CommitIndex]) -> None:
+        self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
+        self.local = local
+
+    @property
+    def log_start(self) -> int:
+        """The log start offset of both tiers."""
+        remote, local_start = self._partition.remote, self._partition.start_offset
+        return local_start if remote is None else min(remote.start_offset, local_start)
+
+    @property
+    def remote_view(self) -> RemoteView:
+        """The remote segments. The partition must have a remote tier."""
+        assert self._partition.remote is not None
+        return self._partition.remote.view
+
+    def is_local(self, base_offset: int) -> bool:
+        """Whether the segment with a base offset is on the local disk."""
+        return base_offset >= self.local[0].base_offset
+
+    def place_of(self, position: int) -> int:
+        """Return the number of the first local index whose entries end after a position; the number of the last index
+        if there is none.
+        """
+        return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
+
+    def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
+        """Yield the remote segments that are read from the store, from the one with this position on: those before the
+        local log start offset.
+        """
+        local_start = self._partition.start_offset
+        if self._partition.remote is None or position >= local_start:
+            return
+        for commits in self.remote_view.commits(position):
+            if commits.base_offset >= local_start:
+                return
+            yield commits
+
+    def from_position(self, position: int) -> Iterator[IndexRows]:
+        """Yield the indexes from the one with a position on, in commit order."""
+        for commits in self.remote_commits(position):
+            yield RemoteIndex(self.remote_view, commits)
+            position = commits.end_offset
+        for place in range(self.place_of(position), len(self.local)):
+            yield self.whole(self.local[place])
+
+    def with_time(self, position: int, time_ms: int) -> Iterator[IndexRows]:
+        """Yield the indexes from the one with a position on that have a commit or a record of a time or later."""
+        for commits in self.remote_commits(position):
+            position = commits.end_offset
+            if commits.latest_ms >= time_ms:
+                yield RemoteIndex(self.remote_view, commits)
+        for place in range(self.place_of(position), len(self.local)):
+            if self.local[place].latest_ms >= time_ms:
+                yield self.whole(self.local[place])
+
+    def whole(self, index: CommitIndex) -> IndexRows:
+        """Return a local index, or its copy in the store if the local index lacks the beginning of a transaction."""
+        commits = self._copy_of(index)
+        return index if commits is None else RemoteIndex(self.remote_view, commits)
+
+    def least_first_offset(self, index: CommitIndex, start: int) -> int:
+        """Return the least offset at which a transaction of a local index begins that has positions from `start` on.
+
+        If the local index lacks the beginning of a transaction, all transactions of its copy in the store count. The
+        copy is not loaded: the manifest has their least offset.
+        """
+        commits = self._copy_of(index)
+        if commits is not None:
+            return commits.least_first_offset
+        if index.base_offset >= start:
+            return index.least_first_offset
+        return index.least_first_offset_from(index.place_of(start))
+
+    def _copy_of(self, index: CommitIndex) -> RemoteCommits | None:
+        """Return the description of the copy of a local index that lacks the beginning of a transaction. None if the
+        index lacks nothing, or if the store has no copy of it.
+        """
+        if index.least_first_offset == TORN and self._partition.remote is not None:
+            commits = next(self.remote_view.commits(index.base_offset), None)
+            if commits is not None and commits.base_offset == index.base_offset:
+                return commits
+        return None
+
+    def after_sequence(self, commit_sequence: int) -> IndexRows | None:
+        """Return the first index with a greater `latest_sequence`; None if there is none."""
+        if self.log_start < self._partition.start_offset:
+            commits = self.remote_view.commits_after(commit_sequence)
+            if commits is not None and commits.base_offset < self._partition.start_offset:
+                return RemoteIndex(self.remote_view, commits)
+        at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
+        return self.whole(self.local[at]) if at < len(self.local) else None
+
+    def sequence_before(self, index: IndexRows) -> int | None:
+        """Return the greatest commit sequence of the indexes before this one; None if this is the first one.
+
+        A local index that was rebuilt does not know the commits of earlier segments that only the store has. The
+        manifest knows them.
+        """
+        base = index.base_offset
+        found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
+        if self._partition.remote is not None and base > self.log_start:
+            before = next(self.remote_view.commits(base - 1), None)
+            if before is not None and before.base_offset < base:
+                found.append(before.latest_sequence)
+        return max(found, default=None)
+
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not known,
+        that of the local log.
+        """
+        latest = self.local[-1].latest_sequence
+        if self._partition.remote is not None:
+            with contextlib.suppress(DamageError, UnavailableError):
+                latest = max(latest, self.remote_view.latest_sequence)
+        return latest
+
+    @property
+    def is_log_whole(self) -> bool:
+        """Whether no segment of the log was ever deleted from both tiers, so that the indexes have every commit."""
+        if self.local[0].base_offset == 0:
+            return True
+        first = next(self.remote_commits(self.log_start), None)
+        return first is not None and first.base_offset == 0

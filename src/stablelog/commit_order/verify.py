@@ -1,0 +1,241 @@
+"""Verification of commit indexes: it checks that they match the log. It writes nothing and rebuilds no index.
+
+Verification reads the log in another way than `index_builder`: it remembers every batch of every transaction instead of
+extents. So verification finds a fault in either of the two programs.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.batch.header import BatchHeader
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.commit_order.extents import EXTENT, SEVERAL, Extent
+from stablelog.commit_order.index_format import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    NO_PRODUCER,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
+from stablelog.env.disk import Disk, read_if_there
+from stablelog.errors import DamageError, NewerFormatError
+from stablelog.log.files.names import LOG, file_path, log_offsets
+from stablelog.log.segments.scan import TornError, scan_headers
+from stablelog.log.verify import Finding
+
+Place = tuple[int, int]  # the base offset of a segment, and the position of a batch in its log file
+
+
+class _Transaction(NamedTuple):
+    """A committed transaction as found in the log. `places` has the segment and the position of each of its batches."""
+
+    start: int
+    record_count: int
+    places: list[Place]
+
+
+class _Contents(NamedTuple):
+    """The contents of a segment: the transactions whose commit markers are in it, and the segment and position of each
+    batch outside transactions.
+    """
+
+    transactions: list[_Transaction]
+    outside: list[Place]
+
+
+class LogWalk:
+    """A reader of the log from its first batch to its last one.
+
+    Attributes:
+        headers: batch headers, by segment and position. Entries in the commit index of the current segment, or of a
+            later one, may refer to these batches.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.headers: dict[Place, BatchHeader] = {}
+        # By producer id: segment and position of each batch of the producer's open transaction.
+        self._open: dict[int, list[Place]] = {}
+
+    def contents_of(self, base_offset: int) -> _Contents:
+        """Read the batch headers of a segment. Return the transactions that commit in the segment, in commit order, and
+        its batches outside transactions. A torn batch at the end is ignored here, because `log.verify` reports it.
+
+        Raises:
+            DamageError: a batch is damaged.
+        """
+        found = _Contents([], [])
+        path = file_path(self._directory, base_offset, LOG)
+        with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(TornError):
+            for position, header, _ in scan_headers(file.read, 0, file.size):
+                place = base_offset, position
+                self.headers[place] = header
+                if header.is_control:
+                    marker = read_marker(file.read(position, header.size))
+                    places = self._open.pop(header.producer_id, [])
+                    if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
+                        found.transactions.append(
+                            _Transaction(header.base_offset + 1, header.last_offset_delta, places)
+                        )
+                elif header.is_transactional:
+                    self._open.setdefault(header.producer_id, []).append(place)
+                else:
+                    found.outside.append(place)
+        return found
+
+    def forget_before(self, base_offset: int) -> None:
+        """Drop the headers of segments before this base offset, except those of the segment in which the oldest open
+        transaction begins, and of later segments.
+        """
+        needed = min([base_offset, *(places[0][0] for places in self._open.values())])
+        self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
+
+    def batches_of(self, entry: Entry, extents: list[Extent]) -> list[Place]:
+        """Return (segment, position) of each batch in the extents of an entry. `extents` are all extents of the
+        index.
+        """
+        return [
+            place
+            for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
+            for place in self.batches_in(extent, entry.producer_id)
+        ]
+
+    def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
+        """Return (segment, position) of each data batch of a producer in an extent, a range of bytes of a log file.
+        With NO_PRODUCER, return all data batches in the extent.
+        """
+        found = []
+        position = extent.begin
+        while position < extent.end and (extent.segment, position) in self.headers:
+            header = self.headers[extent.segment, position]
+            if not header.is_control and producer_id in (header.producer_id, NO_PRODUCER):
+                found.append((extent.segment, position))
+            position += header.size
+        return found
+
+
+def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
+    """Compare the sealed commit indexes of a partition with its log, and yield a finding for each difference. Without
+    commit indexes there are no findings.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+    """
+    names = disk.list_dir(directory)
+    if not any(name.endswith(SUMMARY_SUFFIX) for name in names):
+        return
+    walk = LogWalk(disk, directory)
+    for base_offset in log_offsets(names):
+        try:
+            contents = walk.contents_of(base_offset)
+        except DamageError as error:
+            message = f"{error}; the commit indexes from here on are not proven"
+            yield Finding(file_path(directory, base_offset, LOG), message)
+            return
+        if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
+            yield from _verify_index(disk, directory, base_offset, contents, walk)
+        walk.forget_before(base_offset)
+
+
+def _verify_index(
+    disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: LogWalk
+) -> Iterator[Finding]:
+    path = file_path(directory, base_offset, SUMMARY_SUFFIX)
+    try:
+        summary = CommitSummary.decode(disk.read_bytes(path))
+    except (DamageError, NewerFormatError) as error:
+        yield Finding(path, str(error))
+        return
+    rows = []
+    for suffix, size, crc in (
+        (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
+        (EXTENTS_SUFFIX, summary.extents_size, summary.extents_crc),
+    ):
+        path = file_path(directory, base_offset, suffix)
+        content = read_if_there(disk, path) or b""
+        if len(content) != size or crc32c(content) != crc:
+            yield Finding(path, f"{len(content)} bytes that are not those of its commit summary")
+            return
+        rows.append(content)
+    entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
+    extents = [Extent(*row) for row in EXTENT.iter_unpack(rows[1])]
+    path = file_path(directory, base_offset, ENTRIES_SUFFIX)
+    for message in _faults(entries, extents, said, walk):
+        yield Finding(path, message)
+
+
+def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
+    """Yield a message for each fault in the entries of a commit index or in their extents.
+
+    Args:
+        entries: the entries of the commit index of one segment.
+        extents: the extents of the same index.
+        said: the transactions and batches that this segment has according to its log file. The entries have to match
+            them.
+        walk: the batch headers of the log.
+    """
+    for one, following in pairwise(entries):
+        if following.start < one.end:
+            yield f"the entry at {following.start} follows one that ends at {one.end}"
+    transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
+    if len(transactions) != len(said.transactions):
+        yield f"{len(transactions)} transactions; {len(said.transactions)} were committed here"
+        return
+    for entry, committed in zip(transactions, said.transactions, strict=True):
+        yield from _transaction_faults(entry, committed, extents, walk)
+    outside: set[Place] = set()
+    for entry in entries:
+        if entry.producer_id == NO_PRODUCER:
+            places = walk.batches_of(entry, extents)
+            headers = [walk.headers[place] for place in places]
+            if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
+                yield f"the extent of the batches outside transactions at {entry.start} is not where these batches are"
+            outside.update(places)
+    missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
+    if missing:
+        yield f"the batches at offsets {missing} are in no entry"
+
+
+def _transaction_faults(
+    entry: Entry, said: _Transaction, extents: list[Extent], walk: LogWalk
+) -> Iterator[str]:
+    if (entry.start, entry.record_count) != (said.start, said.record_count):
+        yield (
+            f"a transaction at {entry.start} with {entry.record_count} records; the log has it at {said.start} with "
+            f"{said.record_count}"
+        )
+    elif entry.extent_count and walk.batches_of(entry, extents) != said.places:
+        yield f"the extents of the transaction at {entry.start} are not where its batches are"
+    elif entry.extent_count and _is_whole(said, walk) and not _are_placed(entry, extents, walk):
+        yield f"the extents of the transaction at {entry.start} say other positions than its batches"
+
+
+def _is_whole(said: _Transaction, walk: LogWalk) -> bool:
+    """Whether the log still contains all batches of a transaction, so that retention has deleted none."""
+    return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
+
+
+def _are_placed(entry: Entry, extents: list[Extent], walk: LogWalk) -> bool:
+    """Whether each extent of an entry has the right end, base offset, length and leader epoch. In a response, the last
+    three values replace the first bytes of each batch.
+    """
+    position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
+    for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
+        places = walk.batches_in(extent, entry.producer_id)
+        headers = [walk.headers[place] for place in places]
+        if not headers or extent.end != places[-1][1] + headers[-1].size:
+            return False
+        length = headers[0].batch_length if len(headers) == 1 else SEVERAL
+        if extent[:3] != (position, length, leader_epoch):
+            return False
+        position += sum(header.last_offset_delta + 1 for header in headers)
+    return True
