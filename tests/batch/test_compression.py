@@ -15,8 +15,7 @@ from stablelog.batch.compression import (
     compress,
     decompress,
 )
-from stablelog.batch.header import HEADER, Codec, read_header
-from stablelog.batch.recompression import recompress
+from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, DecompressedSizeError
 
@@ -128,12 +127,3 @@ def test_the_limit_against_bombs_does_not_hold_for_records_that_are_not_compress
         decode_records(encode_batch([record], codec=Codec.ZSTD))
     with pytest.raises(DecompressedSizeError):
         decompress(Codec.NONE, bytes(2000), 1000)
-
-
-def test_records_that_readers_would_not_decompress_are_not_compressed_anew(monkeypatch):
-    monkeypatch.setattr(compression, "SIZE_MAX", 1000)
-    for size, codec in ((500, Codec.ZSTD), (2000, Codec.NONE)):
-        batch = encode_batch([Record(0, 0, None, bytes(size))])
-        found = recompress(read_header(batch), batch[HEADER.size :], Codec.ZSTD)
-        assert read_header(found).codec is codec
-        assert decode_records(found) == decode_records(batch)

@@ -1,6 +1,5 @@
 """Which partitions a directory of Apache Kafka has, and which of them are gone."""
 
-import struct
 import uuid
 
 import pytest
@@ -14,28 +13,16 @@ from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.ops.verify import verify_data_directory
 from tests.broker.topics.files import topic_files
-from tests.broker.topics.test_kafka_topics import config_record, controllers_log
+from tests.data_directory.kafka_controllers import (
+    config_record,
+    controllers_log,
+    partition_record,
+    removal_record,
+    topic_record,
+)
 
 LOG = f"{0:020d}.log"
 DISK = LocalDisk()
-
-
-def compact(text):
-    return bytes([len(text) + 1]) + text.encode()
-
-
-def topic_record(name, number):
-    return bytes([1, 2, 0]) + compact(name) + uuid.UUID(int=number).bytes + b"\0"
-
-
-def partition_record(number, index, nodes=(1,)):
-    """With its replicas, and those in sync; the rest is not read."""
-    replicas = bytes([len(nodes) + 1]) + struct.pack(f">{len(nodes)}i", *nodes)
-    return bytes([1, 3, 1]) + struct.pack(">i", index) + uuid.UUID(int=number).bytes + replicas * 2
-
-
-def removal_record(number):
-    return bytes([1, 9, 0]) + uuid.UUID(int=number).bytes + b"\0"
 
 
 TOPIC = [topic_record("t", 7), *(partition_record(7, index) for index in range(3))]

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, quota_file
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.security.quotas.entities import Entity, Part
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.quotas import QuotaKey
-from tests.broker.directory.test_dynamic_settings import META, META_CONTENT, with_crc
+from tests.broker.directory.test_dynamic_settings import META, META_CONTENT
 
 DATA = Path("/data")
 BEFORE = {Entity(user="alice"): {QuotaKey.PRODUCER_BYTE_RATE: 1024.0}}

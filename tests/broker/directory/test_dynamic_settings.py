@@ -5,10 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
+from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.settings_file import META_LINE, Dynamic, decode_settings, encode_settings
 from stablelog.errors import DamageError, NewerFormatError, RefusedError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
@@ -18,10 +18,6 @@ META = DATA / "meta.properties"
 META_CONTENT = b"version=1\ncluster.id=x\nnode.id=1\n"
 NOTHING = Dynamic({}, {})
 BEFORE, AFTER = {"log.retention.ms": "1000"}, {"log.retention.ms": "-1", "message.max.bytes": "17"}
-
-
-def with_crc(text):
-    return text + b"\n%08x\n" % crc32c(text)
 
 
 def fresh(meta=META_CONTENT):
@@ -39,13 +35,6 @@ def test_settings_are_read_as_they_were_stored():
             for groups in ({}, {"billing": AFTER}):
                 stored.store(settings, defaults, groups)
                 assert stored.load() == (settings, defaults, groups)
-
-
-def test_a_file_without_settings_of_all_brokers_has_the_version_that_earlier_releases_read():
-    assert b'"version":1,' in encode_settings(AFTER)
-    assert b'"version":1,' in encode_settings(AFTER, {})
-    assert b'"version":2,' in encode_settings({}, AFTER)
-    assert b'"version":3,' in encode_settings({}, {}, {"billing": AFTER})
 
 
 @pytest.mark.parametrize("meta", [META_CONTENT, META_CONTENT.rstrip(), b""])
@@ -131,20 +120,3 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
         NewerFormatError, match=r"^/data/broker.json: .*of version 4; this release reads versions up to 3"
     ):
         stored.load()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"version":1}',
-        b'{"version":1,"settings":[]}',
-        b'{"version":2,"settings":{}}',
-        b"\xff",
-    ],
-)
-def test_a_file_that_holds_no_settings_is_refused(text):
-    with pytest.raises(DamageError):
-        decode_settings(with_crc(text))

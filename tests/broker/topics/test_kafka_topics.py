@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.topics.kafka_topics import adopt_topics
 from stablelog.testing.sim_disk import SimDisk
+from tests.data_directory.kafka_controllers import config_record, controllers_log, topic_record
 
 HERE = Path("/data")
 
@@ -63,25 +63,3 @@ def test_a_snapshot_of_the_controllers_goes_before_their_log():
     assert adopt(files)[0].configs["retention.ms"] == "3"
     files["__cluster_metadata-0/00000000000000000003-0000000001.checkpoint"] = snapshot
     assert adopt(files)[0].configs["retention.ms"] == "2"
-
-
-def controllers_log(*batches, base_offset=0):
-    """Batches of records, one offset after the other."""
-    content = b""
-    for batch in batches:
-        records = [Record(0, 0, None, value, ()) for value in batch]
-        content += encode_batch(records, base_offset=base_offset)
-        base_offset += len(batch)
-    return content
-
-
-def compact(text):
-    return b"\0" if text is None else bytes([len(text) + 1]) + text.encode()
-
-
-def topic_record(name):
-    return bytes([1, 2, 0]) + compact(name) + bytes(16) + b"\0"
-
-
-def config_record(topic, setting, value):
-    return bytes([1, 4, 0, 2]) + compact(topic) + compact(setting) + compact(value) + b"\0"
