@@ -1,4 +1,4 @@
-"""Mutants that a seed draws from all changes of the rooms log, coordinators and commit_order.
+"""Mutants that a seed draws from all changes of the rooms that decide, or wire decisions to what acts.
 
 The same seed and the same sources give the same mutants. Each is put to the tests that execute one of its lines: first
 those that have caught mutants of the same file, then the quick ones, up to the seconds of a round. What survives the first
@@ -29,7 +29,7 @@ from tests.mutants.server import Client
 
 TARGET = ROOT / "target" / "mutants"
 REASONS = Path(__file__).parent / "survivors.txt"
-FOLDERS = ("batch", "broker", "coordinators", "cuts", "log", "ops", "commit_order")
+FOLDERS = (*lines.ROOMS, "cuts")
 FILES = ("golden/test_newer_formats.py", "golden/test_dropped_formats.py")
 SURVIVING_MAX = 0.05
 ROUNDS = (15, 90)  # seconds of the tests of one mutant, as long as they take when they are traced

@@ -14,7 +14,20 @@ from pathlib import Path
 import pytest
 
 TARGET = "STABLELOG_LINES"  # names the file that the plugin writes; without it nothing is traced
-ROOMS = ("log", "coordinators", "commit_order")
+# That decide, or wire decisions to what acts. The rest are commands, Spark, and the interfaces to the outside.
+ROOMS = (
+    "batch",
+    "broker",
+    "client",
+    "commit_order",
+    "coordinators",
+    "data_directory",
+    "log",
+    "ops",
+    "security",
+    "tier",
+    "wire",
+)
 NOTHING = frozenset()
 
 

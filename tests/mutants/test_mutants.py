@@ -15,7 +15,7 @@ import pytest
 
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.log.model import LogConfig
-from tests.mutants import drawn, server
+from tests.mutants import drawn, lines, server
 from tests.mutants.__main__ import try_rules
 from tests.mutants.changes import SETTINGS, changes_of, compiles
 from tests.mutants.drawn import Result, Results, draw
@@ -260,11 +260,11 @@ def test_changes_know_the_lines_that_have_to_be_executed():
 
 @pytest.mark.extended
 def test_a_seed_draws_the_same_mutants_of_each_room_again():
-    mutants = draw(7, 200)
-    assert len(mutants) == len(set(mutants)) == 200
+    mutants = draw(7, 500)
+    assert len(mutants) == len(set(mutants)) == 500
     assert draw(7, 50) == mutants[:50] != draw(8, 50)
     rooms = Counter(change.path.partition("/")[0] for change in mutants)
-    assert set(rooms) == {"log", "coordinators", "commit_order"}
+    assert set(rooms) == set(lines.ROOMS)
     for change in mutants:
         source = (SOURCES / PACKAGE / change.path).read_text()
         assert change.applied(source) != source
