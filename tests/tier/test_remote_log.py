@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from stablelog.batch.header import HEADER, headers_in, read_header
 from stablelog.errors import (
     DamageError,
-    NewerFormatError,
     NotLoadedError,
     OffsetOutOfRangeError,
     UnavailableError,
 )
 from stablelog.log.partition import Isolation
-from stablelog.tier.index_object import IndexKind, encode_indexes, indexes_of
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
 from tests.log.timeline import NOW_MS, Log
@@ -327,20 +325,6 @@ def test_more_chunks_are_loaded_ahead_of_a_reader_that_goes_on():
     assert tiered.remote.ahead(tiered.partition.end_offset) == []
 
 
-FILES = {IndexKind.OFFSETS: b"offsets", IndexKind.TIMES: b"", IndexKind.LEADER_EPOCHS: b"0\n0\n"}
-
-
-def test_the_object_of_indexes_is_read_as_it_was_written_and_damage_is_refused():
-    content = encode_indexes(FILES)
-    assert {kind: bytes(file) for kind, file in indexes_of(content, "x").items()} == FILES
-    assert indexes_of(b"", "x") == {}
-    for at in range(len(content)):
-        damaged = bytearray(content)
-        damaged[at] ^= 0x40
-        with pytest.raises((DamageError, NewerFormatError), match=r"^x"):
-            indexes_of(bytes(damaged), "x")
-    for size in range(1, len(content)):
-        with pytest.raises((DamageError, NewerFormatError)):
-            indexes_of(content[:size], "x")
+def test_a_read_of_a_segment_that_is_not_loaded_asks_for_it():
     with pytest.raises(NotLoadedError):
         filled(count=1).partition.read(0, 1, Isolation.READ_UNCOMMITTED)
