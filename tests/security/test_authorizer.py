@@ -10,7 +10,6 @@ from stablelog.security.acls import SUPPORTED_OPERATIONS, bits
 from stablelog.security.authorizer import CACHED_COUNT_MAX, EVERYTHING, Authorizer
 from stablelog.wire.acls import (
     AclBinding,
-    AclFilter,
     Operation,
     Pattern,
     PatternType,
@@ -136,45 +135,6 @@ def test_decides_as_a_loop_over_the_rules_also_after_changes(
     authorizer.change(removed=rules)
     assert (len(authorizer.index), list(authorizer.index)) == (0, [])
     check_all(authorizer, [], allow_without_rules=allow_without_rules)
-
-
-filters = st.builds(
-    AclFilter,
-    st.sampled_from([ResourceType.ANY, *TYPES]),
-    st.sampled_from([None, *NAMES]),
-    st.sampled_from([PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED]),
-    # Most filters are wide, so that they select some of the rules.
-    st.sampled_from([None] * 9 + ["User:*", *PRINCIPALS]),
-    st.sampled_from([None] * 9 + ["*", *HOSTS]),
-    st.sampled_from([Operation.ANY] * 6 + [Operation.ALL, Operation.READ]),
-    st.sampled_from([Permission.ANY] * 6 + [Permission.ALLOW, Permission.DENY]),
-)
-
-
-def is_selected(rule: AclBinding, asked: AclFilter) -> bool:
-    name, pattern = asked.name, rule.pattern
-    if name is not None and asked.pattern_type is PatternType.MATCH:
-        if not concerns(rule, pattern.resource_type, name):
-            return False
-    elif name not in (None, pattern.name):
-        return False
-    return (
-        asked.resource_type in (ResourceType.ANY, pattern.resource_type)
-        and asked.pattern_type in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type)
-        and asked.principal in (None, rule.principal)
-        and asked.host in (None, rule.host)
-        and asked.operation in (Operation.ANY, rule.operation)
-        and asked.permission in (Permission.ANY, rule.permission)
-    )
-
-
-@pytest.mark.extended
-@settings(max_examples=200, deadline=None)
-@given(st.lists(bindings, min_size=2, max_size=8), filters)
-def test_a_filter_finds_the_rules_that_it_describes(rules: list[AclBinding], asked: AclFilter) -> None:
-    found = list(Authorizer(rules).index.matching(asked))
-    assert len(found) == len(set(found))
-    assert set(found) == {rule for rule in rules if is_selected(rule, asked)}
 
 
 def rule(
