@@ -17,8 +17,8 @@ from bench.contestants import OURS
 from bench.limits import Limits
 from bench.loads import QUIET, percentile
 from bench.report import Section
-from stablelog.client.cluster import Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.embedded import EmbeddedBroker
 
 PARTITION_COUNTS = (1, 100, 1_000)
@@ -61,7 +61,7 @@ def measure_answers(broker: EmbeddedBroker, count: int, best: Limits, section: S
     for partition_count in PARTITION_COUNTS:
         name = f"cut-{partition_count}"
         make_topic(broker, name, partition_count)
-        with Cluster(broker.bootstrap) as cluster:
+        with BlockingCluster(broker.bootstrap) as cluster:
             took: list[float] = []
             for number in range(count + 5):
                 asked = time.perf_counter()
@@ -105,7 +105,7 @@ def measure_lag(broker: EmbeddedBroker, seconds: float, best: Limits, section: S
 def watch(bootstrap: str, ended: Callable[[], bool]) -> Lag:
     """Look at R until the load has ended, and R has come to its last commit."""
     lag, unresolved = Lag(), deque[tuple[int, float]]()
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
         first = last_seen = describe_cut(cluster, TOPICS).last_commit_sequence
         while True:
             over = ended()

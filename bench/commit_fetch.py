@@ -18,8 +18,8 @@ from bench.limits import Limits
 from bench.loads import PATIENCE_S, READ_SIZE_MAX, Topic, fetch, fetch_request, receive
 from bench.report import Section, Wanted
 from stablelog.batch.header import CONTROL, HEADER, LENGTH_AND_OFFSET_SIZE
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.commits import describe_commits
 from stablelog.commit_order.opening import CommitOrdered
 from stablelog.commit_order.view import CommitOrder
 from stablelog.embedded import EmbeddedBroker
@@ -176,7 +176,7 @@ def measure_reading(
 def _fetch_one(broker: EmbeddedBroker, shape: Shape, place: float) -> Fetched:
     """Read one transaction, at such a part of the topic, and nothing of the next."""
     name = shape.topic(OURS).name
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         end = describe_commits(cluster, name, 0, count_max=1).end_offset
         one = describe_commits(cluster, name, 0, offset=int(end * place), count_max=2).commits[1]
     records = Topic(name, shape.record_size, one.end_offset - one.start_offset)

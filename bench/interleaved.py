@@ -17,7 +17,7 @@ from bench.contestants import OURS
 from bench.loads import QUIET, Topic
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.commit_order.opening import CommitOrdered
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
@@ -155,5 +155,5 @@ def served(directory: Path, shapes: Sequence[Shape]) -> Iterator[EmbeddedBroker]
 def start(broker: EmbeddedBroker, shapes: Sequence[Shape]) -> None:
     """Start a broker that was stopped, and wait until the topics of every shape can be read."""
     broker.start()
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         cluster.list_offsets({(shape.topic(order).name, 0): LATEST for shape in shapes for order in ORDERS})

@@ -51,9 +51,9 @@ from bench.loop_watch import LoopWatch
 from bench.report import Section, Wanted
 from stablelog.batch.header import CRC_START, Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import LATEST, MAX_TIMESTAMP, Cluster
-from stablelog.client.connection import Connection
-from stablelog.client.joint import Shown, abort, begin, commit
+from stablelog.client.blocking.cluster import LATEST, MAX_TIMESTAMP, BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
+from stablelog.client.blocking.joint import Shown, abort, begin, commit
 from stablelog.wire.extension.children import child_id
 
 HOLD_MS_MAX = 20.0
@@ -165,7 +165,7 @@ def batches_of_producers(count: int) -> Iterator[bytes]:
         yield bytes(template)
 
 
-def snapshot(connection: Connection, log: Path, batch: bytes) -> None:
+def snapshot(connection: SocketConnection, log: Path, batch: bytes) -> None:
     """Have the next segment begin, before which the producers are written, and wait for the file."""
     produce(connection, "many", batch)
     wait_until(lambda: any(log.parent.glob("*.producers")))
@@ -191,14 +191,14 @@ def ids(data: Path, divisor: int, section: Section) -> None:
         noted(watch, section)("checkpoint of a commit log with 100,000 ids", work)
 
 
-def init_producer_ids(connection: Connection, count: int) -> None:
+def init_producer_ids(connection: SocketConnection, count: int) -> None:
     """InitProducerId for so many transactional ids."""
     ids = (f"id-{number}" for number in range(count))
     many_requests(connection, INIT_PRODUCER_ID, 4, map(init_producer_id, ids))
 
 
 def many_requests(
-    connection: Connection, api_key: int, version: int, bodies: Iterable[bytes]
+    connection: SocketConnection, api_key: int, version: int, bodies: Iterable[bytes]
 ) -> list[memoryview]:
     """Send requests of a flexible version, many on their way at a time; the answers."""
     answers, under_way = [], 0
@@ -239,7 +239,7 @@ def children(data: Path, divisor: int, section: Section) -> None:
         held("abort of 10,000 children", lambda: abort(cluster, "query", 2, second))
 
 
-def open_children(cluster: Cluster, version: int, run: str, count: int) -> list[Shown]:
+def open_children(cluster: BlockingCluster, version: int, run: str, count: int) -> list[Shown]:
     """Begin a version of a joint commit, and as many children, each of which has a partition."""
     begin(cluster, "query", version, run)
     ids = [child_id("query", version, run, number, 0) for number in range(count)]
@@ -386,7 +386,7 @@ def topics(data: Path, divisor: int, section: Section) -> None:
             held(what, partial(do, names))
 
 
-def create_all(connection: Connection, names: list[str]) -> None:
+def create_all(connection: SocketConnection, names: list[str]) -> None:
     """Create topics of one partition."""
     asked = tuple(
         CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
@@ -398,7 +398,7 @@ def create_all(connection: Connection, names: list[str]) -> None:
     assert all(topic.error_code is ErrorCode.none for topic in answer.topics)
 
 
-def transaction(connection: Connection, names: list[str], *, is_committed: bool) -> None:
+def transaction(connection: SocketConnection, names: list[str], *, is_committed: bool) -> None:
     """Add a partition of each topic to a transaction, and end it."""
     producer = connection.call(
         InitProducerIdRequest(
@@ -431,7 +431,7 @@ def transaction(connection: Connection, names: list[str], *, is_committed: bool)
     assert ended.error_code is ErrorCode.none
 
 
-def fetch_of(connection: Connection, names: list[str]) -> None:
+def fetch_of(connection: SocketConnection, names: list[str]) -> None:
     """Begin a fetch session of a partition of each topic, and wait for records that do not come."""
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100_000)
     answer = connection.call(
@@ -450,7 +450,7 @@ def fetch_of(connection: Connection, names: list[str]) -> None:
     assert len(answer.responses) == len(names)
 
 
-def commit_offsets(connection: Connection, names: list[str]) -> None:
+def commit_offsets(connection: SocketConnection, names: list[str]) -> None:
     """Commit an offset of a partition of each topic, and ask for all offsets of the group."""
     offset = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
@@ -485,9 +485,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def cluster_of(watch: LoopWatch) -> Cluster:
+def cluster_of(watch: LoopWatch) -> BlockingCluster:
     """A client of the broker that is watched."""
-    return Cluster(watch.broker.bootstrap, timeout_s=PATIENCE_S, deadline_s=5 * PATIENCE_S)
+    return BlockingCluster(watch.broker.bootstrap, timeout_s=PATIENCE_S, deadline_s=5 * PATIENCE_S)
 
 
 def create(watch: LoopWatch, name: str, partition_count: int, config: dict[str, str]) -> None:
@@ -514,12 +514,12 @@ def configure(watch: LoopWatch, name: str, config: dict[str, str]) -> None:
     admin.incremental_alter_configs([resource])[resource].result()
 
 
-def offset_of(cluster: Cluster, spec: int) -> int:
+def offset_of(cluster: BlockingCluster, spec: int) -> int:
     """What ListOffsets answers for the partition of many producers."""
     return cluster.list_offsets({("many", 0): spec}, "read_uncommitted")["many", 0].offset
 
 
-def produce(connection: Connection, name: str, batch: bytes) -> None:
+def produce(connection: SocketConnection, name: str, batch: bytes) -> None:
     """Produce a batch as it is; it may be refused."""
     part = PartitionProduceData(index=0, records=batch)
     topic = TopicProduceData(name=name, partition_data=(part,))
@@ -528,7 +528,7 @@ def produce(connection: Connection, name: str, batch: bytes) -> None:
     )
 
 
-def delete_records(connection: Connection, name: str, offset: int) -> None:
+def delete_records(connection: SocketConnection, name: str, offset: int) -> None:
     """Move a log's start."""
     part = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name=name, partitions=(part,))

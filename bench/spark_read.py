@@ -26,8 +26,8 @@ from bench.spark_session import (
     make_topic,
     ready,
 )
-from stablelog.client.cluster import LATEST, Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.spark.columns.encoder import Encoder
 
 TRANSACTION_COUNT = 18  # with aborts two more, aborted: a tenth of all
@@ -40,8 +40,8 @@ ROUNDS_OF_ABORTS = 4  # for each run: what is looked for is less than what two r
 
 def fill(bootstrap: str, topic: str, count: int, value_size: int, *, aborts: bool = False) -> None:
     """Write rows in transactions; with aborts, a tenth of all transactions are aborted ones more."""
-    with Cluster(bootstrap) as cluster:
-        producer = Producer(cluster, f"bench-{topic}")
+    with BlockingCluster(bootstrap) as cluster:
+        producer = BlockingProducer(cluster, f"bench-{topic}")
         share = count // TRANSACTION_COUNT
         for number in range(TRANSACTION_COUNT):
             _write(producer, topic, share, value_size, commit=True)
@@ -50,7 +50,7 @@ def fill(bootstrap: str, topic: str, count: int, value_size: int, *, aborts: boo
         producer.close()
 
 
-def _write(producer: Producer, topic: str, count: int, value_size: int, *, commit: bool) -> None:
+def _write(producer: BlockingProducer, topic: str, count: int, value_size: int, *, commit: bool) -> None:
     producer.begin()
     encoder = Encoder(batch_bytes_max=BATCH_SIZE, lingers=True)
     for rows in arrow_rows(count, value_size):
@@ -64,7 +64,7 @@ def _write(producer: Producer, topic: str, count: int, value_size: int, *, commi
 
 def settled(bootstrap: str, topic: str) -> None:
     """Wait until the markers of every transaction are written."""
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
         places = {(topic, index): LATEST for index in range(PARTITION_COUNT)}
         while cluster.list_offsets(places) != cluster.list_offsets(places, "read_uncommitted"):
             time.sleep(0.01)

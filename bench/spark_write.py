@@ -20,8 +20,8 @@ import stablelog
 from bench.contestants import OURS
 from bench.report import Section, Wanted
 from bench.spark_session import PARTITION_COUNT, Cost, arrow_rows, cost, make_topic
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.spark.columns.encoder import Encoder
 
 ROWS_OF_A_TRIGGER = 10
@@ -85,8 +85,8 @@ class Bench:
         query = self._query(source.load().select("key", "value"), "stablelog", target)
         costs = []
         try:
-            with Cluster(self._bootstrap) as cluster:
-                producer = Producer(cluster, "bench-triggers")
+            with BlockingCluster(self._bootstrap) as cluster:
+                producer = BlockingProducer(cluster, "bench-triggers")
                 for _ in range(TRIGGER_COUNT):
                     _some_rows(producer)
                     costs.append(cost(query.processAllAvailable))
@@ -135,7 +135,7 @@ class Bench:
         return frame.writeStream.format(kind).options(checkpointLocation=checkpoint, **options).start()
 
 
-def _some_rows(producer: Producer) -> None:
+def _some_rows(producer: BlockingProducer) -> None:
     producer.begin()
     [rows] = arrow_rows(ROWS_OF_A_TRIGGER, 100)
     for one in Encoder().encode(rows, topic="from", partition_counts={"from": PARTITION_COUNT}):

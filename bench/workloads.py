@@ -23,8 +23,8 @@ from bench.commit_fetch import fetch_undecoded
 from bench.interleaved import NOW_MS, Shape, steps
 from bench.sides import Probe, Server, Side
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import LATEST, Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 
 SEGMENT_COUNT = 100  # of the partition with aborted transactions
 
@@ -88,8 +88,8 @@ def fill(bootstrap: str, topic: str, order: str, shape: Shape) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **loads.QUIET})
     admin.create_topics([NewTopic(topic, 1, 1, config={"stablelog.order": order})])[topic].result()
     records = [Record(0, NOW_MS, None, os.urandom(shape.record_size))] * shape.records
-    with Cluster(bootstrap) as cluster:
-        writers = [Producer(cluster, f"{topic}-{number}") for number in range(shape.writers)]
+    with BlockingCluster(bootstrap) as cluster:
+        writers = [BlockingProducer(cluster, f"{topic}-{number}") for number in range(shape.writers)]
         for writer in writers:
             writer.begin()
         for number, is_commit in steps(shape):
@@ -328,7 +328,7 @@ class Reads:
             _, shape, times = self.topics[name]
             small, times = _divided(shape, divisor), scaled(times, divisor)
             topic = loads.Topic(name, small.record_size, small.record_count)
-            with Cluster(server.bootstrap) as cluster:  # waits until the partition is open
+            with BlockingCluster(server.bootstrap) as cluster:  # waits until the partition is open
                 cluster.list_offsets({(name, 0): LATEST})
             return lambda: [fetch_undecoded(server, topic) for _ in range(times)], topic.megabytes * times
 
@@ -377,7 +377,7 @@ class _Starts:
             shutil.copytree(self._killed, data)
             with Server(self._side, data, {}) as server:
                 began = time.perf_counter()
-                with Cluster(server.bootstrap) as cluster:
+                with BlockingCluster(server.bootstrap) as cluster:
                     cluster.list_offsets(dict.fromkeys(((name, 0) for name in self._topics), LATEST))
                 took = server.start_s + time.perf_counter() - began
                 return Cost(server.processor_s(), took, 1)

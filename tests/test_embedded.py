@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import stablelog
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.topics import create_topic
@@ -40,7 +40,7 @@ def is_running(process_id):
 
 def topic_names(broker):
     """The topics of a broker, which has to answer for that."""
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         return {name for name, topic in cluster.metadata().items() if not topic.is_internal}
 
 
@@ -292,7 +292,7 @@ def test_a_broker_runs_in_a_block_of_asyncio(tmp_path):
     async def work():
         async with stablelog.serve(tmp_path / "data", settings={"num.partitions": 3}) as broker:
             await asyncio.to_thread(create_topic, broker.bootstrap, "t", -1, {})
-            with Cluster(broker.bootstrap) as cluster:
+            with BlockingCluster(broker.bootstrap) as cluster:
                 counts = await asyncio.to_thread(cluster.partition_counts, ["t"])
             return broker.pid, counts
 

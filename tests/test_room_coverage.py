@@ -16,8 +16,8 @@ def summary(statements, branches, covered_lines, covered_branches):
 
 def test_a_file_belongs_to_the_room_that_decides_or_to_its_package():
     assert room_of("src/stablelog/log/segments/search.py", PURE) == "stablelog/log"
-    assert room_of("src/stablelog/client/core/reader.py", PURE) == "stablelog/client/core"
-    assert room_of("src/stablelog/client/reader.py", PURE) == "stablelog/client"
+    assert room_of("src/stablelog/client/core/transaction_reader.py", PURE) == "stablelog/client/core"
+    assert room_of("src/stablelog/client/blocking/reader.py", PURE) == "stablelog/client"
     assert room_of("src/stablelog/logs/one.py", PURE) == "stablelog/logs"
 
 
@@ -26,7 +26,7 @@ def test_statements_and_branches_count_and_rooms_with_the_least_come_first():
         "src/stablelog/log/a.py": summary(60, 20, 60, 10),
         "src/stablelog/log/b.py": summary(20, 0, 20, 0),
         "src/stablelog/cli/main.py": summary(10, 0, 5, 0),
-        "src/stablelog/client/core/reader.py": summary(100, 0, 97, 0),
+        "src/stablelog/client/core/transaction_reader.py": summary(100, 0, 97, 0),
         "src/stablelog/log/__init__.py": summary(0, 0, 0, 0),
     }
     assert list(lines(percents(files, PURE), PURE)) == [

@@ -12,7 +12,7 @@ from collections import Counter
 
 from demo.tiers import BUCKET, TOPIC
 from stablelog.testing.s3 import S3
-from stablelog.testing.s3_messages import Answer, Request
+from stablelog.testing.s3_messages import S3Request, S3Response
 
 # Requests of multipart uploads are writes.
 WRITES = ("put", "begin", "part", "complete", "abort")
@@ -53,7 +53,7 @@ class CountingS3(S3):
         self.requests: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
 
-    def handle(self, request: Request) -> tuple[Answer | None, int | None]:
+    def handle(self, request: S3Request) -> tuple[S3Response | None, int | None]:
         """Handle a request as the server does, and count it."""
         answer, cut_size = super().handle(request)
         kind = kind_of(request.kind, request.key)

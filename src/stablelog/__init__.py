@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stablelog import admin, aio, spark
+    from stablelog.client.blocking.client import Client, connect
+    from stablelog.client.blocking.group_reader import GroupReader
+    from stablelog.client.blocking.reader import Reader
+    from stablelog.client.blocking.transaction import Transaction
     from stablelog.client.core.outcomes import Committed
     from stablelog.client.core.positions import Position
     from stablelog.client.core.read_position import ReadPosition
-    from stablelog.client.core.reading import CommittedTransaction, ReadRecord
+    from stablelog.client.core.transaction_stream import CommittedTransaction, ReadRecord
     from stablelog.client.futures import WriteFuture, WriteManyFuture
-    from stablelog.client.group_reader import GroupReader
-    from stablelog.client.native import Client, connect
-    from stablelog.client.reader import Reader
-    from stablelog.client.transaction import Transaction
     from stablelog.embedded import EmbeddedBroker, serve
     from stablelog.errors import (
         AuthenticationError,
@@ -81,21 +81,21 @@ __all__ = [
 
 # The modules of the names that are not errors.
 _MODULES = {
-    "Client": "stablelog.client.native",
+    "Client": "stablelog.client.blocking.client",
     "Committed": "stablelog.client.core.outcomes",
-    "CommittedTransaction": "stablelog.client.core.reading",
+    "CommittedTransaction": "stablelog.client.core.transaction_stream",
     "EmbeddedBroker": "stablelog.embedded",
-    "GroupReader": "stablelog.client.group_reader",
+    "GroupReader": "stablelog.client.blocking.group_reader",
     "Position": "stablelog.client.core.positions",
     "ReadPosition": "stablelog.client.core.read_position",
-    "ReadRecord": "stablelog.client.core.reading",
-    "Reader": "stablelog.client.reader",
-    "Transaction": "stablelog.client.transaction",
+    "ReadRecord": "stablelog.client.core.transaction_stream",
+    "Reader": "stablelog.client.blocking.reader",
+    "Transaction": "stablelog.client.blocking.transaction",
     "WriteFuture": "stablelog.client.futures",
     "WriteManyFuture": "stablelog.client.futures",
     "admin": "stablelog.admin",
     "aio": "stablelog.aio",
-    "connect": "stablelog.client.native",
+    "connect": "stablelog.client.blocking.client",
     "serve": "stablelog.embedded",
     "spark": "stablelog.spark",
 }

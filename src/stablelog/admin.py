@@ -1,6 +1,6 @@
 """The types of administration: what the calls of `Client.admin` take and return."""
 
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.client.core.admin.configs import Config, ConfigSource
 from stablelog.client.core.admin.groups import CommittedOffset, Group, ListedGroup, Member
 from stablelog.client.core.admin.quotas import Quotas

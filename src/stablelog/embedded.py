@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from stablelog.embedded_process import Running, end, popen, port_when_ready, write
+from stablelog.embedded_process import BrokerResources, end, popen, port_when_ready, write
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UnavailableError, UsageError, did_you_mean
 from stablelog.temporary_data import DATA, new_path
@@ -73,14 +73,14 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        self._running = Running()
+        self._running = BrokerResources()
         self._is_temporary = data is None
         self.data = self._temporary_data() if data is None else data
         self.host = host
         self.port = port
         self._settings = dict(settings or {})
         self._start_timeout_s = start_timeout_s
-        weakref.finalize(self, Running.release, self._running)
+        weakref.finalize(self, BrokerResources.release, self._running)
 
     def _temporary_data(self) -> Path:
         self._running.temporary = new_path()

@@ -19,7 +19,7 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 @dataclass
-class Running:
+class BrokerResources:
     """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected.
 
     Only the process that made the object releases anything: after a fork, the child process has a copy of the object.

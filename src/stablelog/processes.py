@@ -14,7 +14,7 @@ from weakref import ref
 from stablelog.errors import UsageError
 
 
-class Forked(Protocol):
+class ForkAware(Protocol):
     """An object that gives up in a forked process what belongs to the parent process."""
 
     def after_fork(self) -> None:
@@ -35,7 +35,7 @@ class Process:
 PRUNE_MIN: Final = 64
 
 
-class Watched:
+class ForkWatch:
     """Weak references to the objects that are to be told of a fork.
 
     Their deaths call no function: Python drops an exception that a signal handler raises in one, such as
@@ -44,19 +44,19 @@ class Watched:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant, because a signal handler may begin a transaction
-        self._references: list[ref[Forked]] = []
+        self._references: list[ref[ForkAware]] = []
         self._count_max = PRUNE_MIN
 
     def __len__(self) -> int:
         return len(self._references)
 
-    def __iter__(self) -> Iterator[Forked]:
+    def __iter__(self) -> Iterator[ForkAware]:
         for one in self._references:
             forked = one()
             if forked is not None:
                 yield forked
 
-    def add(self, forked: Forked) -> None:
+    def add(self, forked: ForkAware) -> None:
         """Tell this object of forks, as long as it exists."""
         with self._lock:
             self._references.append(ref(forked))
@@ -73,11 +73,11 @@ class Watched:
             forked.after_fork()
 
 
-watched: Final = Watched()
+watched: Final = ForkWatch()
 _current = [Process()]
 
 
-def watch(forked: Forked) -> None:
+def watch(forked: ForkAware) -> None:
     """Call `after_fork` of this object in each process that is forked from this one, as long as the object exists."""
     watched.add(forked)
 

@@ -1,7 +1,7 @@
 """Settings whose values are text: the valid values of each setting, and the errors for an invalid value or name.
 
 The settings of brokers and topics are listed in `broker.settings.table`, the options of a Spark read or write in
-`spark.option_table`. Each entry of these lists has a `Kind`, which parses the text and describes the valid values.
+`spark.option_table`. Each entry of these lists has a `SettingType`, which parses the text and describes the valid values.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ UNINFORMATIVE = ("invalid literal", "could not convert")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingType:
     """The values that a setting accepts, and the function that parses them.
 
     Attributes:
@@ -50,14 +50,14 @@ class Kind:
             raise UsageError(f"{name}={text!r} is not valid: {self.valid}{reason}{hint}") from error
 
 
-def integer(low: int, high: int) -> Kind:
-    """Make the `Kind` of a setting whose value is a whole number from `low` to `high`."""
-    return Kind(lambda text: _within(int(text), low, high), f"{low} to {high}")
+def integer(low: int, high: int) -> SettingType:
+    """Make the `SettingType` of a setting whose value is a whole number from `low` to `high`."""
+    return SettingType(lambda text: _within(int(text), low, high), f"{low} to {high}")
 
 
-def share() -> Kind:
-    """Make the `Kind` of a setting whose value is a number from 0 to 1."""
-    return Kind(lambda text: _within(float(text), 0, 1), "0 to 1")
+def share() -> SettingType:
+    """Make the `SettingType` of a setting whose value is a number from 0 to 1."""
+    return SettingType(lambda text: _within(float(text), 0, 1), "0 to 1")
 
 
 def _within(value: float, low: float, high: float) -> float:
@@ -66,18 +66,18 @@ def _within(value: float, low: float, high: float) -> float:
     return value
 
 
-def boolean() -> Kind:
-    """Make the `Kind` of a setting whose value is `true` or `false`."""
-    return Kind(lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
+def boolean() -> SettingType:
+    """Make the `SettingType` of a setting whose value is `true` or `false`."""
+    return SettingType(lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
 
 
-def choice(*words: str) -> Kind:
-    """Make the `Kind` of a setting whose value is one of these words."""
-    return Kind({word: word for word in words}.__getitem__, " or ".join(words))
+def choice(*words: str) -> SettingType:
+    """Make the `SettingType` of a setting whose value is one of these words."""
+    return SettingType({word: word for word in words}.__getitem__, " or ".join(words))
 
 
-def choices(*words: str) -> Kind:
-    """Make the `Kind` of a setting whose value is any number of these words, with commas between them."""
+def choices(*words: str) -> SettingType:
+    """Make the `SettingType` of a setting whose value is any number of these words, with commas between them."""
 
     def parse(text: str) -> frozenset[str]:
         found = frozenset(word.strip() for word in text.split(",") if word.strip())
@@ -85,4 +85,4 @@ def choices(*words: str) -> Kind:
             raise ValueError
         return found
 
-    return Kind(parse, f"any of {', '.join(words)}, or empty")
+    return SettingType(parse, f"any of {', '.join(words)}, or empty")

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.broker.settings.table import GROUP_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from stablelog.client.blocking.client import Client
 from stablelog.client.core import security
-from stablelog.client.native import Client
 from stablelog.spark.option_table import OPTIONS
 
 SRC = Path(__file__).parents[2] / "src" / "stablelog"

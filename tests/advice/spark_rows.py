@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.client import joint
+from stablelog.client.blocking import joint
 from stablelog.spark import kafka_settings, local_session, places, verify
 from stablelog.spark.columns.encoder import Encoder
 from stablelog.spark.data_source import StablelogDataSource

@@ -8,7 +8,7 @@ import pytest
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.topics import EARLIEST_LOCAL
 from tests.advice.steps import doing, row
 from tests.spark.at_cuts import Query
@@ -67,7 +67,7 @@ def _read_mixed(user, **more):
 def _read_mixed_with_brokers(user, **more):
     """The broker is taken for one that has only the last segment on its disk."""
     kafkas, store = _mixed(user)
-    ask, last = Cluster.list_offsets, kafkas.history.segments[-1].end
+    ask, last = BlockingCluster.list_offsets, kafkas.history.segments[-1].end
 
     def list_offsets(cluster, times, *others):
         found = ask(cluster, times, *others)
@@ -75,7 +75,7 @@ def _read_mixed_with_brokers(user, **more):
         return {place: one._replace(offset=last) if is_local else one for place, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Cluster, "list_offsets", list_offsets)
+        patched.setattr(BlockingCluster, "list_offsets", list_offsets)
         found = rows(kafkas.given(store, **kafkas.brokers, **more), "offset", "value")
     if not more:
         assert sorted(found) == kafkas.history.wanted(10**9)

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.errors import RefusedError, UnavailableError
 from tests.chaos.writers import PATIENCE_S, QUIET, Worker, is_retriable
 
@@ -70,7 +70,7 @@ class Deleter(Administrator):
     def step(self):
         place = self.chance.choice(self.places)
         try:
-            with Cluster(self.address, deadline_s=ANSWER_S) as cluster:
+            with BlockingCluster(self.address, deadline_s=ANSWER_S) as cluster:
                 start = cluster.list_offsets({place: EARLIEST})[place].offset
                 end = cluster.list_offsets({place: LATEST}, "read_uncommitted")[place].offset
         except (UnavailableError, RefusedError):
@@ -150,7 +150,7 @@ class TopicChanger(Administrator):
     def read(self, name):
         """By (partition, offset), what is there."""
         found = {}
-        with Cluster(self.address, deadline_s=PATIENCE_S) as cluster:
+        with BlockingCluster(self.address, deadline_s=PATIENCE_S) as cluster:
             for partition in range(self.PARTITIONS):
                 found |= {
                     (partition, offset): value for offset, _, value in everything(cluster, (name, partition))

@@ -25,8 +25,8 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.commit_order.verify import verify_view
 from stablelog.data_directory.names import partition_directories
 from stablelog.env.local_disk import LocalDisk
@@ -286,7 +286,7 @@ class Round:
     def look(self):
         """Read everything again, and compare it with what was told and seen."""
         places = places_of(*TOPICS)
-        with Cluster(self.address, deadline_s=PATIENCE_S) as cluster:
+        with BlockingCluster(self.address, deadline_s=PATIENCE_S) as cluster:
             self.wait_until_all_is_decided(cluster)
             starts = {
                 place: one.offset

@@ -9,8 +9,8 @@ from crc32c import crc32c
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.errors import OffsetOutOfRangeError, UnavailableError
 from stablelog.testing.history import Seen
 from tests.chaos.writers import PATIENCE_S, QUIET, Worker
@@ -67,7 +67,7 @@ class ByteReader(Worker):
         self.next = dict.fromkeys(views, 0)
 
     def begin(self):
-        self.cluster = Cluster(self.address, deadline_s=ASK_S)
+        self.cluster = BlockingCluster(self.address, deadline_s=ASK_S)
 
     def end(self):
         self.cluster.close()
@@ -97,7 +97,7 @@ class ByteReader(Worker):
 
     def read_again(self):
         """Read every view from its start to its end, and compare it."""
-        with Cluster(self.address, deadline_s=PATIENCE_S) as cluster:
+        with BlockingCluster(self.address, deadline_s=PATIENCE_S) as cluster:
             for view in self.views:
                 place, isolation = view[:2], view[2]
                 offset = cluster.list_offsets({place: EARLIEST})[place].offset
@@ -148,7 +148,7 @@ class Watcher(Worker):
         self.starts = dict.fromkeys(places, 0)
 
     def begin(self):
-        self.cluster = Cluster(self.address, deadline_s=ASK_S)
+        self.cluster = BlockingCluster(self.address, deadline_s=ASK_S)
 
     def end(self):
         self.cluster.close()
@@ -180,7 +180,7 @@ class CutWatcher(Worker):
         self.resolved = 0
 
     def begin(self):
-        self.cluster = Cluster(self.address, deadline_s=ASK_S)
+        self.cluster = BlockingCluster(self.address, deadline_s=ASK_S)
 
     def end(self):
         self.cluster.close()

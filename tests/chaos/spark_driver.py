@@ -91,7 +91,7 @@ def write(path, value):
 
 def source_class():
     """The data source with its steps. Made late: this module is imported where there is no Spark, too."""
-    from stablelog.client.connection import Connection
+    from stablelog.client.blocking.connection import SocketConnection
     from stablelog.spark.data_source import StablelogDataSource
     from stablelog.spark.sink.writer import StreamWriter, stream_writer
     from stablelog.spark.source.reader import StablelogStreamReader
@@ -130,7 +130,7 @@ def source_class():
 
         def commit(self, messages, batchId):  # noqa: N803 (Spark's name)
             directory = self.directory
-            send = Connection.send
+            send = SocketConnection.send
 
             def send_and_step(connection, api_key, *arguments, **named):
                 send(connection, api_key, *arguments, **named)
@@ -138,11 +138,11 @@ def source_class():
                     step(directory, "asked")
 
             step(directory, "decision")
-            Connection.send = send_and_step
+            SocketConnection.send = send_and_step
             try:
                 super().commit(messages, batchId)
             finally:
-                Connection.send = send
+                SocketConnection.send = send
             step(directory, "decided")
             logged = Path(self.options.checkpoint) / "commits" / str(batchId)
             step(directory, "commit log", logged)

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.client.cluster import Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from tests.chaos.confluent import patiently, producer_of
 from tests.scale import randomness
@@ -175,7 +175,7 @@ def test_kills_tear_no_transaction_at_any_cut(tmp_path):
             thread.join(150)
             assert not thread.is_alive()
         assert [writer.failure for writer in writers if writer.failure] == []
-        with Cluster(broker.bootstrap) as cluster:
+        with BlockingCluster(broker.bootstrap) as cluster:
             until(
                 lambda: _is_resolved(describe_cut(cluster, TOPICS)), "a commit is left that no cut comes to"
             )

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.testing.history import Fate, History, Seen, Written, check
+from stablelog.testing.history import Fate, History, Seen, WrittenTransaction, check
 from tests.chaos.confluent import WAIT_S, patiently, producer_of
 from tests.clients.reading import read_to_end
 from tests.scale import randomness
@@ -46,7 +46,7 @@ class Writer(threading.Thread):
             commit = self.chance.random() < 0.7
             self.commit_asked_s = float("inf")
             fate = self.attempt(producer, values, commit=commit)
-            self.transactions.append(Written(fate, values, self.name, self.commit_asked_s))
+            self.transactions.append(WrittenTransaction(fate, values, self.name, self.commit_asked_s))
             if fate is Fate.UNKNOWN:
                 producer = self.producer()  # its successor: what is undecided is aborted
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.client.core.reading import CommittedTransaction, ReadRecord
+from stablelog.client.core.transaction_stream import CommittedTransaction, ReadRecord
 from stablelog.testing.history import Fate, Seen
 from tests.chaos import kills, mutants
 from tests.chaos.verdict import (

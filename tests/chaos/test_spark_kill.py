@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 import stablelog
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from tests.chaos.spark_driver import STEPS, write
-from tests.client.test_producer import made
+from tests.client.blocking.test_producer import made
 from tests.scale import randomness
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ class Reader:
     """All committed records of a topic, read as they come: (partition, offset) -> value, in order."""
 
     def __init__(self, bootstrap, topic):
-        self.cluster = Cluster(bootstrap, deadline_s=TIMEOUT_S)
+        self.cluster = BlockingCluster(bootstrap, deadline_s=TIMEOUT_S)
         self.topic = topic
         self.found = {}
         self.reached = dict.fromkeys(range(PARTITIONS), 0)  # markers and aborted records are passed over too

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from stablelog.testing.history import Fate, History, Written, check
+from stablelog.testing.history import Fate, History, WrittenTransaction, check
 
 
 @dataclass
@@ -45,7 +45,7 @@ def check_places(attempts, found):
         values = tuple(
             value for place, _, value in attempt.records if place not in found.compacted and value not in gone
         )
-        transactions.append(Written(attempt.fate, values, attempt.writer, attempt.asked_s))
+        transactions.append(WrittenTransaction(attempt.fate, values, attempt.writer, attempt.asked_s))
         for value in values:
             place, offset = attempt.placed.get(value) or attempt.appended.get(value) or (None, -1)
             if value in attempt.placed and place in found.in_commit_order:

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 import stablelog
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer as BatchProducer
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer as BatchProducer
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.testing.history import Fate
 from tests.chaos.confluent import WAIT_S, patiently, producer_of
@@ -272,7 +272,7 @@ class JointWriter(Writer):
     GROUP = "joint-progress"
 
     def begin(self):
-        self.cluster = Cluster(self.address, deadline_s=PATIENCE_S)
+        self.cluster = BlockingCluster(self.address, deadline_s=PATIENCE_S)
         self.run_name, self.order = f"{self.name}-run", joint.next_order(self.cluster)
         self.target = (self.GROUP, self.places[0][0], self.places[0][1])
 

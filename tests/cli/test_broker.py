@@ -11,7 +11,7 @@ import pytest
 
 import stablelog
 from stablelog import cli
-from stablelog.cli.broker import TIMEOUT_S, WAIT_MIN_S, Broker, NoBrokerError, connect
+from stablelog.cli.broker import TIMEOUT_S, WAIT_MIN_S, CommandBroker, NoBrokerError, connect
 from stablelog.errors import UsageError
 from tests.clients.drivers import unique
 from tests.commands import run
@@ -29,7 +29,7 @@ def silent():
 def test_an_address_that_answers_comes_first(stablelog_broker):
     at = stablelog_broker.bootstrap
     with silent() as quiet:
-        broker = Broker([GONE, quiet, at], timeout_s=60)
+        broker = CommandBroker([GONE, quiet, at], timeout_s=60)
         assert broker.reach() == f"{at},{GONE},{quiet}"
         assert broker.reach() == f"{at},{GONE},{quiet}"
         with connect(broker.reach()) as connection:
@@ -41,14 +41,14 @@ def test_a_silent_listener_is_no_broker(timeout_s):
     with silent() as quiet:
         began_s = time.monotonic()
         with pytest.raises(NoBrokerError, match=f"no broker responds at {quiet} within {timeout_s} s"):
-            Broker([quiet], timeout_s).reach()
+            CommandBroker([quiet], timeout_s).reach()
         assert time.monotonic() - began_s < 2
 
 
 @pytest.mark.parametrize(("timeout_s", "deadline_s"), [(2.0, 10.0), (120.0, 120.0)])
 def test_a_call_may_take_as_long_as_the_timeout(stablelog_broker, timeout_s, deadline_s):
     """Also one request of it: a topic with thousands of partitions is created by one request."""
-    with Broker([stablelog_broker.bootstrap], timeout_s).cluster() as cluster:
+    with CommandBroker([stablelog_broker.bootstrap], timeout_s).cluster() as cluster:
         _, (_, _, timeout_s, *_) = cluster.__reduce__()
         assert (cluster.deadline_s, timeout_s) == (deadline_s, deadline_s)
 
@@ -66,18 +66,18 @@ def test_a_call_may_take_as_long_as_the_timeout(stablelog_broker, timeout_s, dea
     ],
 )
 def test_the_timeout_of_a_command_counts_from_its_start(timeout_s, spent_s, wait_s):
-    assert Broker([GONE], timeout_s, spent_s).wait_s == wait_s
+    assert CommandBroker([GONE], timeout_s, spent_s).wait_s == wait_s
 
 
 def test_a_command_gives_up_within_three_seconds_unless_it_is_asked_to_wait(monkeypatch):
     began_s = time.monotonic() - 1
     monkeypatch.setattr(cli, "STARTED_S", began_s)
-    broker = Broker.named([GONE], None, None)
+    broker = CommandBroker.named([GONE], None, None)
     assert broker.timeout_s == TIMEOUT_S
     assert began_s + 1 + broker.wait_s <= began_s + TIMEOUT_S < began_s + 3
     monkeypatch.setattr(cli, "STARTED_S", began_s - 100)
-    assert Broker.named([GONE], None, None).wait_s == WAIT_MIN_S
-    assert Broker.named([GONE], None, 60.0).timeout_s == 60
+    assert CommandBroker.named([GONE], None, None).wait_s == WAIT_MIN_S
+    assert CommandBroker.named([GONE], None, 60.0).timeout_s == 60
 
 
 def test_the_modules_that_few_commands_need_are_imported_on_demand():
@@ -94,7 +94,7 @@ def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):
         served.kill()
         reached = []
         waiting = threading.Thread(
-            target=lambda: reached.append(Broker([served.bootstrap], timeout_s=120).reach())
+            target=lambda: reached.append(CommandBroker([served.bootstrap], timeout_s=120).reach())
         )
         waiting.start()
         served.start()
@@ -105,7 +105,7 @@ def test_a_broker_that_starts_within_the_timeout_is_reached(tmp_path):
 @pytest.mark.parametrize("address", ["here", "here:port", ""])
 def test_an_invalid_address_is_named(address):
     with pytest.raises(UsageError, match="write host:port"):
-        Broker([address]).reach()
+        CommandBroker([address]).reach()
 
 
 # -- the command line, the environment and profiles -------------------------------------------------------------------
@@ -120,7 +120,7 @@ def profiles(tmp_path, monkeypatch):
 
 
 def test_addresses_are_given_with_commas_and_by_repetition():
-    broker = Broker.named(["a:1, b:2", "c:3", "a:1,"], None, None)
+    broker = CommandBroker.named(["a:1, b:2", "c:3", "a:1,"], None, None)
     assert broker.addresses == ["a:1", "b:2", "c:3"]
 
 
@@ -153,10 +153,10 @@ def test_each_option_comes_from_the_first_place_that_has_it(profiles, monkeypatc
 
 def test_a_profile_may_lack_what_an_option_gives(profiles):
     profiles("[slow]\ntimeout = 60\n")
-    assert Broker.named(["a:1"], "slow", None).timeout_s == 60
-    assert Broker.named(["a:1"], "slow", 2.0).timeout_s == 2
+    assert CommandBroker.named(["a:1"], "slow", None).timeout_s == 60
+    assert CommandBroker.named(["a:1"], "slow", 2.0).timeout_s == 2
     with pytest.raises(UsageError, match=r"profile 'slow' in .*profiles.toml has no key bootstrap"):
-        Broker.named(None, "slow", None)
+        CommandBroker.named(None, "slow", None)
 
 
 @pytest.mark.parametrize(
@@ -176,16 +176,16 @@ def test_a_profile_may_lack_what_an_option_gives(profiles):
 def test_a_profile_that_is_not_valid_is_refused(profiles, text, message):
     profiles(text)
     with pytest.raises(UsageError, match=message):
-        Broker.named(None, "test", None)
+        CommandBroker.named(None, "test", None)
 
 
 def test_a_file_of_profiles_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UsageError, match=r"no profile 'test': .*profiles.toml does not exist"):
-        Broker.named(None, "test", None)
+        CommandBroker.named(None, "test", None)
     (tmp_path / "stablelog" / "profiles.toml").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"profiles.toml cannot be read: Is a directory"):
-        Broker.named(None, "test", None)
+        CommandBroker.named(None, "test", None)
 
 
 def test_profiles_are_in_the_home_directory_by_default(tmp_path, monkeypatch):
@@ -193,4 +193,4 @@ def test_profiles_are_in_the_home_directory_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config" / "stablelog").mkdir(parents=True)
     (tmp_path / ".config" / "stablelog" / "profiles.toml").write_text("[test]\nbootstrap = 'a:1'\n")
-    assert Broker.named(None, "test", None).addresses == ["a:1"]
+    assert CommandBroker.named(None, "test", None).addresses == ["a:1"]

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.embedded_process import READY_LINE
 from stablelog.errors import UsageError
 from stablelog.wire.extension.children import child_id
@@ -56,7 +56,7 @@ def cut_at_the_last_commit(at, topic):
         cut = describe_cut(cluster, [topic])
         return cut.commit_sequence == cut.last_commit_sequence
 
-    with Cluster(at) as cluster:
+    with BlockingCluster(at) as cluster:
         until(found, "the last commit is in no cut")
     return answer("cut", topic, bootstrap=at)[0]
 
@@ -137,7 +137,7 @@ def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker)
     refused = run("transactions", "abort", children[0], bootstrap=at)
     assert refused.returncode != 0
     assert "no open transaction" in refused.stderr
-    with Cluster(at) as cluster:
+    with BlockingCluster(at) as cluster:
         joint.commit(cluster, key, 3, [])
     gone = run("transactions", "abort", children[1], bootstrap=at)
     assert gone.returncode != 0

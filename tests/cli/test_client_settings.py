@@ -10,11 +10,11 @@ from stablelog.batch.header import Codec, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import broker as cli_broker
 from stablelog.cli import consume, login
-from stablelog.cli.broker import Broker
+from stablelog.cli.broker import CommandBroker
 from stablelog.cli.client_settings import EVERY, OF_LIBRDKAFKA, OPTIONS, SETTINGS, read_settings
 from stablelog.cli.write_settings import Compression, WriteSettings
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import UnavailableError, UsageError
 from tests.clients.drivers import unique
 from tests.commands import ROOT, run
@@ -64,7 +64,7 @@ def test_the_page_has_each_setting():
 @pytest.mark.extended
 def test_the_settings_of_every_command(stablelog_broker):
     given = words(*(name for name, one in SETTINGS.items() if one.kinds == EVERY))
-    broker = Broker.named([stablelog_broker.bootstrap], None, 60, words=given)
+    broker = CommandBroker.named([stablelog_broker.bootstrap], None, 60, words=given)
     with broker.cluster() as cluster:
         _, (_, client_id, timeout_s, deadline_s, _, backoff_s) = cluster.__reduce__()
     assert (client_id, timeout_s, deadline_s, backoff_s) == ("me", 6, 7, (0.03, 0.04))
@@ -99,8 +99,8 @@ def test_produce_writes_batches_of_the_size_and_the_codec_that_are_given():
 def test_consume_reads_by_the_isolation_and_from_the_place_that_are_given(stablelog_broker, capsys):
     topic, at = unique("t"), stablelog_broker.bootstrap
     assert run("topics", "create", topic, "--partitions", "1", bootstrap=at).returncode == 0
-    with Cluster(at) as cluster:
-        producer = Producer(cluster, unique("x"))
+    with BlockingCluster(at) as cluster:
+        producer = BlockingProducer(cluster, unique("x"))
         producer.begin()
         producer.append(topic, 0, bytearray(encode_batch([Record(0, 0, None, b"aborted")])))
         producer.flush()

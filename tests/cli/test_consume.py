@@ -15,8 +15,8 @@ from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.output import OutputError
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain
-from stablelog.cli.record_reader import Reader
-from stablelog.client.connection import Connection
+from stablelog.cli.record_reader import RecordPrinter
+from stablelog.client.blocking.connection import SocketConnection
 from stablelog.client.core.membership import Change
 from stablelog.client.core.record_reader import ReadBatch, Round
 from stablelog.errors import RefusedError
@@ -97,7 +97,7 @@ def written(monkeypatch):
 
 def reader(source, **others):
     watch = PartitionWatch("here:1", "t", [0], {}, "read_committed")
-    return Reader(source, watch, render_plain, **{"follow": False, **others})
+    return RecordPrinter(source, watch, render_plain, **{"follow": False, **others})
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -255,12 +255,12 @@ def test_a_member_whose_output_is_closed_commits_no_record_that_was_not_written(
 
 
 def test_a_group_at_a_broker_without_consumer_groups_is_refused_by_name(stablelog_broker, monkeypatch):
-    topic, speaks = unique("t"), Connection.speaks
+    topic, speaks = unique("t"), SocketConnection.speaks
 
     def speaks_the_rest(connection, api_key, version=0):
         return api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT and speaks(connection, api_key, version)
 
-    monkeypatch.setattr(Connection, "speaks", speaks_the_rest)
+    monkeypatch.setattr(SocketConnection, "speaks", speaks_the_rest)
     assert run("topics", "create", topic, bootstrap=stablelog_broker.bootstrap).returncode == 0
     with pytest.raises(RefusedError, match=r"has no consumer groups of KIP-848, which this client needs"):
         consume.consume(topic, group="g", bootstrap=[stablelog_broker.bootstrap])

@@ -20,8 +20,8 @@ from stablelog.batch.header import headers_in, write_crc
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import broker as cli_broker
 from stablelog.cli import main, produce, record_reader
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import StablelogError
 from tests.cli.every_command import COMMANDS, ROWS
 from tests.client.faults import Proxy
@@ -191,8 +191,8 @@ def test_a_broker_that_falls_silent_ends_every_command_in_time(stablelog_broker)
 
 
 def append(at, topic, batch):
-    with Cluster(at) as cluster:
-        producer = Producer(cluster, f"raw-{topic}")
+    with BlockingCluster(at) as cluster:
+        producer = BlockingProducer(cluster, f"raw-{topic}")
         producer.begin()
         producer.append(topic, 0, bytearray(batch))
         producer.flush()
@@ -337,7 +337,7 @@ def join(connection, group):
 @pytest.mark.extended
 def test_a_group_whose_members_write_what_no_one_can_decode_is_shown(poisoned):
     at = poisoned.bootstrap
-    with Cluster(at) as cluster:
+    with BlockingCluster(at) as cluster:
         join(cluster.any_connection(), "odd\x1b[2J")
         done = run("groups", "describe", "odd\x1b[2J", bootstrap=at)
         assert (done.returncode, done.stderr) == (0, "")

@@ -15,7 +15,7 @@ import stablelog
 from stablelog.cli.main import app
 from stablelog.cli.storage import GARBAGE_COLUMNS
 from stablelog.cli.transactions import HANGING_COLUMNS
-from stablelog.client.cuts import Holder
+from stablelog.client.blocking.cuts import PendingMarker
 from stablelog.coordinators.transactions.restoring import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import Fault
@@ -209,7 +209,7 @@ def test_every_command_has_json_with_the_documented_fields(documents, words):
     ("words", "path", "names"),
     [
         ("transactions find-hanging", "[]", [name.replace(" ", "_") for name in HANGING_COLUMNS]),
-        ("cut", "holders[]", Holder._fields),
+        ("cut", "holders[]", PendingMarker._fields),
         ("restore", "groups[]", GroupAhead._fields),
         ("restore", "torn[]", Torn._fields),
         ("restore", "left_out[]", LeftOut._fields),

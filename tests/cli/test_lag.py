@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.cli.test_cli import answer
-from tests.client.test_producer import made
+from tests.client.blocking.test_producer import made
 from tests.clients.drivers import unique
 from tests.commands import run
 

@@ -7,8 +7,8 @@ import pytest
 from stablelog.batch.header import Codec
 from stablelog.batch.records import decode_records
 from stablelog.cli import record_writer
-from stablelog.cli.record_input import BadRecordError, Record, read_lines
-from stablelog.cli.record_writer import Target, Writer
+from stablelog.cli.record_input import BadRecordError, InputRecord, read_lines
+from stablelog.cli.record_writer import RecordWriter, WriteTarget
 from stablelog.errors import UnavailableError
 from stablelog.wire.partitioning import partition_for
 
@@ -38,8 +38,8 @@ class Gone(Sent):
 
 
 def writer(producer, **more):
-    target = Target(producer, None, "127.0.0.1:1", "t", 3, [0, 1, 2], None, Codec.NONE, None)
-    return Writer(target._replace(**more), nullcontext(), lambda _count: None)
+    target = WriteTarget(producer, None, "127.0.0.1:1", "t", 3, [0, 1, 2], None, Codec.NONE, None)
+    return RecordWriter(target._replace(**more), nullcontext(), lambda _count: None)
 
 
 def test_records_are_read_no_further_than_to_the_first_batch_that_is_given_up():
@@ -51,7 +51,7 @@ def test_records_are_read_no_further_than_to_the_first_batch_that_is_given_up():
 
 def test_a_key_has_the_partition_of_kafkas_java_producer():
     producer, keys = Sent(), [b"%d" % n for n in range(20)]
-    assert writer(producer).send(Record("", key, key) for key in keys) == 20
+    assert writer(producer).send(InputRecord("", key, key) for key in keys) == 20
     assert sorted(producer.batches) == [
         (index, [key for key in keys if partition_for(key, 3) == index]) for index in range(3)
     ]
@@ -59,7 +59,7 @@ def test_a_key_has_the_partition_of_kafkas_java_producer():
 
 def test_records_without_a_key_fill_a_batch_of_one_partition_and_then_go_to_the_next():
     producer = Sent()
-    writer(producer, keyless=[2, 0], batch_size_max=450).send(Record("", None, b"x") for _ in range(40))
+    writer(producer, keyless=[2, 0], batch_size_max=450).send(InputRecord("", None, b"x") for _ in range(40))
     assert [len(values) for _, values in producer.batches] == [10, 10, 10, 10]
     partitions = [partition for partition, _ in producer.batches]
     assert partitions in ([2, 0, 2, 0], [0, 2, 0, 2])
@@ -78,7 +78,7 @@ def test_a_record_that_is_larger_than_the_topic_allows_is_named_and_those_before
 
 def test_a_batch_is_made_before_the_timestamps_of_its_records_differ_by_more_than_it_can_store():
     producer, far = Sent(), [1 - (1 << 63), (1 << 63) - 1]
-    assert writer(producer).send(Record("", None, b"%d" % one, 0, one) for one in far) == 2
+    assert writer(producer).send(InputRecord("", None, b"%d" % one, 0, one) for one in far) == 2
     assert producer.batches == [(0, [b"%d" % far[0]]), (0, [b"%d" % far[1]])]
 
 
@@ -94,7 +94,7 @@ def test_records_are_sent_before_the_input_is_waited_for_and_flushed_if_it_is_si
     def records():
         made.before_input(silent)
         assert (producer.batches, waits) == ([], [])  # there is nothing to send
-        yield Record("", None, b"a")
+        yield InputRecord("", None, b"a")
         made.before_input(lambda _seconds: True)
         assert producer.batches == []  # there is more
         made.before_input(silent)
@@ -109,7 +109,7 @@ def test_records_that_have_waited_are_sent_though_there_is_more_input():
     made = writer(producer, linger_s=0.0)
 
     def records():
-        yield Record("", None, b"a")
+        yield InputRecord("", None, b"a")
         made.before_input(lambda _seconds: True)
         assert [values for _, values in producer.batches] == [[b"a"]]
         assert producer.flushed == 0

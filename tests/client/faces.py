@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 import stablelog
-from stablelog.client import inside
+from stablelog.client import internals
 from tests.client.transactions import async_through, through
 
 TIMEOUT_S = 90
@@ -44,7 +44,7 @@ class Threads:
         self.client.__exit__(*error)
 
     def set_deadline(self, txn, deadline):
-        inside.set_deadline(self.client, txn, deadline)
+        internals.set_deadline(self.client, txn, deadline)
 
 
 class Asyncio:
@@ -72,7 +72,7 @@ class Asyncio:
 
     def set_deadline(self, txn, deadline):
         async def change():
-            inside.set_deadline_in_loop(txn.inner, deadline)
+            internals.set_deadline_in_loop(txn.inner, deadline)
 
         self.run(change())
 
@@ -180,7 +180,7 @@ class _GroupReader:
 
 def reading(reader):
     """What decides what a reader of a consumer group reads and commits."""
-    return inside.reading_of(getattr(reader, "inner", reader))
+    return internals.reading_of(getattr(reader, "inner", reader))
 
 
 async def _next(reader):
@@ -192,7 +192,7 @@ class _Transaction:
         self._face, self.inner = face, txn
 
     def flush(self):
-        self._face.run(inside.flush_soon(self.inner))
+        self._face.run(internals.flush_soon(self.inner))
 
     def __enter__(self):
         self._face.run(self.inner.__aenter__())

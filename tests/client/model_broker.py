@@ -12,10 +12,10 @@ from kio.static.primitive import i16, i32, i64
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.frames import SIZE
-from stablelog.client.core.reader import Reader
-from stablelog.client.core.steps import Give, Now, Open, Pause, Receive, Send
+from stablelog.client.core.steps import Emit, Now, Open, Pause, Receive, Send
+from stablelog.client.core.transaction_reader import TransactionReader
 from stablelog.errors import UnavailableError
 from stablelog.types import SecurityProtocol
 from stablelog.wire.api import ApiKey
@@ -342,23 +342,23 @@ class ModelBroker:
 
 def reading(cluster, selection):
     """The steps of a reader up to its time limit. They give transactions."""
-    core = Reader(selection)
+    core = TransactionReader(selection)
     steps, answer, failure = core.steps(cluster), None, None
     while True:
         effect = steps.send(answer) if failure is None else steps.throw(failure)
         answer = failure = None
-        if isinstance(effect, Give):
+        if isinstance(effect, Emit):
             core.deliver(effect.item)
             if effect.item.transaction is None:
                 return
-            effect = Give(effect.item.transaction)
+            effect = Emit(effect.item.transaction)
         try:
             answer = yield effect
         except Exception as error:
             failure = error
 
 
-class ModelConnection(Connection):
+class ModelConnection(BrokerConnection):
     """A connection to the broker in memory."""
 
     def __init__(self, address):
@@ -449,7 +449,7 @@ class ModelShell:
                 return self.now
             case Pause(seconds):
                 self.pass_time(seconds)
-            case Give(item):
+            case Emit(item):
                 self.given.append((self.now, item))
             case Open(address, probe):
                 assert address in self.broker.addresses

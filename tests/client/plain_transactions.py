@@ -4,11 +4,11 @@ import contextlib
 
 import pytest
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError
+from tests.client.blocking.test_producer import END_TXN, committed
 from tests.client.faults import Proxy
-from tests.client.test_producer import END_TXN, committed
 from tests.client.transactions import flush, settled, writing_of
 from tests.clients.drivers import unique
 
@@ -74,8 +74,8 @@ class Case:
 
     def fence(self, txn):
         """What an operator does who ends the transaction."""
-        with Cluster(self.broker.bootstrap) as cluster:
-            Producer(cluster, writing_of(txn).transactional_id).begin()
+        with BlockingCluster(self.broker.bootstrap) as cluster:
+            BlockingProducer(cluster, writing_of(txn).transactional_id).begin()
 
     def sees(self, *values):
         assert committed(self.broker.bootstrap, self.topic) == list(values)

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import stablelog
-from stablelog.client import admin as blocking
 from stablelog.client.aio import admin as aio
+from stablelog.client.blocking import admin as blocking
 from stablelog.client.core.admin.configs import ConfigSource
 from stablelog.client.core.admin.groups import CommittedOffset
 from stablelog.errors import RefusedError, UsageError
@@ -253,7 +253,9 @@ def test_the_page_has_each_method_with_its_arguments():
     listed = set(re.findall(r"(?m)^\| `(\w+\.\w+)\((.*?)\)` \|", PAGE.read_text()))
     expected = set()
     for kind in vars(blocking).values():
-        if not (inspect.isclass(kind) and issubclass(kind, blocking.Area) and kind is not blocking.Area):
+        if not (
+            inspect.isclass(kind) and issubclass(kind, blocking.AdminArea) and kind is not blocking.AdminArea
+        ):
             continue
         for name, method in vars(kind).items():
             if not name.startswith("_"):

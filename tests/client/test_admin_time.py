@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 import stablelog
-from stablelog.client import admin
+from stablelog.client.blocking import admin
 from stablelog.client.core.admin.topics import create_topic
 from stablelog.client.core.steps import NOW
 from stablelog.errors import StablelogError, UnavailableError
@@ -103,7 +103,9 @@ def check(found):
 
 
 def test_each_method_has_a_call():
-    areas = [area for area in vars(admin).values() if inspect.isclass(area) and admin.Area in area.__bases__]
+    areas = [
+        area for area in vars(admin).values() if inspect.isclass(area) and admin.AdminArea in area.__bases__
+    ]
     methods = {
         f"{area.__name__.lower()}.{name}" for area in areas for name in vars(area) if not name.startswith("_")
     }

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 import stablelog
-from stablelog.client import inside
+from stablelog.client import internals
 from stablelog.client.core import record_buffer, writing
-from stablelog.client.inside import clusters_of
+from stablelog.client.internals import clusters_of
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -305,7 +305,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
             first = await txn.write(topic, b"v", key=b"k")
-            await inside.flush_soon(txn)  # so that there is something to abort
+            await internals.flush_soon(txn)  # so that there is something to abort
             asking.key = ApiKey.METADATA
             write = asyncio.create_task(txn.write(another, b"v", key=b"k"))
             await until(asking.reached)

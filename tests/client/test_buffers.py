@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.client.buffers import SIZE_MIN, Buffers
+from stablelog.client.buffers import SIZE_MIN, BufferPool
 
 SIZE = 4 * SIZE_MIN
 
 
 def test_a_buffer_that_nobody_looks_at_is_given_out_again():
-    buffers = Buffers(10 * SIZE)
+    buffers = BufferPool(10 * SIZE)
     first = buffers.take(SIZE)
     known = id(first)
     view = memoryview(first)[5:7]
@@ -23,7 +23,7 @@ def test_a_buffer_that_nobody_looks_at_is_given_out_again():
 
 
 def test_what_is_kept_is_bounded():
-    buffers = Buffers(2 * SIZE)
+    buffers = BufferPool(2 * SIZE)
     for size in range(SIZE, 20 * SIZE, SIZE):
         assert len(buffers.take(size)) == size
     assert sum(map(len, buffers.kept)) <= 20 * SIZE
@@ -32,7 +32,7 @@ def test_what_is_kept_is_bounded():
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(SIZE_MIN // 2, SIZE)), max_size=30))
 def test_no_two_users_ever_share_a_buffer(steps):
-    buffers, held = Buffers(2 * SIZE), {}
+    buffers, held = BufferPool(2 * SIZE), {}
     for user, size in steps:
         held.pop(user, None)
         held[user] = buffers.take(size)

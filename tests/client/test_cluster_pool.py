@@ -7,10 +7,10 @@ import pytest
 
 import stablelog
 from stablelog.client import cluster_pool
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import cluster as cluster_module
-from stablelog.client.inside import clusters_of
+from stablelog.client.internals import clusters_of
 from stablelog.errors import RefusedError
 
 NOWHERE = "127.0.0.1:1"  # nothing is asked of it
@@ -24,12 +24,12 @@ def closed(monkeypatch):
     def close(self):
         found.append(self)
 
-    monkeypatch.setattr(Cluster, "close", close)
+    monkeypatch.setattr(BlockingCluster, "close", close)
     return found
 
 
 def test_of_many_idle_clusters_the_longest_idle_are_closed(closed):
-    pool = ClusterPool(lambda: Cluster(NOWHERE))
+    pool = ClusterPool(lambda: BlockingCluster(NOWHERE))
     lent = [pool.lend() for _ in range(3 * cluster_pool.IDLE_MAX)]
     assert len(set(map(id, lent))) == len(lent)
     for cluster in lent:
@@ -50,7 +50,7 @@ def test_of_many_idle_connections_the_longest_idle_are_closed():
             close=lambda: closed.append(number),
         )
 
-    with Cluster(NOWHERE) as cluster:
+    with BlockingCluster(NOWHERE) as cluster:
         for number in range(20):
             cluster.give_back(connection(number))
         assert closed == list(range(20 - 2 * cluster_module.IDLE_MAX))

@@ -13,7 +13,7 @@ import pytest
 
 import stablelog
 from stablelog.batch.walk import walk_fields
-from stablelog.client.cluster import EARLIEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, BlockingCluster
 from stablelog.client.core.record_reader import RecordReader
 from tests.clients.drivers import unique
 from tests.scale import randomness
@@ -78,7 +78,7 @@ class Copy:
     """What readers of committed records see in the target, by key."""
 
     def __init__(self, bootstrap, topic):
-        self.cluster = Cluster(bootstrap)
+        self.cluster = BlockingCluster(bootstrap)
         self.reader = RecordReader(
             self.cluster.core,
             {(topic, partition): EARLIEST for partition in range(PARTITIONS)},

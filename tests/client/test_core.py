@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, Frames
+from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, ClientFrames
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.partitions import fetch
@@ -26,7 +26,7 @@ from tests.scale import examples
 
 
 def test_a_response_is_of_the_oldest_request():
-    frames = Frames("me")
+    frames = ClientFrames("me")
     for key in (ApiKey.METADATA, ApiKey.FETCH):
         sent = b"".join(frames.encode(key, 0, [b"ab", b"c"], flexible=False))
         assert SIZE.unpack_from(sent)[0] == len(sent) - SIZE.size
@@ -42,8 +42,8 @@ def test_a_response_is_of_the_oldest_request():
 @pytest.mark.parametrize("size", [-1, 3, RESPONSE_SIZE_MAX + 1])
 def test_a_size_that_no_response_has_is_refused(size):
     with pytest.raises(ValueError, match=f"a response of {size} bytes"):
-        Frames("me").read_size(SIZE.pack(size))
-    assert Frames("me").read_size(SIZE.pack(4)) == 4
+        ClientFrames("me").read_size(SIZE.pack(size))
+    assert ClientFrames("me").read_size(SIZE.pack(4)) == 4
 
 
 def test_pauses_between_retries_grow_and_end_at_the_deadline():

@@ -7,7 +7,7 @@ import pytest
 import stablelog
 from stablelog.batch.header import HEADER, write_crc
 from stablelog.client.core.cluster import Cluster as CoreCluster
-from stablelog.client.core.reader import Selection
+from stablelog.client.core.transaction_reader import ReaderSelection
 from stablelog.errors import DamageError
 from stablelog.testing.faulty_broker import FaultyBroker
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell, reading
@@ -42,7 +42,7 @@ def given(change, *, is_cut=True, skips=False):
         values = [b"%d" % number] * 2
         broker.commit({0: values, 1: values})
     broker.change(1, 1, change)
-    selection = Selection((TOPIC,), is_cut, 0, 0.0, None, skips)
+    selection = ReaderSelection((TOPIC,), is_cut, 0, 0.0, None, skips)
     try:
         shell.run(reading(CoreCluster(ADDRESS), selection))
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 import stablelog
 from stablelog.client.aio.client import AsyncClient
-from stablelog.client.native import Client
+from stablelog.client.blocking.client import Client
 from tests import documented
 from tests.client.transactions import create, visible
 from tests.commands import run
@@ -16,7 +16,7 @@ from tests.secured import PASSWORD, USER, secured
 # The modules that run the other blocks.
 OTHERS = (
     "tests.client.copier",
-    "tests.client.test_admin",
+    "tests.client.blocking.test_admin",
     "tests.client.test_outcomes",
     "tests.testing.test_pytest_plugin",
 )

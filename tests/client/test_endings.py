@@ -5,7 +5,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.core import endings, writing
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.keys import WriterKey
 from stablelog.errors import OutcomeUnknownError, RefusedError
 from stablelog.wire.api import ApiKey
@@ -15,12 +15,14 @@ from tests.client.transactions import create, flush, writing_of
 
 @pytest.fixture(params=["first dialect", "second dialect"])
 def case(request, monkeypatch, face, stablelog_broker):
-    speaks = Connection.speaks
+    speaks = BrokerConnection.speaks
     monkeypatch.setattr(
-        Connection, "speaks", lambda self, api, *more: api != ApiKey.COMMIT_JOINT and speaks(self, api, *more)
+        BrokerConnection,
+        "speaks",
+        lambda self, api, *more: api != ApiKey.COMMIT_JOINT and speaks(self, api, *more),
     )
     if request.param == "first dialect":
-        monkeypatch.setattr(Connection, "features", {})
+        monkeypatch.setattr(BrokerConnection, "features", {})
 
     def made(_name, partitions):
         return create(stablelog_broker.bootstrap, "offset", partitions)

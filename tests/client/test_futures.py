@@ -9,7 +9,7 @@ import pytest
 from stablelog.client.core.outcomes import Committed, aborted
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import ManyRecords, RecordBuffer
-from stablelog.client.futures import AsyncWriteFuture, End, WriteFuture, WriteManyFuture
+from stablelog.client.futures import AsyncWriteFuture, TransactionEnd, WriteFuture, WriteManyFuture
 from stablelog.errors import TransactionAbortedError, UsageError
 
 COMMITTED = Committed(1, None, None)
@@ -29,7 +29,7 @@ def position(offset):
 
 
 def test_a_result_is_there_when_the_transaction_has_ended():
-    end = End()
+    end = TransactionEnd()
     first, second = written(end, count=2)
     assert not first.done()
     for call in (first.result, first.exception):
@@ -46,7 +46,7 @@ def test_a_result_is_there_when_the_transaction_has_ended():
 
 
 def test_after_an_abort_each_future_has_the_error():
-    end, error = End(), aborted("it was late")
+    end, error = TransactionEnd(), aborted("it was late")
     futures = written(end, count=2)
     end.decide(error)
     end.decide(COMMITTED)  # nothing changes it any more
@@ -60,7 +60,7 @@ def test_after_an_abort_each_future_has_the_error():
 def test_threads_that_wait_are_woken():
     waiting = threading.Semaphore(0)
 
-    class Noting(End):
+    class Noting(TransactionEnd):
         def wake(self, waker):
             super().wake(waker)
             waiting.release()
@@ -82,7 +82,7 @@ def test_threads_that_wait_are_woken():
 
 
 def test_callbacks_are_called_once_in_their_order_and_their_errors_are_logged(caplog):
-    end, seen = End(), []
+    end, seen = TransactionEnd(), []
     first, second = written(end, count=2)
 
     def failing(future):
@@ -112,7 +112,7 @@ def test_callbacks_are_called_once_in_their_order_and_their_errors_are_logged(ca
 
 def test_a_callback_that_comes_while_the_transaction_ends_is_called_once():
     for _ in range(200):
-        end, seen = End(), []
+        end, seen = TransactionEnd(), []
         (future,) = written(end)
         start = threading.Barrier(2)
 
@@ -132,7 +132,7 @@ def test_a_callback_that_comes_while_the_transaction_ends_is_called_once():
 
 def test_an_asyncio_future_is_awaited():
     async def conversation():
-        end, seen = End(), []
+        end, seen = TransactionEnd(), []
         first, second = written(end, AsyncWriteFuture, 2)
         for call in (first.result, first.exception):
             with pytest.raises(asyncio.InvalidStateError, match="await the future"):
@@ -154,7 +154,7 @@ def test_an_asyncio_future_is_awaited():
 
 
 def test_the_future_of_many_records_has_a_list():
-    buffer, end = RecordBuffer(), End()
+    buffer, end = RecordBuffer(), TransactionEnd()
     buffer.partition_counts["t"] = 1
     many = ManyRecords([b"v"] * 3, None, (), None, 0)
     assert many.add_to(buffer, "t")
@@ -167,7 +167,7 @@ def test_the_future_of_many_records_has_a_list():
 
 
 def test_the_future_of_many_records_shows_the_first_and_the_last_position():
-    buffer, end = RecordBuffer(), End()
+    buffer, end = RecordBuffer(), TransactionEnd()
     buffer.partition_counts["t"] = 1
     futures = []
     for count in (0, 1, 1000):
@@ -185,7 +185,7 @@ def test_the_future_of_many_records_shows_the_first_and_the_last_position():
 
 
 def test_each_call_raises_the_error_with_its_own_traceback():
-    end = End()
+    end = TransactionEnd()
     futures = written(end, count=100)
     end.decide(aborted("it was late"))
     for future in futures:
@@ -211,7 +211,7 @@ def test_a_waiter_is_dropped_without_a_look_at_the_others():
         def __call__(self):
             raise AssertionError("it was dropped")
 
-    end = End()
+    end = TransactionEnd()
     wakers = [Waker(number) for number in range(1000)]
     for waker in wakers:
         end.wake(waker)
@@ -224,7 +224,7 @@ def test_a_waiter_is_dropped_without_a_look_at_the_others():
 
 def test_a_future_is_awaited_only_in_the_event_loop_of_its_transaction():
     async def begun():
-        return written(End(asyncio.get_running_loop()), AsyncWriteFuture)[0]
+        return written(TransactionEnd(asyncio.get_running_loop()), AsyncWriteFuture)[0]
 
     async def elsewhere(future):
         with pytest.raises(UsageError, match="begun in another event loop"):
@@ -251,7 +251,7 @@ VALUE = bytes(100)
 
 
 def buffered(count, *, is_kept):
-    buffer, end, kept = RecordBuffer(), End(), []
+    buffer, end, kept = RecordBuffer(), TransactionEnd(), []
     buffer.partition_counts["t"] = 4
     for number in range(count):
         future = WriteFuture(end, *buffer.add("t", VALUE, KEYS[number], (), None, 1_700_000_000_000))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import stablelog
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import LATEST, Cluster
-from stablelog.client.commits import describe_commits
-from stablelog.client.connection import Connection
-from stablelog.client.cuts import describe_cut
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
+from stablelog.client.blocking.commits import describe_commits
+from stablelog.client.blocking.connection import SocketConnection
+from stablelog.client.blocking.cuts import describe_cut
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import StablelogError, UnavailableError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import read_fetch_response
@@ -64,7 +64,7 @@ def framed(request, body):
 def test_an_answer_of_an_impossible_size_is_not_waited_for(size):
     with (
         answering(lambda _request: LENGTH.pack(size) + bytes(64)) as address,
-        Connection(address, timeout_s=SILENCE_S) as connection,
+        SocketConnection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
             UnavailableError,
             match=f"did not respond to api_versions: the broker announced a response of {size} bytes",
@@ -78,7 +78,7 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
     claim = struct.pack(">hi", 0, 2**31 - 1) + bytes(100)
     with (
         answering(lambda request: framed(request, claim)) as address,
-        Connection(address, timeout_s=SILENCE_S) as connection,
+        SocketConnection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
             UnavailableError,
             match="sent an invalid response to api_versions: a list announces 2147483647 items",
@@ -90,7 +90,7 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
 def test_an_api_without_a_name_is_named_by_its_number():
     with (
         answering(lambda request: framed(request, b"")) as address,
-        Connection(address, timeout_s=SILENCE_S) as connection,
+        SocketConnection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(UnavailableError, match="sent an invalid response to API 4: too short"),
         connection.reading(4),
     ):
@@ -101,7 +101,9 @@ def test_an_api_without_a_name_is_named_by_its_number():
 @example(b"", 12)
 @example(bytes(200), 4)
 def test_no_answer_to_a_fetch_does_more_than_stumble(body, version):
-    with suppress(struct.error, ValueError, IndexError):  # `Connection.reading` makes a sentence of these
+    with suppress(
+        struct.error, ValueError, IndexError
+    ):  # `SocketConnection.reading` makes a sentence of these
         read_fetch_response(version, memoryview(body))
 
 
@@ -143,7 +145,7 @@ def converse(cluster, topic):
     describe_cut(cluster, [topic])
     describe_commits(cluster, topic, 0)
     cluster.fetch(topic, 0, 0, wait_ms=0)
-    producer = Producer(cluster, "spoiled", deadline_s=0)
+    producer = BlockingProducer(cluster, "spoiled", deadline_s=0)
     try:
         producer.begin()
         producer.append(topic, 0, bytearray(encode_batch([Record(0, 0, None, b"v")])))
@@ -166,7 +168,7 @@ ASKED = [0, FETCH, 2, METADATA, API_VERSIONS_KEY, 22, 26, 35, 10_004, 10_005]
 def test_whatever_is_answered_only_our_own_errors_come_out(spoiled, key, changes, left):
     proxy, spoil, topic = spoiled
     spoil.key, spoil.changes, spoil.left = key, changes, left
-    with Cluster(proxy.bootstrap, deadline_s=0, timeout_s=5) as cluster:
+    with BlockingCluster(proxy.bootstrap, deadline_s=0, timeout_s=5) as cluster:
         original = cluster.open_connection
         cluster.open_connection = lambda _address, probe=None: original(proxy.bootstrap, probe)
         with suppress(StablelogError):
@@ -185,7 +187,7 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
 
     with (
         Proxy((stablelog_broker.host, stablelog_broker.port), lambda *_: None, emptied) as proxy,
-        Cluster(proxy.bootstrap, deadline_s=0, timeout_s=SILENCE_S) as cluster,
+        BlockingCluster(proxy.bootstrap, deadline_s=0, timeout_s=SILENCE_S) as cluster,
         pytest.raises(UnavailableError, match=f"does not contain the requested topic '{topic}'"),
     ):
         cluster.metadata([topic])
@@ -201,9 +203,9 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
 def test_versions_that_the_client_does_not_know_are_refused_by_name(
     stablelog_broker, monkeypatch, served, message
 ):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         connection = cluster.any_connection()
-        monkeypatch.setattr(Connection, "versions", {ApiKey.PRODUCE: served})
+        monkeypatch.setattr(SocketConnection, "versions", {ApiKey.PRODUCE: served})
         with pytest.raises(UnavailableError) as refused:
             connection.version(ApiKey.PRODUCE, 12)
     assert message.lower() in str(refused.value).lower()

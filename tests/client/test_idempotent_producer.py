@@ -8,11 +8,11 @@ import pytest
 import stablelog
 from stablelog.batch.header import Codec, headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import RefusedError, UnavailableError
+from tests.client.blocking.test_producer import PRODUCE, batch, committed, made, through
 from tests.client.faults import Proxy
-from tests.client.test_producer import PRODUCE, batch, committed, made, through
 from tests.clients.drivers import unique
 
 
@@ -34,7 +34,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat_nor_swap(stablelog_br
         Proxy((stablelog_broker.host, stablelog_broker.port), lose) as proxy,
         through(proxy, stablelog_broker) as cluster,
     ):
-        producer = Producer(cluster, None)
+        producer = BlockingProducer(cluster, None)
         producer.begin()
         for n, value in enumerate(wanted):
             producer.append(topic, n % 2, batch(value))
@@ -46,8 +46,8 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat_nor_swap(stablelog_br
 
 
 def test_batches_have_the_producer_and_its_sequence_numbers_and_no_transaction(stablelog_broker, topic):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, None)
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, None)
         producer.begin()
         for codec in Codec:
             records = [Record(0, 0, None, b"same") for _ in range(3)]
@@ -64,9 +64,9 @@ def test_batches_have_the_producer_and_its_sequence_numbers_and_no_transaction(s
 
 @pytest.mark.extended
 def test_a_broker_killed_in_between_loses_and_repeats_nothing():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t", 2)
-        producer = Producer(cluster, None)
+        producer = BlockingProducer(cluster, None)
         producer.begin()
         starting = threading.Thread(target=lambda: None)
         starting.start()
@@ -86,10 +86,10 @@ def test_a_broker_killed_in_between_loses_and_repeats_nothing():
 
 def test_a_topic_that_is_deleted_in_between_ends_the_producer_by_name(stablelog_broker, topic):
     with (
-        Cluster(stablelog_broker.bootstrap) as cluster,
+        BlockingCluster(stablelog_broker.bootstrap) as cluster,
         stablelog.connect(stablelog_broker.bootstrap) as other,
     ):
-        producer = Producer(cluster, None)
+        producer = BlockingProducer(cluster, None)
         producer.begin()
         producer.append(topic, 0, batch(b"a"))
         producer.flush()
@@ -104,10 +104,10 @@ def test_records_for_a_topic_that_was_deleted_do_not_go_to_the_next_one_of_its_n
     stablelog_broker, topic, transactional_id
 ):
     with (
-        Cluster(stablelog_broker.bootstrap) as cluster,
+        BlockingCluster(stablelog_broker.bootstrap) as cluster,
         stablelog.connect(stablelog_broker.bootstrap) as other,
     ):
-        producer = Producer(cluster, transactional_id and unique(transactional_id))
+        producer = BlockingProducer(cluster, transactional_id and unique(transactional_id))
         producer.begin()
         producer.append(topic, 0, batch(b"a"))
         producer.flush()
@@ -121,9 +121,9 @@ def test_records_for_a_topic_that_was_deleted_do_not_go_to_the_next_one_of_its_n
 
 @pytest.mark.extended
 def test_a_broker_that_stays_away_is_given_up():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t")
-        producer = Producer(cluster, None, deadline_s=0.5)
+        producer = BlockingProducer(cluster, None, deadline_s=0.5)
         producer.begin()
         broker.kill()
         with pytest.raises(UnavailableError, match="an idempotent producer: no batch was acknowledged for"):

@@ -29,6 +29,6 @@ def test_what_writes_and_what_reads_is_imported_when_a_program_begins_to():
     """The library of the CRC takes as long as a tenth of the client."""
     assert imported("crc32c", "stablelog.batch") == {"stablelog.batch", "stablelog.batch.codec"}
     found = imported("stablelog.client")
-    assert "stablelog.client.native" in found
+    assert "stablelog.client.blocking.client" in found
     for module in ("transaction", "reader", "group_reader", "admin", "core.writing", "core.login"):
         assert f"stablelog.client.{module}" not in found

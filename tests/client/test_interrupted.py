@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 import stablelog
-from stablelog.client import inside
+from stablelog.client import internals
 from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.transaction import AsyncTransaction
-from stablelog.client.connection import Blocking
+from stablelog.client.blocking.connection import BlockingRunner
+from stablelog.client.blocking.deadlines import TransactionDeadlines
+from stablelog.client.blocking.transaction import Transaction
 from stablelog.client.core import record_buffer
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.positions import Position
 from stablelog.client.core.writing import Writing
-from stablelog.client.deadlines import Deadlines
-from stablelog.client.transaction import Transaction
 from stablelog.errors import RefusedError, TransactionAbortedError
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import writing_of
@@ -84,7 +84,7 @@ def _text(frame):
     return _lines(name)[frame.f_lineno - 1].strip()
 
 
-class ModelCluster(Blocking):
+class ModelCluster(BlockingRunner):
     """The shell of the blocking client over a broker in memory."""
 
     def __init__(self, shell):
@@ -143,7 +143,7 @@ def run_threads(at, goes_on):
     broker = ModelBroker()
     shell = ModelShell(broker)
     cluster = ModelCluster(shell)
-    txn = Transaction(begin(cluster), Deadlines())
+    txn = Transaction(begin(cluster), TransactionDeadlines())
     writing_of(txn).records.partition_counts[TOPIC] = 2
     written, futures, many, is_interrupted = [], [], [], False
     with Interrupting(at) as interrupting:
@@ -161,7 +161,7 @@ def run_threads(at, goes_on):
                     futures.append(future)
                     written.append(b"%d" % number)
                 if number == 1:
-                    inside.flush(txn)
+                    internals.flush(txn)
             try:
                 many.append(txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
             except Interruption:
@@ -190,7 +190,7 @@ async def work_in_loop(txn, goes_on, written, futures, many):
             futures.append(future)
             written.append(b"%d" % number)
         if number == 1:
-            await inside.flush_soon(txn)
+            await internals.flush_soon(txn)
     try:
         many.append(await txn.write_many(TOPIC, MANY, partition=1, timestamp_ms=0))
     except Interruption:

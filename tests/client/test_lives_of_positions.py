@@ -10,7 +10,7 @@ import os
 import pytest
 
 import stablelog
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.errors import DataLossError
 from tests.client.faces import FACES, connected
 from tests.scale import randomness, seeds
@@ -61,7 +61,7 @@ class Life:
 
     def starts(self, spec=EARLIEST):
         targets = [(topic, index) for topic, count in self.counts.items() for index in range(count)]
-        with Cluster(self.broker.bootstrap) as cluster:
+        with BlockingCluster(self.broker.bootstrap) as cluster:
             found = cluster.list_offsets(dict.fromkeys(targets, spec))
         return {target: at.offset for target, at in found.items()}
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stablelog.client.core import long_poll
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S, WAIT_MAX_S, wait_for_records
-from stablelog.client.core.reader import Selection
-from stablelog.client.core.reading import PAUSE_MAX_S
-from stablelog.client.inside import clusters_of
+from stablelog.client.core.transaction_reader import ReaderSelection
+from stablelog.client.core.transaction_stream import PAUSE_MAX_S
+from stablelog.client.internals import clusters_of
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -27,7 +27,7 @@ by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
 
 
 def reader(cluster, *, cut, after=0, wait_s=WAIT_S):
-    return reading(cluster, Selection((TOPIC,), cut, after, wait_s, None))
+    return reading(cluster, ReaderSelection((TOPIC,), cut, after, wait_s, None))
 
 
 def values(given):
@@ -179,7 +179,7 @@ def test_partitions_at_their_end_are_looked_at_together_while_another_is_read():
 def test_a_commit_wakes_a_reader_that_has_asked_nothing_meanwhile(stablelog_broker, monkeypatch, cut):
     """The long poll would last for longer than this test may."""
     monkeypatch.setattr(long_poll, "WAIT_MAX_S", 1000)
-    monkeypatch.setattr("stablelog.client.core.reading.WAIT_MAX_S", 1000)
+    monkeypatch.setattr("stablelog.client.core.transaction_stream.WAIT_MAX_S", 1000)
     topic = create(stablelog_broker.bootstrap)
     gate, asked = Gate(ApiKey.FETCH), []
     gate.opened.set()

@@ -10,11 +10,11 @@ from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client.cluster import EARLIEST, Cluster
-from stablelog.client.connection import run
+from stablelog.client.blocking.cluster import EARLIEST, BlockingCluster
+from stablelog.client.blocking.connection import run
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
-from stablelog.client.inside import reading_of
+from stablelog.client.internals import reading_of
 from stablelog.errors import RefusedError, UnavailableError
 from tests.client.transactions import flush
 from tests.clients.drivers import unique
@@ -39,7 +39,7 @@ class Reading:
     """A member that reads, and commits what it has read when it has to give a partition up."""
 
     def __init__(self, broker, group, topic, values):
-        self.cluster = Cluster(broker.bootstrap, deadline_s=20)
+        self.cluster = BlockingCluster(broker.bootstrap, deadline_s=20)
         self.member = GroupMember(self.cluster.core, group, [topic])
         self.reader = RecordReader(self.cluster.core, {}, "read_committed")
         self.values = values
@@ -163,7 +163,7 @@ def test_members_go_on_after_the_broker_was_killed(tmp_path):
 
 
 def test_a_broker_without_these_groups_is_named(broker, monkeypatch):
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         connection = cluster.any_connection()
         monkeypatch.setattr(type(connection), "speaks", lambda *_arguments: False)
         with pytest.raises(RefusedError, match="has no consumer groups of KIP-848") as refused:

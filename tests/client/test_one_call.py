@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stablelog.client import inside
+from stablelog.client import internals
 from stablelog.errors import UsageError
 from tests.client.test_seeking import write
 from tests.client.transactions import create
@@ -26,7 +26,7 @@ def waiting(reader):
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     inner = getattr(reader, "inner", reader)
-    until(lambda: inside.is_in_use(inner), "the call does not begin")
+    until(lambda: internals.is_in_use(inner), "the call does not begin")
 
     def end():
         thread.join(60)

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.core.outcomes import Committed, aborted, failure_of
-from stablelog.client.producer import Producer
 from stablelog.errors import (
     AuthenticationError,
     DataLossError,
@@ -95,8 +95,8 @@ class Case:
             self.is_well_again()
 
     def fence(self):
-        with Cluster(self.broker.bootstrap) as cluster:
-            Producer(cluster, writing_of(self.txn).transactional_id).begin()
+        with BlockingCluster(self.broker.bootstrap) as cluster:
+            BlockingProducer(cluster, writing_of(self.txn).transactional_id).begin()
 
     def is_open(self):
         """The transaction commits what it has."""

@@ -14,8 +14,8 @@ import stablelog
 from stablelog.client.core import read_position
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.read_position import Mark, ReadPosition
-from stablelog.client.core.reader import Reader, Selection
-from stablelog.client.core.steps import NOW, Give
+from stablelog.client.core.steps import NOW, Emit
+from stablelog.client.core.transaction_reader import ReaderSelection, TransactionReader
 from stablelog.errors import DataLossError, UsageError
 from tests.client.faces import FACES, connected
 from tests.client.model_broker import ADDRESS, PARTITIONS, TOPIC, ModelBroker, ModelShell
@@ -79,7 +79,7 @@ def test_a_program_that_ends_anywhere_gets_every_transaction_once(cut, steps):
 
     def begin():
         after = ReadPosition.parse(text) if text else 0
-        core = Reader(Selection((TOPIC,), cut, after, 0, None))
+        core = TransactionReader(ReaderSelection((TOPIC,), cut, after, 0, None))
         return core, core.steps(Cluster(ADDRESS))
 
     def read():
@@ -122,7 +122,7 @@ def given_by(shell, steps):
     while True:
         effect = steps.send(answer) if failure is None else steps.throw(failure)
         answer = failure = None
-        if isinstance(effect, Give):
+        if isinstance(effect, Emit):
             return effect.item
         try:
             answer = shell.perform(effect)

@@ -331,9 +331,9 @@ def the_process_ends(broker, topic):
 client = stablelog.connect(bootstrap)
 txn = client.transaction(timeout=600)
 txn.write(topic, "open")
-from stablelog.client import inside
-inside.flush(txn)
-told(id=inside.writing_of(txn).transactional_id)
+from stablelog.client import internals
+internals.flush(txn)
+told(id=internals.writing_of(txn).transactional_id)
 """,
     )
     assert time.monotonic() - began < 60

@@ -12,10 +12,10 @@ from collections import defaultdict
 import pytest
 
 import stablelog
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.cuts import describe_cut
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.core.outcomes import Committed
-from stablelog.client.cuts import describe_cut
-from stablelog.client.producer import Producer
 from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
@@ -145,8 +145,8 @@ def run(client, broker, topics, group, chance, model):
             elif step == "send":
                 flush(txn)
             elif step == "fence" and writing_of(txn).producer is not None:
-                with Cluster(broker.bootstrap) as cluster:
-                    Producer(cluster, writing_of(txn).transactional_id).begin()
+                with BlockingCluster(broker.bootstrap) as cluster:
+                    BlockingProducer(cluster, writing_of(txn).transactional_id).begin()
         except (RefusedError, UnavailableError):
             with pytest.raises((RefusedError, UnavailableError)):
                 txn.commit()
@@ -189,7 +189,7 @@ def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, 
         positions = model.positions()
         assert visible(broker.bootstrap, in_commit_order, ordinary, deadline_s=150) == positions
         last = max(model.committed, default=0)
-        with Cluster(broker.bootstrap) as cluster:
+        with BlockingCluster(broker.bootstrap) as cluster:
             until(
                 lambda: describe_cut(cluster, [in_commit_order]).commit_sequence >= last,
                 "the last commit is in no cut",

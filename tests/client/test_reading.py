@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.core import reader as reader_room
-from stablelog.client.core import reading
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.core import transaction_reader as reader_room
+from stablelog.client.core import transaction_stream
 from stablelog.client.core.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
-from tests.client.test_joint import Child
+from tests.client.blocking.test_joint import Child
 from tests.client.transactions import create, flush
 from tests.clients.drivers import Confluent, unique
 
@@ -80,7 +80,7 @@ def test_from_cut_to_cut_transactions_are_whole_while_they_are_written(client, t
 
 
 def test_each_partition_by_itself(client, topics, monkeypatch):
-    monkeypatch.setattr(reading, "LISTED_MAX", 2)
+    monkeypatch.setattr(transaction_stream, "LISTED_MAX", 2)
     names = {write(client, topics, f"t{number}"): f"t{number}" for number in range(5)}
     parts = list(client.read(topics, order="commit", wait=0, cut=False))
     assert len(parts) == 5 * 4
@@ -106,10 +106,10 @@ def test_a_joint_commit_of_several_children_is_one_transaction(
     stablelog_broker, client, topics, monkeypatch, listed_max
 ):
     """Also where its children share a partition, and where a list of transactions ends between two of them."""
-    monkeypatch.setattr(reading, "LISTED_MAX", listed_max)
+    monkeypatch.setattr(transaction_stream, "LISTED_MAX", listed_max)
     at, key = stablelog_broker.bootstrap, unique("query")
     names = {write(client, topics, "before"): "before"}
-    with Cluster(at, deadline_s=60) as cluster:
+    with BlockingCluster(at, deadline_s=60) as cluster:
         children = [Child(at, key, 0, part) for part in range(3)]
         for part, child in enumerate(children):
             for number, topic in enumerate(topics):
@@ -133,7 +133,7 @@ def test_a_joint_commit_of_several_children_is_one_transaction(
 
 
 def test_what_is_larger_than_a_fetch_is_whole(client, topics, monkeypatch):
-    monkeypatch.setattr(reading, "FETCH_SIZE_MAX", 2000)
+    monkeypatch.setattr(transaction_stream, "FETCH_SIZE_MAX", 2000)
     names = {write(client, topics, f"t{number}", 400): f"t{number}" for number in range(3)}
     for transaction in client.read(topics, cut=True, wait=0):
         assert_whole(transaction, names, 400)
@@ -146,14 +146,14 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
     client, topics, monkeypatch, cut
 ):
     write(client, topics, "whole")
-    fetch = reading.fetch
+    fetch = transaction_stream.fetch
 
     def fetch_nothing(*arguments, **named):
         fetched = yield from fetch(*arguments, **named)
         return dataclasses.replace(fetched, records=memoryview(b""))
 
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "fetch", fetch_nothing)
+        patched.setattr(transaction_stream, "fetch", fetch_nothing)
         with pytest.raises(UnavailableError, match=r"returns no records at offset 3, .* that ends at 5"):
             list(client.read(topics, cut=cut, wait=0))
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8

@@ -16,9 +16,9 @@ import trustme
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.core import connection as core
-from stablelog.client.core.frames import Frames
+from stablelog.client.core.frames import ClientFrames
 from stablelog.client.core.login import log_in
 from stablelog.client.core.security import (
     ACCEPTED,
@@ -196,7 +196,7 @@ def test_requests_in_flight_are_answered_around_an_authentication():
     """Their responses are received before it, and returned after it."""
     steps = []
 
-    class Connection(core.Connection):
+    class Connection(core.BrokerConnection):
         is_closed = False
 
         def close(self):
@@ -350,7 +350,7 @@ def test_a_file_that_cannot_be_used_is_named(server, tmp_path, contents):
         for path in (tmp_path / "bad.pem", tmp_path / "none.pem"):
             security = security_of(server.mutual | {name: str(path)})
             with pytest.raises(UsageError, match=f"{path.name} cannot be used: .+") as refused:
-                Cluster(server.at["SSL"], security=security).any_connection()
+                BlockingCluster(server.at["SSL"], security=security).any_connection()
             assert SECRET not in str(refused.value)
 
 
@@ -361,7 +361,7 @@ def test_no_secret_stands_in_the_text_of_an_object(server):
     token = {**OAUTH, TOKEN_URL: f"https://a:{SECRET}@a/b?code={SECRET}", "sasl.jaas.config": TOKEN_JAAS}
     for settings in (tls, login, token):
         security = security_of(settings)
-        cluster = Cluster("h:1", security=security)
+        cluster = BlockingCluster("h:1", security=security)
         for shown in (
             security,
             security.tls,
@@ -380,9 +380,9 @@ def test_a_certificate_that_has_changed_is_used_for_new_connections(server, tmp_
     trust.write_bytes(server.certificates.stranger.read_bytes())
     security = security_of(server.login | {"ssl.truststore.location": str(trust)})
     with pytest.raises(AuthenticationError, match="certificate is not accepted"):
-        Cluster(server.at["SASL_SSL"], security=security).any_connection()
+        BlockingCluster(server.at["SASL_SSL"], security=security).any_connection()
     trust.write_bytes(server.certificates.trust.read_bytes() + b"\n")
-    Cluster(server.at["SASL_SSL"], security=security).any_connection().close()
+    BlockingCluster(server.at["SASL_SSL"], security=security).any_connection().close()
 
 
 def test_many_threads_share_a_client_with_a_login(server):
@@ -427,7 +427,7 @@ def test_each_setting_is_described():
 
 
 def test_frames_set_aside_are_in_flight_again():
-    frames = Frames("me")
+    frames = ClientFrames("me")
     frames.encode(3, 0, [], flexible=False)
     frames.note_sent(3)
     held = frames.set_aside()
@@ -617,7 +617,7 @@ def test_a_listener_that_closes_in_the_handshake_is_told_with_what_may_be_wrong(
         ):
             security = security_of(server.mutual | changed)
             with (
-                Cluster(server.at["SSL"], deadline_s=1, security=security) as cluster,
+                BlockingCluster(server.at["SSL"], deadline_s=1, security=security) as cluster,
                 pytest.raises(UnavailableError, match=told),
             ):
                 cluster.metadata()

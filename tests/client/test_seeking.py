@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 import stablelog
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.errors import (
     OffsetOutOfRangeError,
     OutcomeUnknownError,
@@ -439,9 +439,9 @@ def test_an_expression_is_refused_by_name(room, monkeypatch):
         with pytest.raises(RefusedError) as refused:
             next(reader)
         assert refused.value.code_name == "INVALID_REGULAR_EXPRESSION"
-    speaks = Connection.speaks
+    speaks = BrokerConnection.speaks
     monkeypatch.setattr(
-        Connection,
+        BrokerConnection,
         "speaks",
         lambda self, api, version=0: (
             speaks(self, api, version) and not (api == ApiKey.CONSUMER_GROUP_HEARTBEAT and version)
@@ -456,9 +456,9 @@ def test_an_expression_is_refused_by_name(room, monkeypatch):
 
 
 def test_a_broker_without_groups_of_this_kind_is_named(room, monkeypatch):
-    speaks = Connection.speaks
+    speaks = BrokerConnection.speaks
     monkeypatch.setattr(
-        Connection,
+        BrokerConnection,
         "speaks",
         lambda self, api, version=0: api != ApiKey.CONSUMER_GROUP_HEARTBEAT and speaks(self, api, version),
     )

@@ -7,8 +7,8 @@ import pytest
 
 import stablelog
 from stablelog.batch.header import Codec, headers_in
-from stablelog.client.cluster import Cluster
-from stablelog.client.core.settings import Settings, settings_of
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.core.settings import ClientSettings, settings_of
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.faulty_broker import FaultyBroker
 from tests.client.transactions import create
@@ -25,7 +25,7 @@ OWN = (
 
 
 def test_settings_are_read_as_text_and_as_numbers():
-    assert settings_of(None) == Settings()
+    assert settings_of(None) == ClientSettings()
     found = settings_of(
         {
             "client.id": "shop",
@@ -80,7 +80,7 @@ def test_batches_are_compressed_and_the_broker_sees_the_client_id():
             fault.wait()
             (read,) = client.read(topic, wait=0)
         assert read.records[0].value == bytes(1000)
-        with Cluster(broker.bootstrap) as cluster:
+        with BlockingCluster(broker.bootstrap) as cluster:
             records = cluster.fetch(topic, 0, 0).records
         assert [header.codec for _, header in headers_in(records) if not header.is_control] == [Codec.ZSTD]
         fault = broker.faults.delay("Metadata", count=1000)

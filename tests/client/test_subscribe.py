@@ -8,7 +8,7 @@ import pytest
 
 import stablelog
 from stablelog.client.core import group_reading
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UsageError
 from stablelog.wire.api import ApiKey
 from tests.client.faces import Threads, connected, reading
@@ -176,7 +176,7 @@ def test_a_transaction_without_records_commits_the_offsets(room):
 
 @pytest.mark.extended
 def test_transaction_version_1_adds_the_group_first(room, monkeypatch):
-    monkeypatch.setattr(Connection, "features", {})
+    monkeypatch.setattr(BrokerConnection, "features", {})
     room.write(b"a", b"b")
     with room.subscribe() as reader:
         room.copy(reader, some(reader, 1))

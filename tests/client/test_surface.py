@@ -52,7 +52,10 @@ def test_a_repr_says_what_a_thing_is_and_its_state(stablelog_broker):
     at, topic, group = stablelog_broker.bootstrap, create(stablelog_broker.bootstrap), unique("g")
     with stablelog.connect(at) as client:
         assert repr(client) == f"<Client of {at}, open>"
-        assert (repr(client.admin), repr(client.admin.topics)) == (f"<Admin of {at}>", f"<Topics of {at}>")
+        assert (repr(client.admin), repr(client.admin.topics)) == (
+            f"<Admin of {at}>",
+            f"<TopicAdmin of {at}>",
+        )
         with client.transaction() as txn:
             assert repr(txn) == "<Transaction, open>"
             position = txn.write(topic, "v")

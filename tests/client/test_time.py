@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 import stablelog
-from stablelog.client import aside
+from stablelog.client import call_threads
 from stablelog.client.core import writing
 from stablelog.errors import OutcomeUnknownError, TransactionAbortedError, UnavailableError
 from stablelog.testing.faulty_broker import FaultyBroker
@@ -216,8 +216,8 @@ def test_at_most_four_threads_are_left_behind(face):
         for _ in range(7):
             took, raised = duration(lambda: client.transaction().write("t", "v", key="k"))
             assert took < PATIENCE_S
-            assert len(asides()) <= aside.THREADS_MAX
-        assert len(asides()) == aside.THREADS_MAX
+            assert len(asides()) <= call_threads.THREADS_MAX
+        assert len(asides()) == call_threads.THREADS_MAX
         assert "slow.invalid" in str(raised)
 
 
@@ -225,9 +225,9 @@ def test_a_thread_that_was_left_behind_serves_the_next_calls():
     with slow_names():
         for _ in range(6):
             with pytest.raises(TimeoutError, match=r"'slow\.invalid' was not resolved in time"):
-                aside.resolve("slow.invalid", 1, 0.01)
-    assert aside.resolve("localhost", 1, 60)
-    assert aside.resolve("127.0.0.1", 1, 0)
+                call_threads.resolve("slow.invalid", 1, 0.01)
+    assert call_threads.resolve("localhost", 1, 60)
+    assert call_threads.resolve("127.0.0.1", 1, 0)
 
 
 @pytest.mark.parametrize("moment", ["topic", "records", "read"])

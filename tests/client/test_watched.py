@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from stablelog import processes
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 
 
 class Forked:
@@ -15,7 +15,7 @@ class Forked:
 
 
 def test_the_dead_are_forgotten_without_a_call():
-    watched = processes.Watched()
+    watched = processes.ForkWatch()
     kept = [Forked() for _ in range(10)]
     for one in kept:
         watched.add(one)
@@ -31,7 +31,7 @@ def test_the_dead_are_forgotten_without_a_call():
 def test_a_cluster_is_told_of_a_fork_as_long_as_it_is_used():
     told = []
 
-    class Told(Cluster):
+    class Told(BlockingCluster):
         def after_fork(self):
             told.append(self)
 

@@ -6,18 +6,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stablelog.batch.header import HEADER, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.client import inside
+from stablelog.client import internals
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.cluster import AsyncCluster
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.blocking.client import Client
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.connection import run
+from stablelog.client.blocking.producer import BlockingProducer
+from stablelog.client.blocking.transaction import Transaction
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.connection import run
 from stablelog.client.core.admin.transactions import describe_at
 from stablelog.client.core.positions import Position
-from stablelog.client.native import Client
-from stablelog.client.producer import Producer
 from stablelog.client.responses import RetriableError
-from stablelog.client.transaction import Transaction
 from stablelog.errors import RefusedError
 from tests.clients.drivers import unique
 
@@ -35,7 +35,7 @@ def create(bootstrap, order="commit", partitions=2, group="", name=None):
 def visible(bootstrap, *topics, deadline_s=60):
     """What a read-committed reader gets of topics without aborted transactions: {position: value}."""
     found = {}
-    with Cluster(bootstrap, deadline_s=deadline_s) as cluster:
+    with BlockingCluster(bootstrap, deadline_s=deadline_s) as cluster:
         for topic in topics:
             for partition in cluster.metadata((topic,))[topic].partitions:
                 target = (topic, partition)
@@ -83,7 +83,7 @@ def assert_failed(futures, code=None):
 
 
 def state_of(bootstrap, transactional_id):
-    with Cluster(bootstrap, timeout_s=SILENCE_S) as cluster:
+    with BlockingCluster(bootstrap, timeout_s=SILENCE_S) as cluster:
         connection = cluster.coordinator(transactional_id)
         try:
             return run(describe_at(connection, transactional_id)).state
@@ -103,7 +103,7 @@ class _Directed:
         return super().open_connection(self._proxy.bootstrap if is_broker else address, probe)
 
 
-class Directed(_Directed, Cluster):
+class Directed(_Directed, BlockingCluster):
     """For threads."""
 
 
@@ -123,21 +123,21 @@ def async_through(proxy, broker, deadline_s=60):
 
 def writing_of(txn):
     """What decides what a transaction sends and how it ends, of each face."""
-    return inside.writing_of(getattr(txn, "inner", txn))
+    return internals.writing_of(getattr(txn, "inner", txn))
 
 
 def flush(txn):
     """Send what was written so far, and wait until the broker has it."""
     if isinstance(txn, Transaction):
-        inside.flush(txn)
+        internals.flush(txn)
     else:
         txn.flush()
 
 
 def write_undecodable(bootstrap, topic):
     """A transaction of a record whose length is wrong. A broker takes it only with `stablelog.produce.proof=header`."""
-    with Cluster(bootstrap) as cluster:
-        producer = Producer(cluster, unique("undecodable"))
+    with BlockingCluster(bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("undecodable"))
         producer.begin()
         batch = bytearray(encode_batch([Record(0, 0, None, b"v")]))
         batch[HEADER.size] = 0x7E

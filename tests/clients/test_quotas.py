@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.alter_client_quotas.v1 import request as alter
 
 import stablelog
-from stablelog.client.connection import Connection
+from stablelog.client.blocking.connection import SocketConnection
 from tests.broker.desk import frame, read_answer
 from tests.clients.drivers import unique
 from tests.secured import secured
@@ -33,7 +33,7 @@ def limit(bootstrap, entity, **quotas):
         alter.OpData(key=key, value=float(value or 0), remove=value is None) for key, value in quotas.items()
     )
     entry = alter.EntryData(entity=names, ops=ops)
-    with Connection(bootstrap, timeout_s=10) as connection:
+    with SocketConnection(bootstrap, timeout_s=10) as connection:
         [answer] = connection.ask(
             alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
         ).entries
@@ -146,7 +146,7 @@ def test_a_muted_connection_is_answered_late_and_others_of_the_broker_at_once(bo
     try:
         with (
             socket.create_connection((host, int(port)), 30) as muted,
-            Connection(bootstrap, timeout_s=10) as other,
+            SocketConnection(bootstrap, timeout_s=10) as other,
         ):
             ask(muted, 10, 2, key="g", key_type=0)
             throttle_s = receive(muted, 10, 2).throttle_time.total_seconds()
@@ -220,7 +220,7 @@ def handshakes(server):
 def test_handshakes_above_the_rate_of_the_broker_wait_and_are_done(tmp_path):
     with (
         secured(tmp_path, **{"max.connection.creation.rate": "2"}) as server,
-        Connection(server.at["PLAINTEXT"], timeout_s=10) as other,
+        SocketConnection(server.at["PLAINTEXT"], timeout_s=10) as other,
     ):
         assert other.versions
         found = handshakes(server)

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError
 import stablelog
 from examples import change_stream, enrichment, parquet, shop, windowed_counts
 from examples.moved import after
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from tests.spark.reading import settled
 from tests.spark.starting import in_time
 from tests.waiting import PATIENCE_S, until
@@ -178,7 +178,7 @@ def killed(start, bootstrap, isolation):
     """Kill a run of the pipeline as soon as a reader with an isolation level gets what it writes into the log."""
     place = "large-orders", 0
     run, said = start()
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
 
         def has_written():
             assert run.poll() is None, said.read_text()

@@ -32,8 +32,8 @@ from kio.schema.offset_commit.v4.request import (  # the last version in which a
 import stablelog
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import StablelogError
 from tests.clients.drivers import TIMEOUT_S, Aiokafka, KafkaPython
 from tests.clients.test_quotas import limit
@@ -315,7 +315,7 @@ class Load:
     def _joints(self):
         """Joint commits that are decided, and children of a version that is not."""
         at = self.bootstrap
-        with Cluster(at, timeout_s=TIMEOUT_S) as cluster:
+        with BlockingCluster(at, timeout_s=TIMEOUT_S) as cluster:
             for version in range(2):
                 joint.begin(cluster, "query", version, "lost", order=joint.next_order(cluster))
                 lost = Confluent(at, joint.child_id("query", version, "lost", 0, 0))
@@ -394,7 +394,7 @@ class Load:
 
     def _expiring_offset(self):
         """An offset whose expiry the client has chosen, as old clients do."""
-        with Cluster(self.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+        with BlockingCluster(self.bootstrap, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.any_connection()
             partition = OffsetCommitRequestPartition(
                 partition_index=1, committed_offset=6, committed_metadata=None

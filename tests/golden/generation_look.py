@@ -22,12 +22,12 @@ from kio.schema.list_transactions.v1.request import ListTransactionsRequest
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
-from stablelog.client import joint
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.commits import describe_commits
-from stablelog.client.connection import Connection, run
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.commits import describe_commits
+from stablelog.client.blocking.connection import SocketConnection, run
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.client.core.admin.transactions import describe_at
-from stablelog.client.cuts import describe_cut
 from tests.clients.drivers import EVERY_ACL
 from tests.clients.reading import read_to_end
 from tests.java.load import TIMEOUT_S, settings
@@ -146,7 +146,7 @@ def look(bootstrap, written_ms):
         bootstrap: of the broker.
         written_ms: when the directory was written: what a start has written since has a time of its own.
     """
-    with Cluster(bootstrap, timeout_s=TIMEOUT_S, deadline_s=2 * TIMEOUT_S) as cluster:
+    with BlockingCluster(bootstrap, timeout_s=TIMEOUT_S, deadline_s=2 * TIMEOUT_S) as cluster:
         topics = {name: topic for name, topic in cluster.metadata().items() if not topic.is_internal}
         configs = topic_configs(bootstrap, topics)
         ordered = [name for name in sorted(topics) if configs[name].get("stablelog.order") == "commit"]
@@ -303,7 +303,7 @@ def group_offsets(bootstrap):
 
 def transactions(bootstrap):
     """What the coordinators say of each transactional id."""
-    with Connection(bootstrap, timeout_s=TIMEOUT_S) as connection:
+    with SocketConnection(bootstrap, timeout_s=TIMEOUT_S) as connection:
         return {name: described(connection, name) for name in sorted(transaction_states(connection))}
 
 
@@ -326,7 +326,7 @@ def described(connection, transactional_id):
 
 def identity_of(bootstrap, transactional_id):
     """What the producer that has an id now shows: transactional id, producer id, epoch."""
-    with Connection(bootstrap, timeout_s=TIMEOUT_S) as connection:
+    with SocketConnection(bootstrap, timeout_s=TIMEOUT_S) as connection:
         return transactional_id, *described(connection, transactional_id)["producer"]
 
 

@@ -18,8 +18,8 @@ from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from tests.clients.drivers import TIMEOUT_S
 from tests.java.load import producer, settings
 
@@ -148,8 +148,8 @@ class Ours(Writer):
         super().__init__(who)
         self._codec = codec
         self._two_phase = two_phase
-        self.cluster = Cluster(bootstrap, timeout_s=patience_s, deadline_s=patience_s)
-        self.by = Producer(self.cluster, who, transaction_timeout_ms=LONG_MS, deadline_s=patience_s)
+        self.cluster = BlockingCluster(bootstrap, timeout_s=patience_s, deadline_s=patience_s)
+        self.by = BlockingProducer(self.cluster, who, transaction_timeout_ms=LONG_MS, deadline_s=patience_s)
 
     def _begin(self):
         if self._two_phase:

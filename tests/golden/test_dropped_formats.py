@@ -12,7 +12,7 @@ from crc32c import crc32c
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.coordinators.consumer_groups.records import encode_offset_key
 from stablelog.coordinators.record_fields import compact_string, tagged_fields
 from stablelog.coordinators.transactions.records import joint_key
@@ -145,7 +145,7 @@ def test_a_partition_stays_offline(tmp_path, kind, capsys):
     before = files_in(directory)
     told = GENERATION.expected("stopped")
     broker = BrokerAt(data, told["written_ms"])
-    with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S, deadline_s=0.2) as cluster:
+    with broker, BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S, deadline_s=0.2) as cluster:
         with pytest.raises(UnavailableError, match=f"{topic}-0"):
             start = told["topics"][topic]["partitions"][0]["start"]["all"]
             fetched_to_end(cluster, topic, 0, start, ISOLATIONS["all"])

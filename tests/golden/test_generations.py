@@ -13,9 +13,9 @@ from kio.schema.produce.v9 import request as v9
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import verify as verify_command
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.connection import Connection
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.wire.messages import message_class
 from tests.golden.generation import NAMES, generations, versions_in
@@ -124,7 +124,7 @@ def compare(found, told, at=""):
 
 def compare_everywhere(bootstrap, told, step=1):
     """From every offset, or every so many, a reader of either isolation gets the rest of what was told."""
-    with Cluster(bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with BlockingCluster(bootstrap, timeout_s=TIMEOUT_S) as cluster:
         for topic, index, seen in partitions_of(told):
             bounds_told = {bound: seen[bound] for bound in ("start", "end")}
             compare(bounds(cluster, topic, index), bounds_told, f"{topic}-{index}")
@@ -176,7 +176,7 @@ def test_a_month_later_only_what_is_prepared_is_open(generation, name, broker_on
     broker, _ = broker_on(generation, name, later_ms=2 * LONG_MS)
 
     prepared = ["prepared", "prepared-too", "stock/prepared"]
-    with Connection(broker.bootstrap, timeout_s=TIMEOUT_S) as connection:
+    with SocketConnection(broker.bootstrap, timeout_s=TIMEOUT_S) as connection:
 
         def still_open():
             states = transaction_states(connection)
@@ -491,7 +491,7 @@ def test_it_is_gone_on_with(generation, name, broker_on, verified):
     """What was open is ended by its producers, more is written; and all of it is told so, also after a restart."""
     told = generation.expected(name)
     broker, data = broker_on(generation, name)
-    with Cluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         ledger = Ledger(told, cluster)
         end_busy(cluster, told, ledger)
         end_open(cluster, told, ledger)
@@ -522,7 +522,7 @@ def test_it_is_gone_on_with(generation, name, broker_on, verified):
 
 def compare_cuts(bootstrap, told, ledger):
     """The cuts that were told hold the transactions that they held, and those of later commits follow."""
-    with Cluster(bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with BlockingCluster(bootstrap, timeout_s=TIMEOUT_S) as cluster:
         found = cuts(
             cluster, {topic: group for group, cut in told["cuts"].items() for topic in cut["topics"]}
         )

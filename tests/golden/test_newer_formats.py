@@ -12,7 +12,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.cli.inspect import inspect
 from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.record_fields import string
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
@@ -222,12 +222,12 @@ def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
     seen = told["topics"][topic]["partitions"][0]
     broker = BrokerAt(data, told["written_ms"])
     said = f"{path}: .* of version {version}; this release reads versions up to {version - 1}"
-    with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S, deadline_s=0.2) as cluster:
+    with broker, BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S, deadline_s=0.2) as cluster:
         with pytest.raises(UnavailableError, match=f"{topic}-0"):
             fetched_to_end(cluster, topic, 0, seen["start"]["all"], ISOLATIONS["all"])
         other = told["topics"]["append-time"]["partitions"][0]
         # The broker may still be opening this partition, so the deadline is a longer one.
-        with Cluster(broker.bootstrap, timeout_s=TIMEOUT_S) as patient:
+        with BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S) as patient:
             served = fetched_to_end(patient, "append-time", 0, other["start"]["all"], ISOLATIONS["all"])
         assert served == other["all"]
         until(lambda: any(str(path) in line for line in broker.faults.lines), "that the file is named")
@@ -237,7 +237,7 @@ def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
     assert files_in(directory) == before
     check_tools(directory, path, version, capsys)
     path.write_bytes(whole[path.name])
-    with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with broker, BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         served = fetched_to_end(cluster, topic, 0, seen["start"]["all"], ISOLATIONS["all"])
         assert served == seen["all"]
 
@@ -329,7 +329,7 @@ def test_a_version_that_no_release_can_have_is_damage(tmp_path, name):
     told = GENERATION.expected(name)
     seen = told["topics"]["ordered"]["partitions"][0]
     broker = BrokerAt(data, told["written_ms"])
-    with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with broker, BlockingCluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         for of, isolation in ISOLATIONS.items():
             assert fetched_to_end(cluster, "ordered", 0, seen["start"][of], isolation) == seen[of]
     assert not [line for line in broker.faults.lines if "offline" in line]

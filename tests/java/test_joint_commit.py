@@ -5,9 +5,9 @@ import json
 import pytest
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from tests.client.test_joint import Child, create
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from tests.client.blocking.test_joint import Child, create
 from tests.java.dump import dump, files_of
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
@@ -17,7 +17,7 @@ PREPARE_COMMIT = 2
 
 def test_kafka_reads_the_decision_of_a_joint_commit(kafka_jars, tmp_path):
     data = tmp_path / "data"
-    with stablelog.serve(data) as broker, Cluster(broker.bootstrap) as cluster:
+    with stablelog.serve(data) as broker, BlockingCluster(broker.bootstrap) as cluster:
         topic = create(broker.bootstrap)
         joint.begin(cluster, "q", 0, "r1")
         children = [

@@ -13,7 +13,7 @@ import pytest
 
 import stablelog
 from peers import apache_kafka
-from stablelog.testing.history import Fate, History, Written, check
+from stablelog.testing.history import Fate, History, WrittenTransaction, check
 from tests.chaos.test_kill import Reader, Watcher, read_values
 from tests.java.client import JavaProcess, RefusedError, encoded
 from tests.scale import randomness
@@ -76,7 +76,7 @@ class TransactionalWriter(JavaWriter):
         commit = self.chance.random() < 0.7
         self.commit_asked_s = float("inf")
         fate = self.attempt(values, commit=commit)
-        self.transactions.append(Written(fate, values, self.name, self.commit_asked_s))
+        self.transactions.append(WrittenTransaction(fate, values, self.name, self.commit_asked_s))
         if fate is Fate.UNKNOWN:
             with contextlib.suppress(RefusedError):
                 self.ask("close")
@@ -108,9 +108,9 @@ class IdempotentWriter(JavaWriter):
             self.send(values, self.chance.randrange(PARTITIONS))
         except RefusedError as refused:
             self.failures[str(refused)[:80]] += 1
-            self.transactions += [Written(Fate.UNKNOWN, (value,), self.name) for value in values]
+            self.transactions += [WrittenTransaction(Fate.UNKNOWN, (value,), self.name) for value in values]
         else:
-            self.transactions += [Written(Fate.COMMITTED, (value,), self.name) for value in values]
+            self.transactions += [WrittenTransaction(Fate.COMMITTED, (value,), self.name) for value in values]
 
 
 def all_went_on(writers, ended):

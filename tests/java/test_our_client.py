@@ -6,17 +6,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.connection import Connection
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import RefusedError
 from stablelog.spark.options import write_options
 from stablelog.spark.sink.ending import abort_parts, commit_parts
 from stablelog.spark.sink.parts import Part
 from stablelog.spark.sink.task import Task, write_part
 from stablelog.spark.sink.writer import stream_writer
+from tests.client.blocking.test_producer import END_TXN, PRODUCE, batch, committed, made, through
 from tests.client.faults import Proxy
-from tests.client.test_producer import END_TXN, PRODUCE, batch, committed, made, through
 from tests.clients.drivers import Confluent, unique
 
 INIT_PRODUCER_ID, TWO_PHASE = 22, 6  # the API, and its version that KIP-939 added
@@ -32,7 +32,7 @@ def kafka(shared_kafka):
 @pytest.fixture(params=["first dialect", "second dialect"])
 def dialect(request, monkeypatch):
     if request.param == "first dialect":
-        monkeypatch.setattr(Connection, "features", {})
+        monkeypatch.setattr(SocketConnection, "features", {})
     return request.param
 
 
@@ -41,7 +41,7 @@ def test_metadata_offsets_and_batches(kafka):
     with Confluent(kafka.bootstrap).transactions(unique("p")) as run:
         run(topic, [b"a"], commit=False)
         run(topic, [b"b"], commit=True)
-    with Cluster(kafka.bootstrap) as cluster:
+    with BlockingCluster(kafka.bootstrap) as cluster:
         assert list(cluster.metadata([topic])[topic].partitions) == [0, 1]
         # Also waits until the end is stable.
         assert committed(kafka.bootstrap, topic) == [b"b"]
@@ -60,7 +60,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(kafka, dialect, fate)
 
     host, port = kafka.bootstrap.split(":")
     with Proxy((host, int(port)), lose) as proxy, through(proxy, kafka) as cluster:
-        producer = Producer(cluster, unique("p"))
+        producer = BlockingProducer(cluster, unique("p"))
         for number in range(2):
             producer.begin()
             for n in range(40):
@@ -75,8 +75,8 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(kafka, dialect, fate)
 
 def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
     topic, name = made(kafka.bootstrap, unique("t")), unique("p")
-    with Cluster(kafka.bootstrap) as cluster:
-        first, second = Producer(cluster, name), Producer(cluster, name)
+    with BlockingCluster(kafka.bootstrap) as cluster:
+        first, second = BlockingProducer(cluster, name), BlockingProducer(cluster, name)
         first.begin()
         first.append(topic, 0, batch(b"lost"))
         first.flush()
@@ -91,7 +91,7 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
 
 def test_kafka_offers_no_two_phase_commit(kafka):
     """When it does, docs/spark.md, "Apache Kafka", has to be thought over."""
-    with Cluster(kafka.bootstrap) as cluster:
+    with BlockingCluster(kafka.bootstrap) as cluster:
         connection = cluster.any_connection()
         assert connection.speaks(INIT_PRODUCER_ID, 5)
         assert not connection.speaks(INIT_PRODUCER_ID, TWO_PHASE)

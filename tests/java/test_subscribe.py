@@ -5,7 +5,7 @@ import re
 import pytest
 
 import stablelog
-from tests.client.test_producer import made
+from tests.client.blocking.test_producer import made
 from tests.clients.drivers import Confluent, unique
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]

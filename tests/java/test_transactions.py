@@ -2,10 +2,10 @@
 
 import pytest
 
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
+from tests.client.blocking.test_producer import made
 from tests.client.faces import FACES
 from tests.client.plain_transactions import ALWAYS, WITH_FATES, WITH_GROUPS, Case, group, name_of
-from tests.client.test_producer import made
 from tests.clients.drivers import unique
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
@@ -16,7 +16,7 @@ def case(request, monkeypatch, shared_kafka):
     # One face each: the other one runs the same steps.
     face = FACES[request.param == "first dialect"]
     if request.param == "first dialect":
-        monkeypatch.setattr(Connection, "features", {})
+        monkeypatch.setattr(BrokerConnection, "features", {})
     return Case(
         face, shared_kafka, lambda name, partitions: made(shared_kafka.bootstrap, unique(name), partitions)
     )

@@ -15,7 +15,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.manifest import decode_without_parts, encode_manifest
 from stablelog.tier.prefix import Prefix
 from tests.broker.desk import DATA, batch
@@ -36,7 +36,7 @@ KEEPS_LOCAL = {**LOCAL_NOTHING, "local.retention.ms": "-1", "local.retention.byt
 
 @pytest.fixture
 def objects(monkeypatch):
-    store = SimObjects(faults=Faults(latency_s=0))
+    store = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, store)
     return store
 
@@ -107,7 +107,7 @@ def test_a_recorded_manifest_of_another_incarnation_is_not_believed(objects, mon
     in_the_store = replace(said, ranges=((0, 1_000),))  # The local log begins after it.
     for one in (said, replace(said, leader_epoch=own_epoch), in_the_store):
         foreign = recorded._replace(published=recorded.published._replace(restored=one))
-        after = SimObjects(faults=Faults(latency_s=0), objects=dict(objects.objects))
+        after = SimObjects(faults=StoreFaults(latency_s=0), objects=dict(objects.objects))
         simulate_store(monkeypatch, after)
         started = disk.crash(random.Random(0))
         started.write_atomic(path, encode_manifest(foreign, 0))
@@ -130,7 +130,7 @@ def test_a_primary_that_goes_on_beside_a_drill_loses_nothing_whenever_it_is_kill
     lives(disk, copy, order)
     assert len(kills) > 20
     for killed, store in kills[:: 1 + len(kills) // 12]:
-        after = SimObjects(faults=Faults(latency_s=0), objects=store)
+        after = SimObjects(faults=StoreFaults(latency_s=0), objects=store)
         simulate_store(monkeypatch, after)
         lives(killed, check_primary(acknowledged, after), order)
         lives(killed, check_primary([*acknowledged, b"later"], after), order)

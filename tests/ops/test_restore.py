@@ -21,7 +21,7 @@ from stablelog.log.files.partition_metadata import METADATA_FILE
 from stablelog.ops.restore import restore
 from stablelog.ops.restore_plan import make_plan
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import COMMIT, DATA, batch, opened
 from tests.broker.tiering.desk import (
@@ -98,7 +98,7 @@ def partitions(desk):
 @pytest.fixture(scope="module")
 def lost():
     with pytest.MonkeyPatch.context() as patches:
-        objects = SimObjects(faults=Faults(latency_s=0))
+        objects = SimObjects(faults=StoreFaults(latency_s=0))
         simulate_store(patches, objects)
         found = Lost(objects)
         found.kept = asyncio.run(asyncio.wait_for(found.live(), 60))
@@ -107,7 +107,7 @@ def lost():
 
 @pytest.fixture
 def store_of(lost, monkeypatch):
-    objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+    objects = SimObjects(faults=StoreFaults(latency_s=0), objects=dict(lost.kept))
     simulate_store(monkeypatch, objects)
     return objects
 
@@ -155,7 +155,7 @@ def test_the_report_says_what_is_gone(lost, store_of):
 
 def test_the_report_names_the_groups_beyond_what_is_left(monkeypatch):
     """A group that is at the end of what is left goes on with the first new record."""
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def live():
@@ -174,7 +174,7 @@ def test_the_report_names_the_groups_beyond_what_is_left(monkeypatch):
             return end, dict(objects.objects)
 
     end, kept = asyncio.run(asyncio.wait_for(live(), 60))
-    _, report = restored(SimObjects(faults=Faults(latency_s=0), objects=kept))
+    _, report = restored(SimObjects(faults=StoreFaults(latency_s=0), objects=kept))
     assert report.groups == [
         ("ahead", "t", 0, end + 1, end),
         ("committed", "t", 0, end + 1, end),
@@ -197,7 +197,7 @@ async def commit_offset(desk, group, offset):
 
 def test_the_report_says_what_the_broker_then_does_with_pending_offsets(monkeypatch):
     """The store has the decision to commit, and of the offsets log only what was before its marker."""
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def live():
@@ -217,7 +217,7 @@ def test_the_report_says_what_the_broker_then_does_with_pending_offsets(monkeypa
         await desk.broker.tiering.copy_coordinator_logs()
 
     end, kept = asyncio.run(asyncio.wait_for(live(), 60))
-    after = SimObjects(faults=Faults(latency_s=0), objects=kept)
+    after = SimObjects(faults=StoreFaults(latency_s=0), objects=kept)
     simulate_store(monkeypatch, after)
     disk, report = restored(after)
     assert report.groups == [("decided", "t", 0, end + 1, end)]
@@ -294,7 +294,7 @@ def lives(objects, conversation, disk=None, **settings):
 
 @pytest.fixture
 def empty_store(monkeypatch):
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
     return objects
 
@@ -555,7 +555,7 @@ def test_the_restored_log_is_copied_on_and_can_be_restored_again(store_of):
 
 
 def test_a_broker_that_still_lives_copies_no_more_and_says_why(monkeypatch, caplog):
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def live():
@@ -599,7 +599,7 @@ def test_a_directory_with_a_file_is_refused_and_not_changed(store_of):
 
 def test_a_store_that_no_cluster_has_used_is_refused():
     with pytest.raises(UsageError, match="no object of a cluster"):
-        restored(SimObjects(faults=Faults(latency_s=0)))
+        restored(SimObjects(faults=StoreFaults(latency_s=0)))
 
 
 def test_a_missing_or_damaged_object_is_named_and_nothing_is_written(lost):
@@ -609,7 +609,7 @@ def test_a_missing_or_damaged_object_is_named_and_nothing_is_written(lost):
             # The log files of topics are not read. The last manifest may be missing: the one before it is valid, too.
             is_needed = key.endswith((".log", ".indexes") if kind == "missing" else (".indexes",))
             is_needed = is_needed or (key.startswith("t.__") and key.endswith(".log"))
-            objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+            objects = SimObjects(faults=StoreFaults(latency_s=0), objects=dict(lost.kept))
             if kind == "missing":
                 del objects.objects[key]
             else:
@@ -630,7 +630,7 @@ def test_a_damaged_manifest_is_named_and_nothing_is_written(lost):
     chains = {key.rpartition("/")[0] for key in lost.kept if "/manifest/" in key}
     for chain in chains:
         last = max(key for key in lost.kept if key.startswith(chain))
-        objects = SimObjects(faults=Faults(latency_s=0), objects=dict(lost.kept))
+        objects = SimObjects(faults=StoreFaults(latency_s=0), objects=dict(lost.kept))
         objects.objects[last] = objects.objects[last][:-1]
         disk = SimDisk()
         with pytest.raises(DamageError, match=re.escape(last)):
@@ -908,7 +908,7 @@ async def values_of(desk, *, isolation=1):
 def test_no_reader_gets_a_part_of_a_transaction_whose_marker_is_gone(
     monkeypatch, order, version, committed, is_whole
 ):
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
     half = HalfCopied(order, version, committed=committed, is_whole=is_whole)
     asyncio.run(asyncio.wait_for(half.live(), 60))
@@ -935,7 +935,7 @@ def test_no_reader_gets_a_part_of_a_transaction_whose_marker_is_gone(
 
 
 def test_a_transaction_of_which_a_partition_has_only_a_part_is_torn_if_another_one_has_it(monkeypatch):
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def live():

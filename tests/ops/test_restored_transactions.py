@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.wire.api import ApiKey
 from tests.broker.apis.test_joint_apis import begin, child, commit
 from tests.broker.desk import COMMIT, batch, init_fields
@@ -17,7 +17,7 @@ NONE = ErrorCode.none
 
 @pytest.fixture
 def objects(monkeypatch):
-    store = SimObjects(faults=Faults(latency_s=0))
+    store = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, store)
     return store
 

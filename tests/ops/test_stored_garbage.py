@@ -7,7 +7,7 @@ import pytest
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, FencedError
 from stablelog.ops.stored_garbage import delete, garbage_of, store_time_ms
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import Chain, Kind, decode_link, same_payload
 from stablelog.tier.names import LOG, chain_name_of
 from stablelog.tier.pins import VALID_S, Pin, encode_pin
@@ -24,7 +24,7 @@ class Stored:
     def __init__(self):
         world = World()
         world.copy_all()
-        self.simulated = SimObjects(faults=Faults(latency_s=0))
+        self.simulated = SimObjects(faults=StoreFaults(latency_s=0))
         self.store = ObjectStore(self.simulated, now_s=self.simulated.now_s, sleep=self.simulated.sleep)
         self.prefix = Prefix(self.store)
         for key, content in world.store_objects.objects.items():

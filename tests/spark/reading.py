@@ -6,7 +6,7 @@ import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits, plan
@@ -43,7 +43,7 @@ def rows(given, *names, limits=None, planned=None):
 
 def settled(bootstrap, topic):
     """Wait until every transaction that was ended has its markers: the coordinator answers before it writes them."""
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
         places = {(topic, index): LATEST for index in cluster.metadata([topic])[topic].partitions}
         until(
             lambda: cluster.list_offsets(places) == cluster.list_offsets(places, "read_uncommitted"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import UsageError
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
@@ -48,7 +48,7 @@ def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolatio
 @pytest.mark.extended
 def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answers(kafka, tmp_path):
     topic = filled_with_events(kafka.bootstrap, **{"internal.segment.bytes": "3000"})
-    with Cluster(kafka.bootstrap) as cluster:
+    with BlockingCluster(kafka.bootstrap) as cluster:
         place = (topic, 0)
         assert cluster.list_offsets({place: FIRST_MS + 75})[place].offset == 50, "the first marker's"
     for way in ways(kafka, topic, tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from confluent_kafka import Producer
 
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.spark import count
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
@@ -45,7 +45,7 @@ class Topic:
     def abort(self, producer):
         producer.abort_transaction(TIMEOUT_S)
         place = (self.name, 0)
-        with Cluster(self.broker.bootstrap) as cluster:
+        with BlockingCluster(self.broker.bootstrap) as cluster:
             end = cluster.list_offsets({place: LATEST}, "read_uncommitted")[place].offset
             until(lambda: self.stable_offset(cluster) > 0, "the marker is not seen")
         return end

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
@@ -50,7 +50,7 @@ def given(broker, topic, **more):
 
 
 def limits_of(broker, topic, isolation):
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         places = [(topic, index) for index in range(PARTITIONS)]
         starts = cluster.list_offsets(dict.fromkeys(places, EARLIEST))
         ends = cluster.list_offsets(dict.fromkeys(places, LATEST), isolation)

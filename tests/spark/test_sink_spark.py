@@ -8,11 +8,11 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import RefusedError
+from tests.client.blocking.test_producer import committed, made
 from tests.client.faults import Proxy
-from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
 from tests.spark.faulty import FaultySource
 from tests.spark.starting import in_time
@@ -97,7 +97,7 @@ def test_a_stream_and_what_spark_repeats_of_it(spark, tmp_path, stablelog_broker
     pipeline.add("d")
     pipeline.run()
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         assert joint.begin(cluster, pipeline.query_id, 0).last_version == 2
     assert progress_of(stablelog_broker.bootstrap, group, pipeline.source) == 7
 
@@ -232,7 +232,7 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
         return query
 
     query = in_time(waiting)
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         with pytest.raises(RefusedError, match="no longer has version 0"):
             joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)
         joint.begin(cluster, pipeline.query_id, 0, "another driver")

@@ -13,8 +13,8 @@ from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 import stablelog
-from stablelog.client.cluster import Cluster
-from stablelog.client.connection import Connection
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.testing.faults import Faults
 from stablelog.testing.faulty_broker import FaultyBroker
@@ -35,7 +35,7 @@ def faults(stablelog_faults):
 
 @contextlib.contextmanager
 def connected(broker, client_id="me"):
-    with Connection(broker.bootstrap, client_id=client_id, timeout_s=TIMEOUT_S) as connection:
+    with SocketConnection(broker.bootstrap, client_id=client_id, timeout_s=TIMEOUT_S) as connection:
         assert connection.versions
         yield connection
 
@@ -204,7 +204,7 @@ def test_a_killed_broker_comes_back_with_its_address_and_its_data(stablelog_faul
     stablelog_faults.start()
     stablelog_faults.restart()
     assert stablelog_faults.bootstrap == address
-    with Cluster(address) as cluster:
+    with BlockingCluster(address) as cluster:
         assert topic in cluster.metadata()
 
 
@@ -215,14 +215,14 @@ def test_a_test_may_leave_the_broker_killed(stablelog_faults):
 
 @pytest.mark.extended
 def test_the_next_test_finds_it_running_without_faults(stablelog_faults):
-    with Cluster(stablelog_faults.bootstrap) as cluster:
+    with BlockingCluster(stablelog_faults.bootstrap) as cluster:
         cluster.metadata()
 
 
 @pytest.mark.extended
 @pytest.mark.stablelog(num_partitions=3)
 def test_a_marker_sets_the_brokers_settings(stablelog_faults):
-    with Cluster(stablelog_faults.bootstrap) as cluster:
+    with BlockingCluster(stablelog_faults.bootstrap) as cluster:
         create_topic(stablelog_faults.bootstrap, "made", -1, {})
         assert cluster.partition_counts(["made"]) == {"made": 3}
 
@@ -230,7 +230,7 @@ def test_a_marker_sets_the_brokers_settings(stablelog_faults):
 def test_topics_have_fresh_names_and_their_own_settings(stablelog_broker, stablelog_topic):
     names = [stablelog_topic("orders", partitions=2, cleanup_policy="compact") for _ in range(2)]
     assert len(set(names)) == 2
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         assert [len(topic.partitions) for topic in cluster.metadata(names).values()] == [2, 2]
     with pytest.raises(RefusedError, match=r"cleanup.policy='never' is not valid"):
         stablelog_topic(cleanup_policy="never")

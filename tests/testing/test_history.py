@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.testing.history import Fate, History, Seen, Written, check
+from stablelog.testing.history import Fate, History, Seen, WrittenTransaction, check
 
 C, A, U = Fate.COMMITTED, Fate.ABORTED, Fate.UNKNOWN
 NEVER = float("inf")
@@ -11,9 +11,9 @@ NEVER = float("inf")
 def test_a_history_in_which_all_is_well():
     history = History(
         [
-            Written(C, (b"a", b"b"), "w", 1.0),
-            Written(A, (b"c",), "w", NEVER),
-            Written(U, (b"d", b"e"), "w", 5.0),
+            WrittenTransaction(C, (b"a", b"b"), "w", 1.0),
+            WrittenTransaction(A, (b"c",), "w", NEVER),
+            WrittenTransaction(U, (b"d", b"e"), "w", 5.0),
             (C, (b"f",)),
         ],
         {0: [(0, b"a"), (3, b"b")], 1: [(0, b"f")]},
@@ -34,7 +34,7 @@ def test_a_transaction_whose_fate_is_not_known_may_be_there_as_a_whole():
     [
         (History([(C, (b"a",))], {0: []}), "lost"),
         (History([(A, (b"a",))], {0: [(0, b"a")]}), "aborted yet read"),
-        (History([Written(U, (b"a",), "w", NEVER)], {0: [(0, b"a")]}), "aborted yet read"),
+        (History([WrittenTransaction(U, (b"a",), "w", NEVER)], {0: [(0, b"a")]}), "aborted yet read"),
         (History([(C, (b"a",))], {0: [(0, b"a"), (1, b"a")]}), "duplicated"),
         (History([(C, (b"a",))], {0: [(0, b"a")], 1: [(0, b"a")]}), "duplicated"),
         (History([(U, (b"a", b"b"))], {0: [(0, b"a")]}), "torn"),
@@ -44,7 +44,10 @@ def test_a_transaction_whose_fate_is_not_known_may_be_there_as_a_whole():
         (History([(C, (b"a",)), (C, (b"b",))], {0: [(4, b"a"), (4, b"b")]}), "came after"),
         (History([(C, (b"a", b"b"))], {0: [(3, b"b"), (4, b"a")]}), "was written before"),
         (
-            History([Written(C, (b"a",), "w"), Written(C, (b"b",), "w")], {0: [(3, b"b"), (4, b"a")]}),
+            History(
+                [WrittenTransaction(C, (b"a",), "w"), WrittenTransaction(C, (b"b",), "w")],
+                {0: [(3, b"b"), (4, b"a")]},
+            ),
             "was written before",
         ),
         (History([], {}, {0: [(5, 5), (4, 4)]}), "moved back"),
@@ -52,7 +55,9 @@ def test_a_transaction_whose_fate_is_not_known_may_be_there_as_a_whole():
         (History([], {}, {0: [(5, 5), (4, 5)]}), "moved back|past the high watermark"),
         (History([], {}, {0: [(5, 6)]}), "past the high watermark"),
         (
-            History([Written(C, (b"a",), "w", 3.0)], {0: [(0, b"a")]}, live={0: [Seen(2.9, 0, b"a")]}),
+            History(
+                [WrittenTransaction(C, (b"a",), "w", 3.0)], {0: [(0, b"a")]}, live={0: [Seen(2.9, 0, b"a")]}
+            ),
             "before its commit",
         ),
         (

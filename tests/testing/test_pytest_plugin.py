@@ -57,7 +57,7 @@ def test_the_examples_of_the_document_pass(tmp_path):
 
 def test_settings_of_the_configuration_apply_to_both_brokers(tmp_path):
     test = """
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import Cluster
 from stablelog.testing.topics import create_topic
 
 def test_partitions(stablelog_broker, stablelog_faults):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stablelog.testing.s3 import Fault, Hold, serve_s3
+from stablelog.testing.s3 import S3Fault, S3Hold, serve_s3
 from tests.waiting import until
 
 
@@ -50,7 +50,7 @@ def test_the_etag_belongs_to_the_content():
 @pytest.mark.parametrize("is_applied", [False, True])
 def test_a_held_request_waits_before_or_after_it_is_applied(threads, is_applied):
     with serve_s3() as s3:
-        hold = s3.hold(Hold("put", r"^a/\d$", is_applied=is_applied, number=2))
+        hold = s3.hold(S3Hold("put", r"^a/\d$", is_applied=is_applied, number=2))
         assert asked(s3, "PUT", "b/1") == 200
         assert asked(s3, "PUT", "a/1") == 200
         answer = threads.submit(asked, s3, "PUT", "a/2", b"x")
@@ -66,7 +66,7 @@ def test_a_held_request_waits_before_or_after_it_is_applied(threads, is_applied)
 @pytest.mark.parametrize("is_applied", [False, True])
 def test_a_dropped_request_has_no_answer(threads, is_applied):
     with serve_s3() as s3:
-        hold = s3.hold(Hold("put", "a", is_applied=is_applied))
+        hold = s3.hold(S3Hold("put", "a", is_applied=is_applied))
         answer = threads.submit(asked, s3, "PUT", "a")
         hold.wait()
         hold.drop()
@@ -76,12 +76,12 @@ def test_a_dropped_request_has_no_answer(threads, is_applied):
 
 def test_a_test_that_waits_for_another_request_is_told():
     with serve_s3() as s3, pytest.raises(TimeoutError, match="no put of a key like 'a'"):
-        s3.hold(Hold("put", "a")).wait(0.01)
+        s3.hold(S3Hold("put", "a")).wait(0.01)
 
 
 def test_the_server_stops_although_requests_are_held_or_have_come_in_silence(threads):
     with serve_s3() as s3:
-        hold = s3.hold(Hold("get"))
+        hold = s3.hold(S3Hold("get"))
         held = threads.submit(asked, s3, "GET", "a")
         hold.wait()
         s3.is_silent = True
@@ -118,7 +118,7 @@ def test_a_server_that_refuses_connections_accepts_them_again_at_the_same_port()
 
 def test_missing_rights_are_a_fault():
     with serve_s3() as s3:
-        s3.fail(Fault("get", status=403))
+        s3.fail(S3Fault("get", status=403))
         assert asked(s3, "GET", "a") == 403
         assert asked(s3, "GET", "a") == 404
 

@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, StoreError, UsageError
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import Kind, encode_link
 from stablelog.tier.manifest import Manifest, encode_manifest, encode_part
 from stablelog.tier.names import ChainName, RemotePartition
@@ -19,7 +19,7 @@ IDS = [uuid.UUID(int=number) for number in (2**127, 1)]
 
 
 def prefix(faults=None):
-    requests = SimObjects(faults=faults or Faults())
+    requests = SimObjects(faults=faults or StoreFaults())
     return requests, Prefix(ObjectStore(requests, now_s=requests.now_s, sleep=requests.sleep))
 
 
@@ -106,7 +106,7 @@ def test_the_cluster_is_read_and_a_later_layout_refused():
 
 
 def test_a_store_that_does_not_answer_is_an_error_and_no_empty_prefix():
-    requests, found = prefix(Faults(refused=1.0))
+    requests, found = prefix(StoreFaults(refused=1.0))
     requests.objects["t.t/x/y/z"] = b""
     for read in (found.topics, lambda: found.partitions("t"), found.cluster_id):
         with pytest.raises(StoreError, match="no clear answer"):

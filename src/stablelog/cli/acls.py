@@ -7,10 +7,10 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import typer
 
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, Execute, command_app, examples
 from stablelog.cli.output import counted, done, show, show_plan
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.errors import UsageError
 from stablelog.security.acls import check_binding
 from stablelog.security.principal import parse_principal
@@ -184,7 +184,7 @@ def list_acls(
     deny: Deny = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """List the ACLs, or those that the options name."""
     resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
@@ -259,7 +259,7 @@ def add(
     ] = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Add ACLs. Without --operation, --producer or --consumer, they are for all operations."""
     if allow is deny:
@@ -320,7 +320,7 @@ def remove(
     execute: Execute = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Remove the ACLs that the options name. Without --execute, only show them."""
     resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from kio.schema.errors import ErrorCode
 
 from stablelog.cli.output import fail
-from stablelog.client.admin import Admin
-from stablelog.client.cluster import EARLIEST, LATEST
+from stablelog.client.blocking.admin import Admin
+from stablelog.client.blocking.cluster import EARLIEST, LATEST
 from stablelog.client.topics import Topic
 from stablelog.errors import RefusedError, did_you_mean
 from stablelog.types import TopicPartition

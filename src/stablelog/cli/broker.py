@@ -23,10 +23,10 @@ from stablelog.cli.profiles import read_profile
 from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from stablelog.client.admin import Admin
-    from stablelog.client.cluster import Cluster
+    from stablelog.client.blocking.admin import Admin
+    from stablelog.client.blocking.cluster import BlockingCluster
+    from stablelog.client.blocking.connection import SocketConnection
     from stablelog.client.cluster_pool import ClusterPool
-    from stablelog.client.connection import Connection
 
 BOOTSTRAP: Final = "127.0.0.1:9092"
 TIMEOUT_S: Final = 2.0  # from the start of the command
@@ -88,7 +88,7 @@ class NoBrokerError(UnavailableError):
     """No broker answers at the addresses of a command."""
 
 
-class Broker:
+class CommandBroker:
     """The broker of one command. The command connects to it with the first call of `reach`.
 
     Args:
@@ -118,7 +118,7 @@ class Broker:
         self.settings = settings
         self.wait_s = max(timeout_s - spent_s, min(timeout_s, WAIT_MIN_S))
         self._is_reached = False
-        self._clusters: ClusterPool[Cluster] | None = None  # made by `admin`
+        self._clusters: ClusterPool[BlockingCluster] | None = None  # made by `admin`
 
     @classmethod
     def named(
@@ -129,7 +129,7 @@ class Broker:
         command_config: Path | None = None,
         words: Sequence[str] | None = None,
         kind: client_settings.Kind = "",
-    ) -> "Broker":
+    ) -> "CommandBroker":
         """Return the broker that the options of a command name. A profile replaces options that are None. The process
         uses the security settings of these options from now on (`cli.login`).
 
@@ -179,21 +179,21 @@ class Broker:
         """
         self.reach()
         # Imported here to keep the help of commands fast.
-        from stablelog.client.admin import Admin
+        from stablelog.client.blocking.admin import Admin
         from stablelog.client.cluster_pool import ClusterPool
 
         if self._clusters is None:
             self._clusters = ClusterPool(self.cluster)
         return Admin(self._clusters)
 
-    def cluster(self) -> "Cluster":
+    def cluster(self) -> "BlockingCluster":
         """Return the brokers, with connections of their own. The caller closes them.
 
         Raises:
             NoBrokerError, AuthenticationError, UsageError: as `reach`.
         """
         bootstrap = self.reach()
-        from stablelog.client.cluster import Cluster
+        from stablelog.client.blocking.cluster import BlockingCluster
         from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S
 
         given = self.settings
@@ -201,7 +201,7 @@ class Broker:
         # A change may take as long as the command may: that of a topic with thousands of partitions takes a minute.
         timeout_s = given.get("request.timeout.ms", max(deadline_s, 0.001))
         first_s = given.get("retry.backoff.ms", BACKOFF_FIRST_S)
-        return Cluster(
+        return BlockingCluster(
             bootstrap,
             timeout_s=timeout_s,
             deadline_s=deadline_s,
@@ -219,10 +219,12 @@ class Broker:
         so may the name server.
         """
         deadline_s = time.monotonic() + self.wait_s  # the import below counts
-        from stablelog.client.cluster import Cluster  # imported here to keep the help of commands fast
+        from stablelog.client.blocking.cluster import (
+            BlockingCluster,  # imported here to keep the help of commands fast
+        )
 
-        # `Cluster` checks that the addresses are valid.
-        Cluster(",".join(self.addresses))
+        # `BlockingCluster` checks that the addresses are valid.
+        BlockingCluster(",".join(self.addresses))
         found: queue.SimpleQueue[str | StablelogError] = queue.SimpleQueue()
         failures: dict[str, str] = {}
         for address in self.addresses:
@@ -271,12 +273,12 @@ def _ask(address: str, timeout_s: float) -> None:
     """Connect to the broker at an address, log in, and ask for the versions. Without a login, also ask for metadata: a
     listener with a login closes the connection then.
     """
-    from stablelog.client.cluster import Cluster
+    from stablelog.client.blocking.cluster import BlockingCluster
     from stablelog.client.responses import ClosedError
     from stablelog.client.topics import metadata_request
 
     security = login.security()
-    with Cluster(address, timeout_s=timeout_s, **login.identity()) as cluster:
+    with BlockingCluster(address, timeout_s=timeout_s, **login.identity()) as cluster:
         try:
             with cluster.open_connection(address) as connection:
                 assert connection.versions
@@ -288,15 +290,15 @@ def _ask(address: str, timeout_s: float) -> None:
             raise
 
 
-def connect(bootstrap: str) -> "Connection":
+def connect(bootstrap: str) -> "SocketConnection":
     """Return a new connection to the first address that answers.
 
     Raises:
         UnavailableError: no address answers.
     """
-    from stablelog.client.cluster import Cluster
+    from stablelog.client.blocking.cluster import BlockingCluster
 
-    return Cluster(bootstrap, **login.identity()).any_connection()
+    return BlockingCluster(bootstrap, **login.identity()).any_connection()
 
 
 _OPTIONS: Final = {
@@ -309,14 +311,14 @@ _OPTIONS: Final = {
 
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Broker.named`, and pass it the broker as the keyword argument `broker`."""
+    """Give a command the options of `CommandBroker.named`, and pass it the broker as the keyword argument `broker`."""
     name = command.__module__.rpartition(".")[2]
     kind: client_settings.Kind = name if name in client_settings.EVERY else ""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         given = {name: options.pop(name, None) for name in _OPTIONS}
-        broker = Broker.named(**given, kind=kind)
+        broker = CommandBroker.named(**given, kind=kind)
         try:
             command(*arguments, broker=broker, **options)
         finally:

@@ -13,7 +13,7 @@ EVERY: Final[tuple[Kind, ...]] = ("", "produce", "consume")
 INT_MAX: Final = 2**31 - 1
 
 
-class Setting(NamedTuple):
+class ClientSetting(NamedTuple):
     """One setting.
 
     Attributes:
@@ -59,36 +59,42 @@ def _text(name: str, text: str) -> str:
     return text
 
 
-SETTINGS: Final[Mapping[str, Setting]] = {
-    "client.id": Setting(
+SETTINGS: Final[Mapping[str, ClientSetting]] = {
+    "client.id": ClientSetting(
         EVERY, _of_client, "The name of the command in the broker's log, metrics and quotas."
     ),
-    "default.api.timeout.ms": Setting(
+    "default.api.timeout.ms": ClientSetting(
         EVERY, _of_client, "How long a call may take, in place of `--timeout`."
     ),
-    "request.timeout.ms": Setting(EVERY, _of_client, "How long a broker may take to respond to a request."),
-    "retry.backoff.ms": Setting(EVERY, _of_client, "The pause before the second attempt of a request."),
-    "retry.backoff.max.ms": Setting(EVERY, _of_client, "The longest pause between two attempts."),
-    "batch.size": Setting(("produce",), _number(1), "The maximum bytes of a batch of several records."),
-    "compression.type": Setting(("produce",), _of_client, "How to compress batches, as `--compression`."),
-    "delivery.timeout.ms": Setting(
+    "request.timeout.ms": ClientSetting(
+        EVERY, _of_client, "How long a broker may take to respond to a request."
+    ),
+    "retry.backoff.ms": ClientSetting(EVERY, _of_client, "The pause before the second attempt of a request."),
+    "retry.backoff.max.ms": ClientSetting(EVERY, _of_client, "The longest pause between two attempts."),
+    "batch.size": ClientSetting(("produce",), _number(1), "The maximum bytes of a batch of several records."),
+    "compression.type": ClientSetting(
+        ("produce",), _of_client, "How to compress batches, as `--compression`."
+    ),
+    "delivery.timeout.ms": ClientSetting(
         ("produce",), _number(1), "How long records are sent again while the broker accepts none."
     ),
-    "linger.ms": Setting(
+    "linger.ms": ClientSetting(
         ("produce",), _number(0), "How long a record waits for others if the input has no more of them."
     ),
-    "transaction.timeout.ms": Setting(
+    "transaction.timeout.ms": ClientSetting(
         ("produce",),
         _number(1000),
         "The time after which a transaction is aborted, as `--transaction-timeout`.",
     ),
-    "auto.offset.reset": Setting(
+    "auto.offset.reset": ClientSetting(
         ("consume",),
         _one_of("earliest", "latest"),
         "Where to begin without `--offset` and committed offsets.",
     ),
-    "group.instance.id": Setting(("consume",), _text, "The id of a static member of the group of `--group`."),
-    "isolation.level": Setting(
+    "group.instance.id": ClientSetting(
+        ("consume",), _text, "The id of a static member of the group of `--group`."
+    ),
+    "isolation.level": ClientSetting(
         ("consume",),
         _one_of("read_committed", "read_uncommitted"),
         "Which records to read, as `--isolation`.",
@@ -119,7 +125,7 @@ OF_LIBRDKAFKA: Final[Mapping[str, str]] = {
 }
 
 
-class Given(NamedTuple):
+class CommandSettings(NamedTuple):
     """The settings of a command.
 
     Attributes:
@@ -133,7 +139,7 @@ class Given(NamedTuple):
     words: Sequence[str]
 
 
-def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) -> Given:
+def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) -> CommandSettings:
     """Read the settings of a command. Those of `-X` replace those of the profile.
 
     Args:
@@ -166,7 +172,7 @@ def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) 
                 f"-X {name} has no effect on this command, only on {' and '.join(kinds)}: leave it out"
             )
         values[name] = SETTINGS[name].read(name, text.strip())
-    return Given(values, security, security_words)
+    return CommandSettings(values, security, security_words)
 
 
 def _is_security(where: str, name: str) -> bool:

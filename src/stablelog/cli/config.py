@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from stablelog.cli.admin import known_topic
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import as_objects, print_json, print_table
 from stablelog.client.core.admin.configs import ConfigSource
@@ -39,7 +39,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Show the settings of the broker or of a topic, each with its source."""
     admin = broker.admin()

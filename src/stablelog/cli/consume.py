@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.admin import chosen_of, known_topic
-from stablelog.cli.broker import Broker, with_broker
-from stablelog.cli.disk_watch import Watch, disk_watch
+from stablelog.cli.broker import CommandBroker, with_broker
+from stablelog.cli.disk_watch import WaitReporter, disk_watch
 from stablelog.cli.leaders import without_leader
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, command_app, examples
@@ -18,9 +18,9 @@ from stablelog.cli.options import Partitions as PartitionNumbers
 from stablelog.cli.output import fail
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
-from stablelog.cli.record_reader import Membership, Partitions, Reader
-from stablelog.client.admin import Admin
-from stablelog.client.cluster import EARLIEST
+from stablelog.cli.record_reader import ChosenPartitions, GroupPartitions, RecordPrinter
+from stablelog.client.blocking.admin import Admin
+from stablelog.client.blocking.cluster import EARLIEST
 from stablelog.client.core.group_reading import STARTS
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
@@ -68,7 +68,7 @@ def consume(
     ] = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Print the records of a topic up to its end. With --follow, wait for new records at the end."""
     given = broker.settings
@@ -88,17 +88,17 @@ def consume(
     with broker.cluster() as cluster:
         records = RecordReader(cluster.core, places, isolation)
         if group is None:
-            reader = Reader(Partitions(cluster, records), watch, render, follow=follow)
+            reader = RecordPrinter(ChosenPartitions(cluster, records), watch, render, follow=follow)
             with watch, _stopped_by_signals(reader):
                 reader.print_records(count_max)
             return
-        member = Membership(
+        member = GroupPartitions(
             cluster,
             records,
             GroupMember(cluster.core, group, [topic], instance_id=instance_id),
             STARTS[spec.kind],
         )
-        reader = Reader(member, watch, render, follow=follow)
+        reader = RecordPrinter(member, watch, render, follow=follow)
         with watch, _joining(bootstrap, group, member), _stopped_by_signals(reader):
             try:
                 reader.print_records(count_max)
@@ -139,7 +139,7 @@ def _render(form: str | None, *, as_json: bool) -> Render:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(reader: Reader) -> Iterator[None]:
+def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop a reader after the record that it prints. A second signal ends the command at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have signal handlers
@@ -158,7 +158,7 @@ def _stopped_by_signals(reader: Reader) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _joining(bootstrap: str, group: str, member: Membership) -> Watch:
+def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporter:
     """Report on stderr if the broker accepts no members because its disk is full."""
     return disk_watch(
         bootstrap,

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.admin import known_topic
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import print_json, print_table
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.wire.extension.cut import RESOLVED
 from stablelog.wire.extension.transaction_groups import group_in_words
 
@@ -26,7 +26,7 @@ def cut(
     ] = RESOLVED,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Show a cut: a commit sequence R, and one offset for each partition. A reader up to these offsets gets exactly the
     transactions with a commit sequence up to R. The command also shows the commit markers that are not written yet.

@@ -57,7 +57,7 @@ def fail_if_full(bootstrap: str, what: str) -> None:
         fail(f"{what}: the disk of {bootstrap} is full ({full})")
 
 
-class Watch:
+class WaitReporter:
     """Reports on stderr what a command waits for, and later that the command continues. After a time without progress,
     a thread asks the broker for the reason.
 
@@ -122,7 +122,7 @@ def disk_watch(
     pending: Callable[[], bool],
     what: str = "records are sent when the disk has space",
     going_on: str | None = None,
-) -> Watch:
+) -> WaitReporter:
     """Make a watch that reports on stderr that a command waits because the broker's disk is full.
 
     Args:
@@ -136,7 +136,7 @@ def disk_watch(
         full = full_disk(bootstrap)
         return full and f"the disk of {bootstrap} is full (data directory {full}); {what}"
 
-    return Watch(state, pending, going_on or f"the disk of {bootstrap} has space")
+    return WaitReporter(state, pending, going_on or f"the disk of {bootstrap} has space")
 
 
 def say(line: str) -> None:

@@ -9,15 +9,15 @@ import typer
 from kio.schema.errors import ErrorCode
 
 from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.lag import visible_end
 from stablelog.cli.leaders import without_leader
-from stablelog.cli.offsets import FORMS, Found, OffsetSpec, find_offsets, parse_offset
+from stablelog.cli.offsets import FORMS, OffsetSpec, ResolvedOffset, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
 from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
 from stablelog.cli.transactions import held_by, open_transactions
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.client.core.admin.groups import DEAD
 from stablelog.errors import RefusedError, StablelogError
 from stablelog.types import TopicPartition
@@ -33,7 +33,7 @@ app = command_app("List, describe, reset and delete consumer groups.")
 
 @app.command("list", epilog=examples("stablelog groups list"))
 @with_broker
-def list_groups(as_json: AsJson = False, *, broker: Broker) -> None:
+def list_groups(as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """List the groups, with their kind and state."""
     rows = [(group.group_id, group.group_type, _word(group.state)) for group in broker.admin().groups.list()]
     show("groups", ("group", "kind", "state"), rows, as_json=as_json)
@@ -71,7 +71,7 @@ class Lag(NamedTuple):
 
 def _lags(
     admin: Admin,
-    broker: Broker,
+    broker: CommandBroker,
     targets: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, int],
     unavailable: Mapping[TopicPartition, str],
@@ -100,7 +100,7 @@ def _lags(
 
 @app.command(epilog=examples("stablelog groups describe billing"))
 @with_broker
-def describe(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
+def describe(group: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Show the members, offsets and lag of a group, and what holds back its consumers. The lag ends at the last record
     that a read-committed consumer can read.
     """
@@ -177,7 +177,7 @@ def reset(
     execute: Execute = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Set the committed offsets of a group that has no members. Without --execute, only show the new offsets."""
     if (to is None) == (shift is None):
@@ -217,7 +217,7 @@ def reset(
     show_plan(title, columns, rows, is_executed=execute, as_json=as_json, group=group)
 
 
-def _shifted(found: Found, offset: int) -> int:
+def _shifted(found: ResolvedOffset, offset: int) -> int:
     """Limit an offset to those of the partition."""
     return max(min(offset, found.end), found.start)
 
@@ -238,7 +238,7 @@ def _commit(admin: Admin, group: str, offsets: Mapping[TopicPartition, int]) -> 
 
 @app.command(epilog=examples("stablelog groups delete billing"))
 @with_broker
-def delete(group: str, as_json: AsJson = False, *, broker: Broker) -> None:
+def delete(group: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Delete a group that has no members."""
     try:
         broker.admin().groups.delete(group)

@@ -9,7 +9,7 @@ from typing import Final
 
 from stablelog.batch.aborted import AbortedFilter
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.types import TopicPartition
 
 FETCH_SIZE: Final = 1 << 20
@@ -19,7 +19,7 @@ OFFSETS_MAX: Final = (
 )
 
 
-def visible_end(cluster: Cluster, target: TopicPartition, position: int, stable_offset: int) -> int:
+def visible_end(cluster: BlockingCluster, target: TopicPartition, position: int, stable_offset: int) -> int:
     """Return the offset after the last record that a read-committed consumer gets from `position` on; `position` if it
     gets none.
 

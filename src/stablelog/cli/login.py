@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stablelog.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from stablelog.client.core.security import Security
+    from stablelog.client.core.security import SecuritySettings
 
 ENVIRONMENT_PREFIX: Final = "STABLELOG_"
 SPARK_PREFIX: Final = "kafka."
@@ -36,11 +36,11 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 class _Login:
     """The security settings of the command that this process runs. It runs one command."""
 
-    given: "Security | None" = None
+    given: "SecuritySettings | None" = None
     client_id: str | None = None
 
 
-def use(security: "Security | None", client_id: str | None = None) -> None:
+def use(security: "SecuritySettings | None", client_id: str | None = None) -> None:
     """Set who the command is for the brokers.
 
     Args:
@@ -56,7 +56,7 @@ def identity() -> dict[str, Any]:
     return {"security": security(), **named}
 
 
-def security() -> "Security":
+def security() -> "SecuritySettings":
     """Return the security settings of the command, for the native client."""
     from stablelog.client.core.security import PLAINTEXT
 
@@ -65,7 +65,7 @@ def security() -> "Security":
 
 def read_security(
     config: Path | None, profile: Mapping[str, str], words: Sequence[str] = ()
-) -> "Security | None":
+) -> "SecuritySettings | None":
     """Read the security settings of a command.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from stablelog.cli.admin import start_and_end
 from stablelog.cli.output import fail
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.types import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -33,7 +33,7 @@ class OffsetSpec(NamedTuple):
     value: int = 0
 
 
-class Found(NamedTuple):
+class ResolvedOffset(NamedTuple):
     """The offset that a spec names in a partition, limited to the range from `start` to `end`."""
 
     offset: int
@@ -85,7 +85,7 @@ def parse_time_ms(text: str, option: str) -> int:
 
 def find_offsets(
     admin: Admin, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, ResolvedOffset]:
     """Find the offset that a spec names in each partition. A time names the first record at or after it; if there is
     none, the end.
 
@@ -116,5 +116,5 @@ def find_offsets(
                 offset = end - spec.value
             case _:
                 offset = timed[target].offset if timed[target].offset >= 0 else end
-        found[target] = Found(max(min(offset, end), start), start, end)
+        found[target] = ResolvedOffset(max(min(offset, end), start), start, end)
     return found

@@ -11,7 +11,7 @@ from stablelog.cli.record_input import (
     TIMESTAMP_MS_RANGE,
     BadRecordError,
     Header,
-    Record,
+    InputRecord,
     check_names,
     whole_number,
 )
@@ -20,7 +20,7 @@ COLUMNS: Final = ("key", "value", "partition", "timestamp", "timestamp_ms", "hea
 ROWS_MAX: Final = 10_000  # rows that are decoded at once
 
 
-def read_parquet(path: Path) -> Iterator[Record]:
+def read_parquet(path: Path) -> Iterator[InputRecord]:
     """Read the rows of a Parquet file. Null is a missing key, partition, timestamp or header, and a null value.
 
     Raises:
@@ -92,8 +92,8 @@ def _as_ms(batch: Any, pa: Any) -> Any:
     return batch.set_column(index, "timestamp_ms", in_ms)
 
 
-def _of_row(place: str, row: dict[str, Any]) -> Record:
-    return Record(
+def _of_row(place: str, row: dict[str, Any]) -> InputRecord:
+    return InputRecord(
         place,
         _as_bytes(row.get("key")),
         _as_bytes(row["value"]),

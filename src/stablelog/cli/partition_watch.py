@@ -14,7 +14,7 @@ from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
 from stablelog.cli.leaders import OFFLINE, without_leader
 from stablelog.cli.login import identity
-from stablelog.client.cluster import EARLIEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, BlockingCluster
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
 
@@ -23,7 +23,7 @@ FETCHES_MAX: Final = 20  # maximum of fetches in one check of a partition for da
 FETCH_SIZE: Final = 1 << 20
 
 
-def leaderless(cluster: Cluster, topic: str) -> dict[TopicPartition, str]:
+def leaderless(cluster: BlockingCluster, topic: str) -> dict[TopicPartition, str]:
     """Ask which partitions of a topic have no leader. Return them with the reason.
 
     Raises:
@@ -32,7 +32,7 @@ def leaderless(cluster: Cluster, topic: str) -> dict[TopicPartition, str]:
     return without_leader(cluster.metadata(), [topic])
 
 
-def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolation: str) -> str | None:
+def read_fault(cluster: BlockingCluster, target: TopicPartition, position: int, isolation: str) -> str | None:
     """Return the reason why a reader cannot read the records from an offset on; None if it can.
 
     Args:
@@ -62,7 +62,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
     return None
 
 
-class PartitionWatch(disk_watch.Watch):
+class PartitionWatch(disk_watch.WaitReporter):
     """Watch that reports on stderr for which partitions of a topic a reader waits, and for what reason.
 
     Args:
@@ -145,7 +145,7 @@ class PartitionWatch(disk_watch.Watch):
     def _ask(self) -> dict[int, str]:
         faults: dict[int, str] = {}
         try:
-            with Cluster(self.bootstrap, deadline_s=0, **identity()) as cluster:
+            with BlockingCluster(self.bootstrap, deadline_s=0, **identity()) as cluster:
                 offline = leaderless(cluster, self.topic)
                 self.is_answered = True
                 for index in sorted(self.partitions):

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.cli import login
 from stablelog.cli.admin import group_of_topic, topic_to_write
-from stablelog.cli.broker import Broker, NoBrokerError, with_broker
-from stablelog.cli.disk_watch import Watch, disk_watch, fail_if_full
+from stablelog.cli.broker import CommandBroker, NoBrokerError, with_broker
+from stablelog.cli.disk_watch import WaitReporter, disk_watch, fail_if_full
 from stablelog.cli.offsets import parse_time_ms
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import counted, done, fail
@@ -26,21 +26,21 @@ from stablelog.cli.record_input import (
     PARTITION_MAX,
     BadRecordError,
     Header,
-    Record,
+    InputRecord,
     read_csv,
     read_json,
     read_lines,
 )
-from stablelog.cli.record_writer import Target, Writer
+from stablelog.cli.record_writer import RecordWriter, WriteTarget
 from stablelog.cli.waiting_input import BeforeInput, open_input
 from stablelog.cli.write_settings import (
     TRANSACTION_TIMEOUT_S,
     Compression,
     WriteSettings,
 )
-from stablelog.client.admin import Admin
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.admin import Admin
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.topics import Topic
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 
@@ -133,7 +133,7 @@ def produce(
     transaction_timeout_s: TransactionTimeout = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Append records from lines, JSON lines, CSV or Parquet. In a transaction, append all records or none."""
     if transactional_id == "":
@@ -142,7 +142,7 @@ def produce(
         fail("--transaction is not valid with --batch: choose one of them")
     if form is Form.PARQUET and file is None:
         fail("--input parquet needs --file: Parquet cannot be read from standard input")
-    given = Record(
+    given = InputRecord(
         "",
         None if key is None else key.encode(),
         None,
@@ -151,7 +151,7 @@ def produce(
         [_header(one) for one in headers] if headers else None,
     )
 
-    def records(before_input: BeforeInput) -> Iterator[Record]:
+    def records(before_input: BeforeInput) -> Iterator[InputRecord]:
         found = _records(file, form, key_separator, empty_is_null=empty_is_null, before_input=before_input)
         return _completed(found, given)
 
@@ -161,7 +161,7 @@ def produce(
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")
     with broker.cluster() as cluster:
-        producer = Producer(
+        producer = BlockingProducer(
             cluster,
             transactional_id,
             transaction_timeout_ms=round(settings.transaction_timeout_s * 1000),
@@ -171,9 +171,11 @@ def produce(
             on_acknowledged=lambda _number, _offset: calls.watch.progress(),
         )
         target = _target(producer, admin, bootstrap, found, settings, transactional_id)
-        calls = Calls(bootstrap)
+        calls = BrokerCalls(bootstrap)
         with contextlib.closing(producer), calls.watch, _progress(as_json=as_json) as advance:
-            count, transaction_count = _write(target, calls, Writer(target, calls, advance), records, batch)
+            count, transaction_count = _write(
+                target, calls, RecordWriter(target, calls, advance), records, batch
+            )
     said = f" in {counted(transaction_count, 'transaction')}" if batch is not None else ""
     done(
         f"wrote {counted(count, 'record')} to {topic}{said}",
@@ -198,16 +200,16 @@ def _new_id(group: str) -> str:
 
 
 def _target(
-    producer: Producer,
+    producer: BlockingProducer,
     admin: Admin,
     bootstrap: str,
     topic: Topic,
     settings: WriteSettings,
     transactional_id: str | None,
-) -> Target:
+) -> WriteTarget:
     """Return the topic to write to, with what the writer has to know of it."""
     keyless = [index for index, partition in topic.partitions.items() if partition.leader_id >= 0]
-    return Target(
+    return WriteTarget(
         producer,
         admin,
         bootstrap,
@@ -239,7 +241,7 @@ def _records(
     *,
     empty_is_null: bool,
     before_input: BeforeInput,
-) -> Iterator[Record]:
+) -> Iterator[InputRecord]:
     """Read the records of the input."""
     if form is Form.PARQUET:
         assert file is not None
@@ -258,9 +260,9 @@ def _records(
         fail(f"{file or 'standard input'} cannot be read: {error.strerror}")
 
 
-def _completed(records: Iterator[Record], given: Record) -> Iterator[Record]:
+def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[InputRecord]:
     """Add what the options give to records that do not have it."""
-    if given == Record("", None, None):
+    if given == InputRecord("", None, None):
         return records
     return (
         record._replace(
@@ -273,7 +275,7 @@ def _completed(records: Iterator[Record], given: Record) -> Iterator[Record]:
     )
 
 
-class Calls(contextlib.AbstractContextManager[None]):
+class BrokerCalls(contextlib.AbstractContextManager[None]):
     """The context in which the command waits for the broker.
 
     Args:
@@ -286,7 +288,7 @@ class Calls(contextlib.AbstractContextManager[None]):
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._is_waiting = threading.Event()
-        self.watch: Watch = disk_watch(bootstrap, self._is_waiting.is_set)
+        self.watch: WaitReporter = disk_watch(bootstrap, self._is_waiting.is_set)
 
     def __enter__(self) -> None:
         self.watch.progress()
@@ -319,10 +321,10 @@ class Calls(contextlib.AbstractContextManager[None]):
 
 
 def _write(
-    target: Target,
-    calls: Calls,
-    writer: Writer,
-    records: Callable[[BeforeInput], Iterator[Record]],
+    target: WriteTarget,
+    calls: BrokerCalls,
+    writer: RecordWriter,
+    records: Callable[[BeforeInput], Iterator[InputRecord]],
     batch: int | None,
 ) -> tuple[int, int]:
     """Write the records: in one transaction, in transactions of `batch` records, or in none.
@@ -353,7 +355,7 @@ def _write(
     return count, transaction_count
 
 
-def _begin(target: Target, calls: Calls) -> None:
+def _begin(target: WriteTarget, calls: BrokerCalls) -> None:
     """Get a producer id.
 
     Raises:
@@ -383,7 +385,7 @@ def _begin(target: Target, calls: Calls) -> None:
 
 
 @contextlib.contextmanager
-def _aborting(target: Target) -> Iterator[None]:
+def _aborting(target: WriteTarget) -> Iterator[None]:
     """Abort the transaction on any error, also on Ctrl-C: until its timeout, an open transaction would keep
     read-committed readers from later records.
     """
@@ -397,15 +399,17 @@ def _aborting(target: Target) -> Iterator[None]:
             wait_s = TIMEOUT_S if isinstance(error, UnavailableError) else INTERRUPTED_S
             with (
                 contextlib.suppress(StablelogError),
-                Cluster(target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, **login.identity()) as cluster,
+                BlockingCluster(
+                    target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, **login.identity()
+                ) as cluster,
             ):
-                ending = Producer(cluster, target.transactional_id)
+                ending = BlockingProducer(cluster, target.transactional_id)
                 ending.resume(producer.producer_id, producer.producer_epoch)
                 ending.end(commit=False)
         raise
 
 
-def _parts(records: Iterator[Record], batch: int | None) -> Iterator[Iterator[Record]]:
+def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterator[InputRecord]]:
     """Divide records into parts of `batch` records. None makes one part of all of them, also if there are none."""
     if batch is None:
         yield records

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
 from stablelog.cli.output import as_objects, done, fail, show
 from stablelog.wire.quotas import CLIENT_ID, IP, USER, QuotaKey, in_words
@@ -73,7 +73,7 @@ def list_quotas(
     default_ip: DefaultIp = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """List the quotas, or those of an entity."""
     entity = _entity(
@@ -114,7 +114,7 @@ def set_quotas(
     default_ip: DefaultIp = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Set quotas of an entity: a user, a client id, a client id of a user, or an IP address."""
     entity = _entity(
@@ -165,7 +165,7 @@ def remove(
     default_ip: DefaultIp = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Remove quotas of an entity."""
     entity = _entity(
@@ -190,7 +190,9 @@ def remove(
     )
 
 
-def _alter(broker: Broker, entity: Mapping[str, str | None], changes: Mapping[str, float | None]) -> None:
+def _alter(
+    broker: CommandBroker, entity: Mapping[str, str | None], changes: Mapping[str, float | None]
+) -> None:
     if not entity:
         fail("the options name no entity: give --user, --client-id, --ip or a --default option")
     broker.admin().quotas.alter(entity, changes)

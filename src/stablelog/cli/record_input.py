@@ -30,7 +30,7 @@ class BadRecordError(UnavailableError):
     """A record of the input is not valid. The message names its line or row."""
 
 
-class Record(NamedTuple):
+class InputRecord(NamedTuple):
     """A record to write.
 
     `place` names its line or row. None in `partition`, `timestamp_ms` and `headers` means that the input does not say.
@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 def read_lines(
     stream: Iterable[bytes], separator: bytes | None, *, empty_is_null: bool = False
-) -> Iterator[Record]:
+) -> Iterator[InputRecord]:
     """Read lines: each is a value, or a key and a value with the separator between them. With `empty_is_null`, an empty
     value is null.
     """
@@ -54,7 +54,7 @@ def read_lines(
         line = line.rstrip(b"\r\n")
         key, found, value = line.partition(separator) if separator else (b"", b"", b"")
         content = value if found else line
-        yield Record(
+        yield InputRecord(
             f"line {number}", key if found else None, None if empty_is_null and not content else content
         )
 
@@ -62,7 +62,7 @@ def read_lines(
 # --- JSON lines ---
 
 
-def read_json(stream: Iterable[bytes]) -> Iterator[Record]:
+def read_json(stream: Iterable[bytes]) -> Iterator[InputRecord]:
     """Read JSON lines: each is an object with fields of a record. Empty lines are skipped.
 
     Raises:
@@ -73,7 +73,7 @@ def read_json(stream: Iterable[bytes]) -> Iterator[Record]:
             yield _of_json(f"line {number}", line)
 
 
-def _of_json(place: str, line: bytes) -> Record:
+def _of_json(place: str, line: bytes) -> InputRecord:
     try:
         found = parse_json(line)
     except (ValueError, RecursionError) as error:
@@ -83,7 +83,7 @@ def _of_json(place: str, line: bytes) -> Record:
     check_names(place, "field", found, FIELDS)
     if "value" not in found and "value_base64" not in found:
         raise BadRecordError(f"{place} has no field value; null is the value of a tombstone")
-    return Record(
+    return InputRecord(
         place,
         _content(place, "key", found),
         _content(place, "value", found),
@@ -129,7 +129,7 @@ def _headers(place: str, found: Any) -> list[Header] | None:
 # --- CSV ---
 
 
-def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[Record]:
+def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[InputRecord]:
     """Read CSV. The first row has the names of the columns. An empty cell is a missing key, partition or timestamp, no
     header, and an empty value, which with `empty_is_null` is null.
 
@@ -168,7 +168,7 @@ def _check_columns(place: str, columns: list[str]) -> None:
         raise BadRecordError(f"{place} has two columns of one name")
 
 
-def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bool) -> Record:
+def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bool) -> InputRecord:
     if len(row) != len(columns):
         raise BadRecordError(f"{place} has {len(row)} cells, and there are {len(columns)} columns")
     cells = {name: cell.encode(errors="surrogateescape") for name, cell in zip(columns, row, strict=True)}
@@ -185,7 +185,7 @@ def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bo
         is_number = cell.removeprefix(b"-").isdigit()
         return whole_number(place, name, int(cell) if is_number else cell, least, most)
 
-    return Record(
+    return InputRecord(
         place,
         cells.get("key") or None,
         cells["value"] or (None if empty_is_null else b""),

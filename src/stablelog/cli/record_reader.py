@@ -14,7 +14,7 @@ from stablelog.cli.disk_watch import fail_if_full, say
 from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.core.membership import Change, GroupMember
 from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round, undecodable
 from stablelog.client.responses import RetriableError
@@ -35,7 +35,7 @@ _NOT_A_MEMBER: Final = (
 )
 
 
-class Partitions:
+class ChosenPartitions:
     """Where a reader's records come from: chosen partitions, without a group.
 
     Args:
@@ -46,7 +46,7 @@ class Partitions:
         group: the consumer group; None if there is none.
     """
 
-    def __init__(self, cluster: Cluster, reader: RecordReader) -> None:
+    def __init__(self, cluster: BlockingCluster, reader: RecordReader) -> None:
         self.group: str | None = None
         self._cluster = cluster
         self._reader = reader
@@ -74,7 +74,7 @@ class Partitions:
         return self._reader.positions
 
 
-class Membership(Partitions):
+class GroupPartitions(ChosenPartitions):
     """The partitions that a consumer group assigns to this member.
 
     Args:
@@ -84,7 +84,9 @@ class Membership(Partitions):
         start: the position of partitions without a committed offset: EARLIEST or LATEST.
     """
 
-    def __init__(self, cluster: Cluster, reader: RecordReader, member: GroupMember, start: int) -> None:
+    def __init__(
+        self, cluster: BlockingCluster, reader: RecordReader, member: GroupMember, start: int
+    ) -> None:
         super().__init__(cluster, reader)
         self.group = member.group_id
         self._member = member
@@ -118,7 +120,7 @@ class Membership(Partitions):
         self._cluster.run(self._member.leave())
 
 
-class Reader:
+class RecordPrinter:
     """Prints the records that a source gives.
 
     Args:
@@ -131,7 +133,9 @@ class Reader:
         is_stopped: set it to stop the reader after the records that it prints.
     """
 
-    def __init__(self, source: Partitions, watch: PartitionWatch, render: Render, *, follow: bool) -> None:
+    def __init__(
+        self, source: ChosenPartitions, watch: PartitionWatch, render: Render, *, follow: bool
+    ) -> None:
         self._source = source
         self._watch = watch
         self._render = render

@@ -13,10 +13,10 @@ from stablelog.batch.records import Record as BatchRecord
 from stablelog.batch.records import encode_batch
 from stablelog.cli.admin import group_of_topic
 from stablelog.cli.disk_watch import fail_if_full
-from stablelog.cli.record_input import BadRecordError, Record
-from stablelog.client.admin import Admin
+from stablelog.cli.record_input import BadRecordError, InputRecord
+from stablelog.client.blocking.admin import Admin
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.core.record_buffer import COMPRESSED_SIZE_MAX
-from stablelog.client.producer import Producer
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.extension.transaction_groups import group_in_words, group_of
 from stablelog.wire.partitioning import partition_for
@@ -35,7 +35,7 @@ HEADER_OVERHEAD: Final = 10
 TIMESTAMP_FAR: Final = 1 << 61
 
 
-class Target(NamedTuple):
+class WriteTarget(NamedTuple):
     """The topic to which a command writes, and its producer.
 
     Attributes:
@@ -53,7 +53,7 @@ class Target(NamedTuple):
         delivery_timeout_s: how long records are sent again while the broker accepts none.
     """
 
-    producer: Producer
+    producer: BlockingProducer
     admin: Admin
     bootstrap: str
     topic: str
@@ -67,7 +67,7 @@ class Target(NamedTuple):
     delivery_timeout_s: float = DELIVERY_TIMEOUT_S
 
 
-class Writer:
+class RecordWriter:
     """Writes records to a topic.
 
     A record without a partition goes to the partition that Kafka's Java producer chooses for its key. Records without a
@@ -80,7 +80,7 @@ class Writer:
     """
 
     def __init__(
-        self, target: Target, calling: AbstractContextManager[None], advance: Callable[[int], None]
+        self, target: WriteTarget, calling: AbstractContextManager[None], advance: Callable[[int], None]
     ) -> None:
         self._target = target
         self._producer = target.producer
@@ -96,7 +96,7 @@ class Writer:
         self._oldest_s = 0.0  # when the first of the unsent records was read
         self._is_acknowledged = True  # whether the broker has acknowledged each batch that was sent
 
-    def send(self, records: Iterable[Record]) -> int:
+    def send(self, records: Iterable[InputRecord]) -> int:
         """Write the records, and wait until all of them are written.
 
         Returns:
@@ -138,7 +138,7 @@ class Writer:
 
     # --- batches ---
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: InputRecord) -> None:
         place, key, value, partition, timestamp_ms, headers = record
         is_keyless = partition is None and key is None
         if partition is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.leaders import state_of, without_leader
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
 from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
@@ -40,7 +40,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Create a topic."""
     admin = broker.admin()
@@ -55,7 +55,7 @@ def list_topics(
     internal: Annotated[bool, typer.Option(help="List the internal topics of the broker, too.")] = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """List the topics, and how many of their partitions are offline or not open yet."""
     topics = broker.admin().topics.list(internal=internal)
@@ -70,7 +70,7 @@ def list_topics(
 
 @app.command(epilog=examples("stablelog topics describe orders"))
 @with_broker
-def describe(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
+def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
     stable offset.
     """
@@ -135,7 +135,7 @@ def alter(
     ] = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Change the settings of a topic, or add partitions."""
     if not configs and partitions is None:
@@ -164,7 +164,7 @@ def trim(
     execute: Execute = False,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Delete the records of a topic before an offset or a time. Without --execute, only show what would be deleted."""
     spec = parse_offset(before, "--before")
@@ -191,7 +191,7 @@ def trim(
 
 @app.command(epilog=examples("stablelog topics delete orders"))
 @with_broker
-def delete(name: str, as_json: AsJson = False, *, broker: Broker) -> None:
+def delete(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Delete a topic and all its records."""
     admin = broker.admin()
     known_topic(admin, name)

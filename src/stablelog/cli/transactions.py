@@ -7,12 +7,12 @@ from typing import Annotated, NamedTuple
 import typer
 
 from stablelog.cli.admin import known_topic
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import say
 from stablelog.cli.leaders import without_leader
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 from stablelog.wire.extension.transaction_groups import group_of
@@ -46,7 +46,7 @@ def list_transactions(
     ] = -1,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """List transactional ids and the states of their transactions."""
     states = (state,) if state else ()
@@ -76,7 +76,7 @@ def _part_of(transactional_id: str) -> str | None:
 
 @app.command(epilog=examples("stablelog transactions describe payments/worker-3"))
 @with_broker
-def describe(transactional_id: str, as_json: AsJson = False, *, broker: Broker) -> None:
+def describe(transactional_id: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Show the transaction of a transactional id: its state, for how long it is open, and its partitions."""
     found = broker.admin().transactions.describe(transactional_id)
     is_open = found.state in OPEN_STATES and found.started_ms > 0
@@ -140,7 +140,7 @@ def find_hanging(
     ] = 900_000,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Find hanging transactions: open in a partition, but unknown to their coordinator."""
     admin = broker.admin()
@@ -188,7 +188,7 @@ def abort(
     ] = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Abort an open transaction and fence its producer, or abort a hanging transaction by topic, partition and start
     offset.

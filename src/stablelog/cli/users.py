@@ -9,10 +9,10 @@ from typing import Annotated, Final
 import typer
 from kio.schema.errors import ErrorCode
 
-from stablelog.cli.broker import Broker, with_broker
+from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
-from stablelog.client.admin import Admin
+from stablelog.client.blocking.admin import Admin
 from stablelog.errors import UsageError
 from stablelog.security.credentials import Deletion, Upsertion
 from stablelog.wire.sasl.scram import (
@@ -115,7 +115,7 @@ def _listed(admin: Admin) -> list[tuple[str, str, int]]:
 
 @app.command("list", epilog=examples("stablelog users list", "stablelog users list --data data"))
 @with_broker
-def list_users(data: Data = None, as_json: AsJson = False, *, broker: Broker) -> None:
+def list_users(data: Data = None, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """List the users with their mechanisms. Passwords and keys are not shown."""
     if data is None:
         rows = _listed(broker.admin())
@@ -163,7 +163,7 @@ def add(
     node_id: NodeId = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Add a user, or set the password of a user. Without an option for the password, ask for it.
 
@@ -242,7 +242,7 @@ def remove(
     data: Data = None,
     as_json: AsJson = False,
     *,
-    broker: Broker,
+    broker: CommandBroker,
 ) -> None:
     """Remove a user, or a user's credentials for one mechanism. Clients that are logged in stay logged in."""
     chosen = _mechanisms(mechanisms, tuple(Mechanism))

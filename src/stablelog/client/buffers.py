@@ -18,7 +18,7 @@ def _references(kept: list[bytearray], place: int) -> int:
 UNUSED = _references([bytearray(1)], 0)
 
 
-class Buffers:
+class BufferPool:
     """A pool of reusable buffers.
 
     Args:

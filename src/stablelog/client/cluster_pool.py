@@ -12,8 +12,8 @@ from stablelog.errors import RefusedError
 IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept open for reuse
 
 
-class ShellCluster(Protocol):
-    """A cluster of a shell: `client.cluster.Cluster` or `client.aio.AsyncCluster`."""
+class PooledCluster(Protocol):
+    """A cluster of a shell: `client.blocking.cluster.Cluster` or `client.aio.AsyncCluster`."""
 
     core: core.Cluster
 
@@ -25,7 +25,7 @@ class ShellCluster(Protocol):
         """Close all connections."""
 
 
-ClusterT = TypeVar("ClusterT", bound=ShellCluster)
+ClusterT = TypeVar("ClusterT", bound=PooledCluster)
 
 
 class ClusterPool(Generic[ClusterT]):

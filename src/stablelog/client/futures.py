@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from stablelog.client.core.arguments import function, timeout_seconds
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.positions import Position
-from stablelog.client.core.record_buffer import ManyRecords, PartitionRecords
+from stablelog.client.core.record_buffer import ManyRecords, PartitionBuffer
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _log = logging.getLogger("stablelog.client")
 ResultT = TypeVar("ResultT")
 
 
-class End:
+class TransactionEnd:
     """The end of a transaction, which its futures wait for.
 
     An exception of a signal handler, such as KeyboardInterrupt, may interrupt `settle` at any line. The next call then
@@ -124,7 +124,7 @@ class TransactionFuture(Generic[ResultT]):
     """What is common to the futures of this module. A program cannot make one, and cannot cancel it."""
 
     __slots__ = ("_end",)
-    _end: End
+    _end: TransactionEnd
 
     @abstractmethod
     def _result(self) -> ResultT:
@@ -161,7 +161,7 @@ class TransactionFuture(Generic[ResultT]):
         return self._result()
 
 
-class OfRecord(TransactionFuture[Position]):
+class RecordFuture(TransactionFuture[Position]):
     """A future of one record.
 
     Args:
@@ -172,7 +172,7 @@ class OfRecord(TransactionFuture[Position]):
 
     __slots__ = ("_number", "_records")
 
-    def __init__(self, end: End, records: PartitionRecords, number: int) -> None:
+    def __init__(self, end: TransactionEnd, records: PartitionBuffer, number: int) -> None:
         self._end = end
         self._records = records
         self._number = number
@@ -185,7 +185,7 @@ class OfRecord(TransactionFuture[Position]):
         return f"a record in {topic}-{partition}"
 
 
-class OfRecords(TransactionFuture[list[Position]]):
+class RecordsFuture(TransactionFuture[list[Position]]):
     """A future of the records of one call.
 
     Args:
@@ -195,7 +195,7 @@ class OfRecords(TransactionFuture[list[Position]]):
 
     __slots__ = ("_many",)
 
-    def __init__(self, end: End, many: ManyRecords) -> None:
+    def __init__(self, end: TransactionEnd, many: ManyRecords) -> None:
         self._end = end
         self._many = many
 
@@ -356,25 +356,25 @@ class LoopFuture(TransactionFuture[ResultT]):
         self._end.call(lambda: loop.call_soon(callback, self))
 
 
-class WriteFuture(OfRecord, ThreadFuture[Position]):
+class WriteFuture(RecordFuture, ThreadFuture[Position]):
     """The future of the record that `Transaction.write` has written. Its result is the position of the record."""
 
     __slots__ = ()
 
 
-class WriteManyFuture(OfRecords, ThreadFuture[list[Position]]):
+class WriteManyFuture(RecordsFuture, ThreadFuture[list[Position]]):
     """The future of the records that `Transaction.write_many` has written. Its result is the list of their positions."""
 
     __slots__ = ()
 
 
-class AsyncWriteFuture(OfRecord, LoopFuture[Position]):
+class AsyncWriteFuture(RecordFuture, LoopFuture[Position]):
     """The future of the record that `AsyncTransaction.write` has written. Its result is the position of the record."""
 
     __slots__ = ()
 
 
-class AsyncWriteManyFuture(OfRecords, LoopFuture[list[Position]]):
+class AsyncWriteManyFuture(RecordsFuture, LoopFuture[list[Position]]):
     """The future of the records that `AsyncTransaction.write_many` has written. Its result is the list of their
     positions.
     """

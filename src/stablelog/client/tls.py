@@ -8,7 +8,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.connection import CERTIFICATE_ALERTS
-from stablelog.client.core.security import Security, Tls
+from stablelog.client.core.security import SecuritySettings, TlsSettings
 from stablelog.client.responses import ClosedError
 from stablelog.env.pem import PemError, load_authorities, load_key
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
@@ -32,7 +32,7 @@ NOT_NOW: Final = (
 )  # OpenSSL's numbers of a certificate that is not yet valid, and of one that has expired
 
 
-def context_of(tls: Tls) -> ssl.SSLContext:
+def context_of(tls: TlsSettings) -> ssl.SSLContext:
     """Return the context for a new connection. If a file has changed, it has the file's new contents.
 
     Raises:
@@ -50,7 +50,7 @@ def _sign(path: str) -> Sign:
 
 
 @lru_cache(CONTEXTS_MAX)
-def _context(tls: Tls, *_signs: Sign) -> ssl.SSLContext:
+def _context(tls: TlsSettings, *_signs: Sign) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = tls.checks_host
@@ -62,7 +62,7 @@ def _context(tls: Tls, *_signs: Sign) -> ssl.SSLContext:
     return context
 
 
-def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
+def _load_authorities(context: ssl.SSLContext, tls: TlsSettings) -> None:
     if not tls.trust_path and not tls.trust:
         context.load_default_certs()
         return
@@ -74,7 +74,7 @@ def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
         ) from None
 
 
-def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
+def _load_keys(context: ssl.SSLContext, tls: TlsSettings) -> None:
     if not tls.key_path and not tls.key:
         return
     try:
@@ -85,7 +85,7 @@ def _load_keys(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def connection_error(
-    address: str, security: Security, error: OSError
+    address: str, security: SecuritySettings, error: OSError
 ) -> UnavailableError | AuthenticationError:
     """Return the client's error for a connection that cannot be made, or whose TLS handshake fails."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -115,7 +115,7 @@ def connection_error(
     return UnavailableError(f"no broker responds at {address}: {error}")
 
 
-def _key_hint(security: Security) -> str:
+def _key_hint(security: SecuritySettings) -> str:
     """Return what may be wrong with the client's certificate. A broker with TLS 1.2 does not say so."""
     if security.tls is not None and (security.tls.key_path or security.tls.key):
         return "may not accept the client's certificate (ssl.keystore.location)"

@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 10.0
 OK: Final = 200
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """A response.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Received(io.RawIOBase):
             raise OSError(f"the server has not sent all of its response within {TIMEOUT_S:g} s") from None
 
 
-def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> Response:
+def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> HttpResponse:
     """Send a request. Blocks for up to `TIMEOUT_S` seconds, and longer only until the server has accepted a connection and
     the request.
 
@@ -89,7 +89,7 @@ def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None)
                 check_size(content)
     finally:
         connection.close()
-    return Response(response.status, content)
+    return HttpResponse(response.status, content)
 
 
 def check_size(content: bytes) -> None:

@@ -8,7 +8,7 @@ something else than its options say. The settings of TLS and SASL are those of t
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stablelog.client.core.security import PREFIXES, Security, security_of
+from stablelog.client.core.security import PREFIXES, SecuritySettings, security_of
 from stablelog.errors import UsageError
 
 PREFIX: Final = "kafka."
@@ -94,7 +94,7 @@ def is_security_setting(name: str) -> bool:
     return name.startswith(SECURITY_PREFIXES)
 
 
-def security_settings(given: Mapping[str, str]) -> Security:
+def security_settings(given: Mapping[str, str]) -> SecuritySettings:
     """Check the settings of TLS and SASL. They are accepted by the driver and by the tasks, which read the files.
 
     Args:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from stablelog.settings import Kind, boolean, choice
+from stablelog.settings import SettingType, boolean, choice
 from stablelog.spark.offsets import (
     EARLIEST,
     NUMBER_MAX,
@@ -44,7 +44,7 @@ class Option:
     """
 
     default: str
-    kind: Kind
+    kind: SettingType
     where: str
     meaning: str
     otherwise: str = ""
@@ -103,51 +103,57 @@ def _times(text: str) -> Bound:
     return Bound("timestamps", by_partition=parse_numbers(text, 0))
 
 
-def _word(*words: str) -> Kind:
+def _word(*words: str) -> SettingType:
     """Make the kind of options whose value is one of these words, in upper or lower case."""
     exact = choice(*words)
-    return Kind(lambda text: exact.parse(text.lower()), exact.valid)
+    return SettingType(lambda text: exact.parse(text.lower()), exact.valid)
 
 
-TEXT = Kind(str, "text")
-COUNT = Kind(_number(1), "1 and more")
-SIZE = Kind(_number(1, units=_SIZES), "bytes; with k, m or g")
-DURATION = Kind(_number(1, DURATION_MS_MAX, _DURATIONS), "a duration: 500ms, 10s, 15m, 1h")
+TEXT = SettingType(str, "text")
+COUNT = SettingType(_number(1), "1 and more")
+SIZE = SettingType(_number(1, units=_SIZES), "bytes; with k, m or g")
+DURATION = SettingType(_number(1, DURATION_MS_MAX, _DURATIONS), "a duration: 500ms, 10s, 15m, 1h")
 ISOLATION = _word("read_committed", "read_uncommitted")
 CODEC = _word("none", "gzip", "snappy", "lz4", "zstd")
-TIME = Kind(_time, "milliseconds since 1970")
-CUT = Kind(_cut, "a commit sequence; 0 for the beginning")
+TIME = SettingType(_time, "milliseconds since 1970")
+CUT = SettingType(_cut, "a commit sequence; 0 for the beginning")
 _JSON_OFFSETS = '`{"topic": {"0": 23}}`; -2 earliest, -1 latest'
-TIMES = Kind(_times, '`{"topic": {"0": 1700000000000}}`')
+TIMES = SettingType(_times, '`{"topic": {"0": 1700000000000}}`')
 
 OPTIONS: dict[str, Option] = {
     # -- brokers, topics and partitions ------------------------------------------------------------------------
-    "kafka.bootstrap.servers": Option("", Kind(str, "host:port, ..."), ANY, "The addresses of the brokers."),
-    "bootstrap": Option("", Kind(str, "host:port, ..."), ANY, "The same as `kafka.bootstrap.servers`."),
+    "kafka.bootstrap.servers": Option(
+        "", SettingType(str, "host:port, ..."), ANY, "The addresses of the brokers."
+    ),
+    "bootstrap": Option(
+        "", SettingType(str, "host:port, ..."), ANY, "The same as `kafka.bootstrap.servers`."
+    ),
     "path": Option(
         "",
-        Kind(str, "a directory or a URL"),
+        SettingType(str, "a directory or a URL"),
         READ,
         "The data directory, or the URL of the object store, to read; `load(path)` gives it, too. With brokers, only the URL of their object store.",
     ),
     "mount": Option(
         "",
-        Kind(str, "a directory"),
+        SettingType(str, "a directory"),
         READ,
         "With brokers: where the data directory of the broker is mounted on the machines of the driver and the tasks.",
         "the directory that the broker names",
     ),
-    "subscribe": Option("", Kind(str, "topic, ..."), READ, "The topics to read."),
+    "subscribe": Option("", SettingType(str, "topic, ..."), READ, "The topics to read."),
     "subscribePattern": Option(
         "",
-        Kind(_pattern, "a regular expression"),
+        SettingType(_pattern, "a regular expression"),
         READ,
         "The read takes every topic whose whole name matches.",
     ),
-    "assign": Option("", Kind(parse_assign, '`{"topic": [0, 1]}`'), READ, "The read takes these partitions."),
+    "assign": Option(
+        "", SettingType(parse_assign, '`{"topic": [0, 1]}`'), READ, "The read takes these partitions."
+    ),
     "partitions": Option(
         "",
-        Kind(parse_indexes, "0,3,5-7"),
+        SettingType(parse_indexes, "0,3,5-7"),
         READ,
         "The read takes only these partition numbers of every topic.",
         "all",
@@ -155,7 +161,7 @@ OPTIONS: dict[str, Option] = {
     # -- the beginning and the end of a read -------------------------------------------------------------------
     "startingOffsets": Option(
         "",
-        Kind(_starting, f"earliest, latest, or {_JSON_OFFSETS}"),
+        SettingType(_starting, f"earliest, latest, or {_JSON_OFFSETS}"),
         READ,
         "Where the read begins. A stream with a checkpoint continues from the checkpoint. A stream reads a partition that it finds later from its beginning.",
         "earliest (batch), latest (stream)",
@@ -173,7 +179,10 @@ OPTIONS: dict[str, Option] = {
         "What happens if a partition has no record of that time or later: the query fails, or the partition begins at its end.",
     ),
     "endingOffsets": Option(
-        "latest", Kind(_ending, f"latest, or {_JSON_OFFSETS}"), BATCH, "Where the read ends, exclusive."
+        "latest",
+        SettingType(_ending, f"latest, or {_JSON_OFFSETS}"),
+        BATCH,
+        "Where the read ends, exclusive.",
     ),
     "endingOffsetsByTimestamp": Option(
         "",
@@ -296,7 +305,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "txnVersion": Option(
         "",
-        Kind(_number(0), "0 and more"),
+        SettingType(_number(0), "0 and more"),
         WRITE,
         "The number of this write. The sink skips a number that is already committed under this `txnAppId` for this `topic`, and logs a warning.",
         "the micro-batch",
@@ -319,7 +328,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "sourceOffsets": Option(
         "",
-        Kind(lambda text: parse_numbers(text, EARLIEST), '`{"topic": {"0": 23}}`'),
+        SettingType(lambda text: parse_numbers(text, EARLIEST), '`{"topic": {"0": 23}}`'),
         WRITE,
         "The offsets for `commitGroup` in batch writes and in `foreachBatch`, where the sink cannot find them.",
         "from the checkpoint",
@@ -328,7 +337,7 @@ OPTIONS: dict[str, Option] = {
     "kafka.compression.type": Option("none", CODEC, WRITE, "The same as `compression`."),
     "batchBytes": Option(
         "1000000",
-        Kind(_number(1, BATCH_SIZE_MAX, _SIZES), SIZE.valid),
+        SettingType(_number(1, BATCH_SIZE_MAX, _SIZES), SIZE.valid),
         WRITE,
         "The greatest size of a record batch. A larger row is a batch of its own.",
     ),

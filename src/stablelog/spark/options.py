@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stablelog.client.core.security import Security
+from stablelog.client.core.security import SecuritySettings
 from stablelog.errors import UsageError, did_you_mean
 from stablelog.spark.kafka_settings import (
     PREFIX,
@@ -89,7 +89,7 @@ class ReadOptions:
     client_id: str
     timeout_ms: int
     store: StoreSettings
-    security: Security
+    security: SecuritySettings
 
     @property
     def store_url(self) -> str | None:
@@ -116,7 +116,7 @@ class WriteOptions:
     checkpoint: str | None
     client_id: str
     timeout_ms: int
-    security: Security
+    security: SecuritySettings
 
 
 def is_store_url(path: str | None) -> bool:

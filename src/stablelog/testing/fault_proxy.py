@@ -19,7 +19,7 @@ from typing import Final, Self
 from stablelog.errors import RefusedError
 from stablelog.processes import this_process
 from stablelog.testing.error_responses import error_response
-from stablelog.testing.faults import Fault, Faults, Kind
+from stablelog.testing.faults import Fault, FaultKind, Faults
 from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, decode_request
 
@@ -44,7 +44,7 @@ class FaultProxy:
         self.target_port: int | None = None
         self._owner = this_process()
         self._lock = threading.Lock()
-        self._links: set[_Link] = set()
+        self._links: set[_ProxiedConnection] = set()
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="stablelog-proxy", daemon=True).start()
@@ -95,13 +95,13 @@ class FaultProxy:
             broker.settimeout(None)
             for connection in (client, broker):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = _Link(client, broker, self.faults)
+            link = _ProxiedConnection(client, broker, self.faults)
             with self._lock:
                 self._links.add(link)
             for work in (link.pass_requests, link.pass_responses):
                 threading.Thread(target=self._run, args=(link, work), daemon=True).start()
 
-    def _run(self, link: "_Link", work: Callable[[], None]) -> None:
+    def _run(self, link: "_ProxiedConnection", work: Callable[[], None]) -> None:
         try:
             with contextlib.suppress(OSError):
                 work()
@@ -112,7 +112,7 @@ class FaultProxy:
 
 
 @dataclass(eq=False)
-class _Awaited:
+class _AwaitedResponse:
     """A response that is due, in the order of the requests.
 
     Attributes:
@@ -132,7 +132,7 @@ class _Awaited:
     is_swallowed: bool = False
 
 
-class _Link:
+class _ProxiedConnection:
     """A connection of a client, with the connection to the broker that belongs to it."""
 
     def __init__(self, client: socket.socket, broker: socket.socket, faults: Faults) -> None:
@@ -140,7 +140,7 @@ class _Link:
         self._broker = broker
         self._faults = faults
         self._changed = threading.Condition()
-        self._awaited: deque[_Awaited] = deque()
+        self._awaited: deque[_AwaitedResponse] = deque()
         self._is_closed = False
 
     def close(self) -> None:
@@ -170,22 +170,22 @@ class _Link:
     def _pass_request(self, frame: bytes) -> None:
         api_key, _, correlation_id = PREFIX.unpack_from(frame)
         fault = self._faults.take(api_key, _client_id(frame))
-        if fault is not None and fault.kind is Kind.DELAY:
+        if fault is not None and fault.kind is FaultKind.DELAY:
             fault.report()
             fault.hold()
             fault = None
         is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
         if fault is None:
-            self._deliver(frame, [] if is_silent else [_Awaited(correlation_id)])
-        elif fault.kind is Kind.DUPLICATE:
+            self._deliver(frame, [] if is_silent else [_AwaitedResponse(correlation_id)])
+        elif fault.kind is FaultKind.DUPLICATE:
             self._duplicate(frame, correlation_id, fault, is_silent=is_silent)
-        elif fault.kind is Kind.DROP and fault.is_delivered and not is_silent:
-            self._deliver(frame, [_Awaited(correlation_id, fault, is_dropped=True)])
+        elif fault.kind is FaultKind.DROP and fault.is_delivered and not is_silent:
+            self._deliver(frame, [_AwaitedResponse(correlation_id, fault, is_dropped=True)])
         else:
-            if fault.kind is Kind.DROP and fault.is_delivered:
+            if fault.kind is FaultKind.DROP and fault.is_delivered:
                 self._deliver(frame, [])
-            local = error_response(frame, fault.error) if fault.kind is Kind.FAIL else None
-            self._deliver(None, [_Awaited(correlation_id, fault, is_local=True, local=local)])
+            local = error_response(frame, fault.error) if fault.kind is FaultKind.FAIL else None
+            self._deliver(None, [_AwaitedResponse(correlation_id, fault, is_local=True, local=local)])
 
     def _duplicate(self, frame: bytes, correlation_id: int, fault: Fault, *, is_silent: bool) -> None:
         if is_silent:
@@ -193,10 +193,10 @@ class _Link:
             self._deliver(frame, [])
             fault.report()
         else:
-            self._deliver(frame, [_Awaited(correlation_id)])
-            self._deliver(frame, [_Awaited(correlation_id, fault, is_swallowed=True)])
+            self._deliver(frame, [_AwaitedResponse(correlation_id)])
+            self._deliver(frame, [_AwaitedResponse(correlation_id, fault, is_swallowed=True)])
 
-    def _deliver(self, frame: bytes | None, awaited: list[_Awaited]) -> None:
+    def _deliver(self, frame: bytes | None, awaited: list[_AwaitedResponse]) -> None:
         """Note the responses that are due, and send a request to the broker."""
         with self._changed:
             self._awaited.extend(awaited)
@@ -233,7 +233,7 @@ class _Link:
                 awaited.fault.report()
                 self._client.sendall(LENGTH.pack(len(awaited.local)) + awaited.local)
 
-    def _end(self, awaited: _Awaited) -> None:
+    def _end(self, awaited: _AwaitedResponse) -> None:
         """Close the connections in place of a response."""
         assert awaited.fault is not None
         awaited.fault.report()

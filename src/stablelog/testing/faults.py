@@ -19,7 +19,7 @@ WAIT_S: Final = 30.0
 OWN_CLIENT_ID: Final = "stablelog-testing"  # Requests of the test tools; no fault applies to them.
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What happens to a request."""
 
     DELAY = auto()
@@ -57,7 +57,7 @@ class Fault:
         happened: to how many requests the fault has happened.
     """
 
-    kind: Kind
+    kind: FaultKind
     api: ApiKey
     count: int
     client_id: str | None
@@ -132,7 +132,7 @@ class Faults:
         """Hold requests before the broker gets them, for some seconds or until `Fault.release` is called. Later
         requests of the same connection wait, too.
         """
-        return self._add(Fault(Kind.DELAY, api_named(api), count, client_id, seconds=seconds))
+        return self._add(Fault(FaultKind.DELAY, api_named(api), count, client_id, seconds=seconds))
 
     def drop(
         self, api: str, *, is_delivered: bool = True, count: int = 1, client_id: str | None = None
@@ -140,11 +140,11 @@ class Faults:
         """Close the client's connection instead of a response. `is_delivered` says whether the broker gets the request:
         if so, only the response is lost.
         """
-        return self._add(Fault(Kind.DROP, api_named(api), count, client_id, is_delivered=is_delivered))
+        return self._add(Fault(FaultKind.DROP, api_named(api), count, client_id, is_delivered=is_delivered))
 
     def duplicate(self, api: str, *, count: int = 1, client_id: str | None = None) -> Fault:
         """Deliver requests twice, one after the other on the same connection. The client gets the first response."""
-        return self._add(Fault(Kind.DUPLICATE, api_named(api), count, client_id))
+        return self._add(Fault(FaultKind.DUPLICATE, api_named(api), count, client_id))
 
     def fail(self, api: str, error: str, *, count: int = 1, client_id: str | None = None) -> Fault:
         """Respond with an error, such as "NOT_LEADER_OR_FOLLOWER", for all that a request asks for. The broker does not
@@ -156,7 +156,7 @@ class Faults:
         api_key = api_named(api)
         if api_key in WITHOUT_ERRORS:
             raise UsageError(f"a response of {api_key.message_name} cannot report an error: drop it instead")
-        return self._add(Fault(Kind.FAIL, api_key, count, client_id, error=error_named(error)))
+        return self._add(Fault(FaultKind.FAIL, api_key, count, client_id, error=error_named(error)))
 
     def _add(self, fault: Fault) -> Fault:
         if fault.count < 1:

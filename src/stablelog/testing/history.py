@@ -22,7 +22,7 @@ class Fate(Enum):
     UNKNOWN = "unknown"  # the response was lost, so the transaction may be committed or aborted
 
 
-class Written(NamedTuple):
+class WrittenTransaction(NamedTuple):
     """A transaction that a writer has written.
 
     Attributes:
@@ -53,7 +53,7 @@ class History:
     """Everything that was recorded in a test run.
 
     Attributes:
-        transactions: each transaction, as a `Written` or as a pair of its `Fate` and its values.
+        transactions: each transaction, as a `WrittenTransaction` or as a pair of its `Fate` and its values.
         reads: by partition, all records that a read-committed reader got after the end of all writes.
         watermarks: (high watermark, last stable offset) samples of each partition, in order. In each sample, the last
             stable offset was read first.
@@ -62,7 +62,7 @@ class History:
         acknowledged: for each acknowledged value, the acknowledged (partition, offset).
     """
 
-    transactions: Sequence[tuple[Fate, tuple[bytes, ...]] | Written] = field(default_factory=list)
+    transactions: Sequence[tuple[Fate, tuple[bytes, ...]] | WrittenTransaction] = field(default_factory=list)
     reads: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     watermarks: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     live: dict[int, list[Seen]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def check(history: History) -> list[str]:
     """Return a description of each contradiction between the records that readers got and the responses that writers
     got. The module's docstring lists the kinds of contradictions. The list is empty if there is none.
     """
-    transactions = [Written(*txn) for txn in history.transactions]
+    transactions = [WrittenTransaction(*txn) for txn in history.transactions]
     return [
         *_check_values(transactions, _counts(history.reads)),
         *_check_order(history.reads, transactions),
@@ -88,7 +88,7 @@ def _counts(reads: Mapping[int, Read]) -> Counter[bytes]:
     return Counter(value for read in reads.values() for _, value in read)
 
 
-def _check_values(transactions: Sequence[Written], seen: Mapping[bytes, int]) -> Iterator[str]:
+def _check_values(transactions: Sequence[WrittenTransaction], seen: Mapping[bytes, int]) -> Iterator[str]:
     known = set()
     for txn in transactions:
         known |= set(txn.values)
@@ -106,7 +106,7 @@ def _check_values(transactions: Sequence[Written], seen: Mapping[bytes, int]) ->
     yield from (f"read, and never written: {value!r}" for value in seen if value not in known)
 
 
-def _check_order(reads: Mapping[int, Read], transactions: Sequence[Written]) -> Iterator[str]:
+def _check_order(reads: Mapping[int, Read], transactions: Sequence[WrittenTransaction]) -> Iterator[str]:
     """Check that offsets rise, and that each writer's records in a partition are in the order of its writes."""
     places: dict[bytes, tuple[str, int]] = {}
     for number, txn in enumerate(transactions):
@@ -136,7 +136,7 @@ def _check_watermarks(watermarks: Mapping[int, Sequence[tuple[int, int]]]) -> It
 
 
 def _check_live(
-    live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[Written]
+    live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[WrittenTransaction]
 ) -> Iterator[str]:
     """Check that no record was read before its commit was requested, and that a reader during the writes got the same
     records as a reader after the writes.

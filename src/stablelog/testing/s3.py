@@ -32,9 +32,9 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from xml.sax.saxutils import escape, unescape
 
-from stablelog.testing.s3_faults import Fault, Hold
-from stablelog.testing.s3_link import Link
-from stablelog.testing.s3_messages import KEY, XML, Answer, Request, error_answer, read_request
+from stablelog.testing.s3_faults import S3Fault, S3Hold
+from stablelog.testing.s3_link import S3Link
+from stablelog.testing.s3_messages import KEY, XML, S3Request, S3Response, error_answer, read_request
 
 KEYS_MAX = 1000  # the greatest number of keys in one page of a listing
 HEADER_SIZE_MAX = 64 << 10
@@ -85,13 +85,13 @@ class S3:
     port: int = 0
     is_silent: bool = False
     silent_count: int = 0
-    up: Link = field(default_factory=Link)
-    down: Link = field(default_factory=Link)
+    up: S3Link = field(default_factory=S3Link)
+    down: S3Link = field(default_factory=S3Link)
 
     def __post_init__(self) -> None:
-        self._faults: list[Fault] = []
-        self._holds: list[Hold] = []
-        self._held: list[Hold] = []  # Those that have stopped a request.
+        self._faults: list[S3Fault] = []
+        self._holds: list[S3Hold] = []
+        self._held: list[S3Hold] = []  # Those that have stopped a request.
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._etags: dict[str, tuple[bytes, str]] = {}  # By key: the content and its ETag.
@@ -108,7 +108,7 @@ class S3:
             "aws_region": "us-east-1",
         }
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: S3Fault) -> None:
         """Let the next requests of a kind fail."""
         self._faults.append(fault)
 
@@ -116,7 +116,7 @@ class S3:
         """Let no request fail any more."""
         self._faults.clear()
 
-    def hold(self, hold: Hold) -> Hold:
+    def hold(self, hold: S3Hold) -> S3Hold:
         """Stop one of the next requests of a kind until the test lets it go on. Return the hold."""
         self._holds.append(hold)
         return hold
@@ -148,7 +148,7 @@ class S3:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request) -> tuple[Answer | None, int | None]:
+    def handle(self, request: S3Request) -> tuple[S3Response | None, int | None]:
         """Handle a request. Return the answer (None for no answer), and the number of bytes after which the answer ends
         early (None for the whole answer).
         """
@@ -165,7 +165,7 @@ class S3:
             return None, None
         return error_answer(fault.status, fault.code or FAULT_CODES.get(fault.status, "SlowDown")), None
 
-    def _fault_of(self, kind: str, key: str) -> Fault | None:
+    def _fault_of(self, kind: str, key: str) -> S3Fault | None:
         for fault in self._faults:
             if fault.kind == kind and re.search(fault.key, key):
                 fault.count -= 1
@@ -174,7 +174,7 @@ class S3:
                 return fault
         return None
 
-    def _hold_of(self, kind: str, key: str) -> Hold | None:
+    def _hold_of(self, kind: str, key: str) -> S3Hold | None:
         for hold in self._holds:
             if kind in hold.kind.split("|") and re.search(hold.key, key):
                 hold.number -= 1
@@ -184,10 +184,10 @@ class S3:
                     return hold
         return None
 
-    def _apply(self, request: Request) -> Answer:
+    def _apply(self, request: S3Request) -> S3Response:
         if request.bucket != self.bucket:
             return error_answer(404, "NoSuchBucket")
-        handlers: dict[str, Callable[[Request], Answer]] = {
+        handlers: dict[str, Callable[[S3Request], S3Response]] = {
             "put": self._put,
             "get": self._get,
             "head": self._get,
@@ -201,18 +201,18 @@ class S3:
         handler = handlers.get(request.kind)
         return handler(request) if handler is not None else error_answer(405, "MethodNotAllowed")
 
-    def _put(self, request: Request) -> Answer:
+    def _put(self, request: S3Request) -> S3Response:
         is_conditional = request.headers.get("if-none-match") == "*" and not self.ignores_conditions
         if is_conditional and request.key in self.objects:
             return error_answer(412, "PreconditionFailed", request.key)
         self._write(request.key, request.body)
-        return Answer(200, headers=(("ETag", _etag(request.body)),))
+        return S3Response(200, headers=(("ETag", _etag(request.body)),))
 
     def _write(self, key: str, content: bytes) -> None:
         self.objects[key] = content
         self.written_s[key] = time.time()
 
-    def _get(self, request: Request) -> Answer:
+    def _get(self, request: S3Request) -> S3Response:
         content = self.objects.get(request.key)
         if content is None:
             return error_answer(404, "NoSuchKey", request.key)
@@ -232,20 +232,20 @@ class S3:
             status, found = 206, content[start:end]
             headers.append(("Content-Range", f"bytes {start}-{end - 1}/{len(content)}"))
         if request.method == "HEAD":
-            return Answer(status, b"", tuple(headers), len(found))
-        return Answer(status, found, tuple(headers))
+            return S3Response(status, b"", tuple(headers), len(found))
+        return S3Response(status, found, tuple(headers))
 
-    def _delete(self, request: Request) -> Answer:
+    def _delete(self, request: S3Request) -> S3Response:
         if request.method == "DELETE":
             self._forget(request.key)
-            return Answer(204)
+            return S3Response(204)
         keys = KEY.findall(
             request.body.decode()
         )  # the request is DeleteObjects, which obstore sends also for a single object
         for key in keys:
             self._forget(unescape(key))
         rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        return Answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), XML)
+        return S3Response(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), XML)
 
     def _etag_of(self, key: str) -> str:
         """Return the ETag of an object. It is computed once for each content, because ranges of large objects are read."""
@@ -259,7 +259,7 @@ class S3:
         self.objects.pop(key, None)
         self._etags.pop(key, None)
 
-    def _list(self, request: Request) -> Answer:
+    def _list(self, request: S3Request) -> S3Response:
         prefix = request.query.get("prefix", "")
         begin, token = request.query.get("start-after", ""), request.query.get("continuation-token", "")
         if self.lists_from != "after":
@@ -281,7 +281,7 @@ class S3:
             f"<KeyCount>{len(page)}</KeyCount><IsTruncated>{str(is_cut).lower()}</IsTruncated>{token}{rows}"
             "</ListBucketResult>"
         )
-        return Answer(200, body.encode(), XML)
+        return S3Response(200, body.encode(), XML)
 
     def _listed(self, key: str, *, is_directory: bool) -> str:
         if is_directory:
@@ -292,23 +292,23 @@ class S3:
             f"<ETag>{escape(self._etag_of(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
         )
 
-    def _begin(self, request: Request) -> Answer:
+    def _begin(self, request: S3Request) -> S3Response:
         upload = uuid.uuid4().hex
         self._uploads[upload] = {}
         body = (
             f"<InitiateMultipartUploadResult><Bucket>{escape(self.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
             f"<UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
         )
-        return Answer(200, body.encode(), XML)
+        return S3Response(200, body.encode(), XML)
 
-    def _part(self, request: Request) -> Answer:
+    def _part(self, request: S3Request) -> S3Response:
         parts = self._uploads.get(request.query["uploadId"])
         if parts is None:
             return error_answer(404, "NoSuchUpload", request.key)
         parts[int(request.query["partNumber"])] = request.body
-        return Answer(200, headers=(("ETag", _etag(request.body)),))
+        return S3Response(200, headers=(("ETag", _etag(request.body)),))
 
-    def _complete(self, request: Request) -> Answer:
+    def _complete(self, request: S3Request) -> S3Response:
         parts = self._uploads.pop(request.query.get("uploadId", ""), None)
         if parts is None:
             return error_answer(404, "NoSuchUpload", request.key)
@@ -318,11 +318,11 @@ class S3:
             f"<CompleteMultipartUploadResult><Key>{escape(request.key)}</Key><ETag>{escape(_etag(content))}</ETag>"
             "</CompleteMultipartUploadResult>"
         )
-        return Answer(200, body.encode(), XML)
+        return S3Response(200, body.encode(), XML)
 
-    def _abort(self, request: Request) -> Answer:
+    def _abort(self, request: S3Request) -> S3Response:
         self._uploads.pop(request.query["uploadId"], None)
-        return Answer(204)
+        return S3Response(204)
 
     # -- connections -------------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class S3:
         writer.close()
         del self._conversations[task]
 
-    async def _answer(self, request: Request) -> tuple[Answer | None, int | None]:
+    async def _answer(self, request: S3Request) -> tuple[S3Response | None, int | None]:
         """Handle a request as `handle` does, and stop it if a test wants to hold it."""
         hold = self._hold_of(request.kind, request.key)
         if hold is not None and not hold.is_applied and not await hold.stop(request.key):
@@ -433,8 +433,8 @@ def main() -> None:
     s3 = S3(
         arguments.bucket,
         delay_s=arguments.delay_ms / 1000,
-        up=Link(arguments.rate),
-        down=Link(arguments.rate),
+        up=S3Link(arguments.rate),
+        down=S3Link(arguments.rate),
     )
 
     async def work() -> None:

@@ -8,7 +8,7 @@ HELD_S_MAX = 60.0  # How long a test waits for a request by default. It is a bou
 
 
 @dataclass(slots=True)
-class Fault:
+class S3Fault:
     """A fault that a test sets for the next requests of one kind: what the server answers, and whether it applies the
     requests.
 
@@ -32,7 +32,7 @@ class Fault:
     code: str = ""
 
 
-class Hold:
+class S3Hold:
     """A stop of one request. The server takes the request, tells the test, and does not answer until the test says so.
     The server answers other requests meanwhile.
 
@@ -42,8 +42,8 @@ class Hold:
         hold.drop()
 
     Args:
-        kind: the kind of request, as in `Fault`, or several: `put|complete`.
-        key: a regular expression, as in `Fault`.
+        kind: the kind of request, as in `S3Fault`, or several: `put|complete`.
+        key: a regular expression, as in `S3Fault`.
         is_applied: whether the server applies the request before it stops.
         number: which of the matching requests is stopped; 1 is the next one.
     """

@@ -6,7 +6,7 @@ from typing import Final
 PIECE_SIZE: Final = 16 << 10  # The bytes of several connections alternate in pieces of this size.
 
 
-class Link:
+class S3Link:
     """One direction of the link.
 
     Args:

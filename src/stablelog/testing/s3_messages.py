@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
-from stablelog.testing.s3_link import Link
+from stablelog.testing.s3_link import S3Link
 
 XML = (("Content-Type", "application/xml"),)
 KEY = re.compile(r"<Key>(.*?)</Key>")
@@ -21,7 +21,7 @@ REASONS = {
 }
 
 
-class Request(NamedTuple):
+class S3Request(NamedTuple):
     """One request. `query` has the first value of each parameter."""
 
     method: str
@@ -45,7 +45,7 @@ class Request(NamedTuple):
         return self.method.lower()
 
 
-class Answer(NamedTuple):
+class S3Response(NamedTuple):
     """One answer. `size` is the object's size in the answer to a HEAD request, whose body is empty."""
 
     status: int
@@ -65,15 +65,15 @@ class Answer(NamedTuple):
         return "\r\n".join([*lines, "", ""]).encode()
 
 
-def error_answer(status: int, code: str, key: str = "") -> Answer:
+def error_answer(status: int, code: str, key: str = "") -> S3Response:
     """Return the answer to a request that has failed."""
     body = f"<Error><Code>{code}</Code><Message>{code}</Message><Key>{escape(key)}</Key></Error>"
-    return Answer(status, body.encode(), XML)
+    return S3Response(status, body.encode(), XML)
 
 
 async def read_request(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link
-) -> Request | None:
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: S3Link
+) -> S3Request | None:
     """Read the next request of a connection, whose body crosses a link; None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -93,4 +93,4 @@ async def read_request(
     bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
     if method == "POST" and "delete" in query:
         key = unescape((KEY.findall(body.decode()) or [""])[0])
-    return Request(method, bucket, key, query, headers, body)
+    return S3Request(method, bucket, key, query, headers, body)

@@ -13,19 +13,19 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
-    Pace,
     RejectedError,
     SlowError,
     StoredObject,
     TooShortError,
     UnclearError,
+    UploadPace,
 )
 from stablelog.env.objects.window import IDLE_S
 from stablelog.testing.sim_disk import SimulatedCrash
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class StoreFaults:
     """How often each fault occurs: a number from 0 to 1, the share of all requests that have the fault.
 
     Attributes:
@@ -46,7 +46,7 @@ class Faults:
     latency_s: float = 0.03
 
 
-HOSTILE = Faults(refused=0.05, unanswered=0.05, late=0.04, wrong_exists=0.02)
+HOSTILE = StoreFaults(refused=0.05, unanswered=0.05, late=0.04, wrong_exists=0.02)
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class SimObjects:
     """
 
     seed: int = 0
-    faults: Faults = field(default_factory=Faults)
+    faults: StoreFaults = field(default_factory=StoreFaults)
     objects: dict[str, bytes] = field(default_factory=dict)
     written_s: dict[str, float] = field(default_factory=dict)
     between: Callable[[str, str], None] = lambda _call, _key: None
@@ -115,7 +115,7 @@ class SimObjects:
         if not self._write("create", key, apply):
             raise ExistsError(key)
 
-    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
         """Write an object, or replace it."""
         content = b"".join(pieces)
         self.send(len(content), min(pace.part_size * pace.parts_at_once, len(content)), pace.limit_s)

@@ -8,7 +8,7 @@ from typing import Final
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
 from stablelog.testing.faults import OWN_CLIENT_ID
 
@@ -34,7 +34,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[s
     topic = CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=configs
     )
-    with Cluster(bootstrap, client_id=OWN_CLIENT_ID) as cluster:
+    with BlockingCluster(bootstrap, client_id=OWN_CLIENT_ID) as cluster:
 
         def attempt() -> None:
             (result,) = cluster.any_connection().ask(CreateTopicsRequest(topics=(topic,))).topics

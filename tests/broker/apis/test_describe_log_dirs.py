@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
 from tests.clients.drivers import Confluent, unique
@@ -19,7 +19,7 @@ def topic(stablelog_broker):
 
 
 def test_the_data_directory_is_told(stablelog_broker, topic):
-    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         assert cluster.log_directories([(topic, 0)]) == {
             cluster.leader(topic, 0): [str(stablelog_broker.data)]
         }
@@ -27,7 +27,7 @@ def test_the_data_directory_is_told(stablelog_broker, topic):
 
 @pytest.mark.parametrize("version", APIS[ApiKey.DESCRIBE_LOG_DIRS].served_versions)
 def test_sizes_are_those_of_the_files(stablelog_broker, topic, version):
-    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         connection = cluster.any_connection()
         answer = connection.call(message_class(ApiKey.DESCRIBE_LOG_DIRS, version, "request")(topics=None))
     sizes = {
@@ -43,7 +43,7 @@ def test_what_is_not_there_is_left_out(stablelog_broker, topic):
     request_class = message_class(ApiKey.DESCRIBE_LOG_DIRS, 4, "request")
     module = __import__(request_class.__module__, fromlist=["DescribableLogDirTopic"])
     asked = tuple(module.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in (topic, "nowhere"))
-    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         answer = cluster.any_connection().call(request_class(topics=asked))
     found = [
         (described.name, [p.partition_index for p in described.partitions])

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import stablelog
 from stablelog.broker.loop.tasks import Scope
 from stablelog.broker.monitoring import metrics
-from stablelog.client.connection import Connection
+from stablelog.client.blocking.connection import SocketConnection
 from stablelog.errors import UnavailableError
 from stablelog.wire.acls import AclBinding, Operation, Pattern, Permission, ResourceType
 from tests.broker.desk import batch, delete_topic, opened, part
@@ -336,7 +336,7 @@ def test_throttled_requests_and_their_clients_are_counted(told, broker):
     def set_quota(value):
         op = alter.OpData(key="producer_byte_rate", value=value or 1.0, remove=value is None)
         entry = alter.EntryData(entity=entity, ops=(op,))
-        with Connection(broker.bootstrap, timeout_s=10) as connection:
+        with SocketConnection(broker.bootstrap, timeout_s=10) as connection:
             connection.ask(alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
 
     set_quota(10_000.0)

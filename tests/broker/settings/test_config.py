@@ -6,7 +6,7 @@ from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
 from stablelog.broker.settings.setting import Setting
 from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.errors import UsageError
-from stablelog.settings import Kind
+from stablelog.settings import SettingType
 from stablelog.types import SecurityProtocol
 
 
@@ -117,7 +117,7 @@ def test_each_listener_has_its_protocol_its_advertised_address_and_its_own_value
 
 
 def test_an_error_leaves_out_the_value_of_a_secret():
-    secret = Setting("a.password", Kind(int, "a number"), "1", "", is_secret=True)
+    secret = Setting("a.password", SettingType(int, "a number"), "1", "", is_secret=True)
     with pytest.raises(UsageError) as refused:
         secret.read("hunter2")
     assert str(refused.value) == "a.password is not valid: a number"

@@ -14,13 +14,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer as BatchProducer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer as BatchProducer
 from stablelog.embedded import LOG_FILE
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import Kind, decode_link
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.names import INDEXES, LOG, partition_of
@@ -68,7 +68,7 @@ class Writer:
     """
 
     def __init__(self, address):
-        self._cluster = Cluster(address, timeout_s=PATIENCE_S, deadline_s=PATIENCE_S)
+        self._cluster = BlockingCluster(address, timeout_s=PATIENCE_S, deadline_s=PATIENCE_S)
         self._producer = BatchProducer(self._cluster, "writer", on_acknowledged=self._acknowledged)
         self._producer.begin()
         self._count = 0
@@ -289,7 +289,7 @@ class Life:
     def check_objects(self):
         """Every manifest that was ever published names only objects that exist and have the size that it says."""
         objects = self.objects()
-        store = Prefix(ObjectStore(SimObjects(faults=Faults(latency_s=0), objects=objects)))
+        store = Prefix(ObjectStore(SimObjects(faults=StoreFaults(latency_s=0), objects=objects)))
         ends = {}
         for key in sorted(key for key in objects if "/manifest/" in key):
             kind, payload = decode_link(objects[key])

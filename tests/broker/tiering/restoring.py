@@ -13,7 +13,7 @@ from stablelog.log.files.epochs import EPOCH_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.partition_metadata import METADATA_FILE
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import last_manifest
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import INDEXES, LOG, partition_of
@@ -32,7 +32,7 @@ def objects_in(directory):
 
 def manifests(objects):
     """The last manifest of each partition, by the partition."""
-    store = ObjectStore(SimObjects(faults=Faults(latency_s=0), objects=dict(objects)))
+    store = ObjectStore(SimObjects(faults=StoreFaults(latency_s=0), objects=dict(objects)))
     storage = RemoteStorage(store, "any")
     found = {}
     for partition in {partition_of("/".join(key.split("/")[:3])) for key in objects} - {None}:

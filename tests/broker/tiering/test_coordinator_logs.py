@@ -22,7 +22,7 @@ from stablelog.errors import StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from stablelog.tier.chain import MANIFESTS_KEPT
 from tests.broker.apis.test_joint_apis import committed_offset
 from tests.broker.apis.test_txn_offset_commit import add_offsets, commit
@@ -423,7 +423,7 @@ def is_publication(call, key):
 def test_a_stop_does_not_wait_for_a_store_that_does_not_answer(monkeypatch, caplog, is_held):
     """When the store answers at last, the broker that has stopped writes nothing."""
     monkeypatch.setattr("stablelog.broker.tiering.tiering.STOP_S", STOP_S)
-    objects, disk = SimObjects(faults=Faults(latency_s=0)), SimDisk()
+    objects, disk = SimObjects(faults=StoreFaults(latency_s=0)), SimDisk()
     released, answered = threading.Event(), []
 
     def wait(call, key):
@@ -459,7 +459,7 @@ def test_a_stop_ends_the_attempts_of_a_publication_that_is_under_way(monkeypatch
             tried.append(key)
             raise UnclearError("503")
 
-    objects = SimObjects(faults=Faults(latency_s=0), between=between)
+    objects = SimObjects(faults=StoreFaults(latency_s=0), between=between)
     store = ObjectStore(objects)  # It waits by a real clock, for up to 30 s.
     monkeypatch.setattr("stablelog.env.objects.opening.open_store", lambda _url, **_options: store)
 
@@ -645,7 +645,7 @@ def test_a_hostile_store_gets_all_in_the_end(monkeypatch, seed):
                 sequence, offset, _ = await state_of(objects.objects)
                 assert done <= offset <= sequence <= pipeline.number
                 done = offset
-            objects.faults = Faults()
+            objects.faults = StoreFaults()
             await desk.broker.tiering.copy_coordinator_logs()
             assert (await state_of(objects.objects))[:2] == (5, 5)
 

@@ -16,9 +16,9 @@ from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import PART_SIZE, Patience
 from stablelog.errors import StoreError
-from stablelog.testing.s3 import Fault, serve_s3
+from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_disk import SimulatedCrash
-from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from tests.broker.tiering.world import World, chance_of, lines, stop_before
 from tests.log.timeline import NOW_MS
 from tests.scale import seeds
@@ -152,7 +152,7 @@ def test_a_hostile_store_loses_nothing(seed):
         world.copy_all()
         world.drop_local()
         world.write_segments(["- P6", "P6c"])
-    objects.faults = Faults()
+    objects.faults = StoreFaults()
     world.check()
     world.restart()
     finish(world)
@@ -168,18 +168,18 @@ ANSWERS = (
     (0, True),
 )  # a status, and whether the request is applied
 S3_FAULTS = [
-    *(Fault("put", key, *answer) for key in CREATED for answer in (*ANSWERS, (409, False))),
+    *(S3Fault("put", key, *answer) for key in CREATED for answer in (*ANSWERS, (409, False))),
     *(
-        Fault(kind, key, *answer)
+        S3Fault(kind, key, *answer)
         for kind in ("put", *UPLOADED)
         for key in (".log", ".indexes")
         for answer in ANSWERS
     ),
-    *(Fault("list", "", *answer) for answer in ANSWERS),
-    *(Fault("delete", "", *answer) for answer in ANSWERS),
-    Fault("get"),
-    Fault("get", status=0),
-    Fault("get", cut_size=3),
+    *(S3Fault("list", "", *answer) for answer in ANSWERS),
+    *(S3Fault("delete", "", *answer) for answer in ANSWERS),
+    S3Fault("get"),
+    S3Fault("get", status=0),
+    S3Fault("get", cut_size=3),
 ]
 
 
@@ -332,7 +332,7 @@ def test_other_settings_of_the_topic_are_published_without_a_new_segment():
 
 def test_segments_are_copied_in_order_over_a_slow_link():
     """A segment takes longer than the first time limit of an upload. The copier finds out the rate, and goes on."""
-    objects = SimObjects(faults=Faults(latency_s=0), rate=66_000)
+    objects = SimObjects(faults=StoreFaults(latency_s=0), rate=66_000)
     world = World(objects, words=())
     ends = []
     for number in range(3):

@@ -8,7 +8,7 @@ from stablelog.errors import DamageError, StablelogError, UnavailableError, Usag
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.log.partition import Isolation
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import same_payload
 from stablelog.tier.local_state import LocalState
 from tests.broker.tiering.world import World, lines
@@ -62,7 +62,7 @@ class Versioned(SimObjects):
 def test_a_store_that_ignores_conditions_since_the_start_is_refused_at_the_next_take_over(
     caplog, monkeypatch
 ):
-    objects = Versioned(faults=Faults(latency_s=0))
+    objects = Versioned(faults=StoreFaults(latency_s=0))
     world = World(objects, words=())
     storage, asked = world.storage, []
     objects.between = lambda call, key: asked.append((call, key))
@@ -79,7 +79,7 @@ def test_a_store_that_ignores_conditions_since_the_start_is_refused_at_the_next_
 
 
 def test_a_start_checks_the_store_once_for_all_its_partitions(monkeypatch):
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     world = World(objects)
     asked = []
     objects.between = lambda call, key: asked.append(key)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import Kind, decode_link
 from stablelog.tier.manifest import decode_manifest
 from stablelog.tier.names import partition_of
@@ -66,7 +66,7 @@ def test_no_record_of_a_coordinator_is_only_on_the_local_disk_for_more_than_a_mi
         first_s: the time of a request up to the first copy, which also takes over the manifests.
         then_s: the time of later requests. A copy of both logs is six of them, one after another.
     """
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def conversation():

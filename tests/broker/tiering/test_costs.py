@@ -12,7 +12,7 @@ from stablelog.broker.settings.config import BrokerConfig
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import PART_SIZE
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.cut_points import cut_points
 from stablelog.tier.names import INDEXES, LOG
 from tests.broker.desk import batch
@@ -173,7 +173,7 @@ def test_starts_of_the_broker(bill):
 
 @pytest.mark.extended
 def test_an_idle_hour_and_the_logs_of_the_coordinators(monkeypatch):
-    objects, seen = SimObjects(faults=Faults(latency_s=0)), []
+    objects, seen = SimObjects(faults=StoreFaults(latency_s=0)), []
     objects.between = lambda call, key: seen.append((call, key.split("/")[0]))
     simulate_store(monkeypatch, objects)
 
@@ -206,7 +206,7 @@ def test_an_idle_hour_and_the_logs_of_the_coordinators(monkeypatch):
 @pytest.mark.parametrize("has_segments", [False, True])
 def test_a_month_of_the_logs_of_the_coordinators(monkeypatch, has_segments):
     """There are commits all the time, for 15 minutes; with `has_segments` also a segment to copy in each pass."""
-    objects, seen = SimObjects(faults=Faults(latency_s=0)), []
+    objects, seen = SimObjects(faults=StoreFaults(latency_s=0)), []
     simulate_store(monkeypatch, objects)
 
     async def conversation():

@@ -21,7 +21,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
-from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from stablelog.tier.chain import Kind, decode_link
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.manifest import decode_without_parts
@@ -182,7 +182,7 @@ class CrashingWorld(World):
         places = {header.base_offset: position for position, header in headers_in(content)}
         places[self.plain.partition.end_offset] = len(content)
         objects = self.store_objects.objects
-        store = Prefix(ObjectStore(SimObjects(faults=Faults(latency_s=0), objects=objects)))
+        store = Prefix(ObjectStore(SimObjects(faults=StoreFaults(latency_s=0), objects=objects)))
         start = end = 0
         links = [decode_link(objects[key]) for key in sorted(objects) if chain_name_of(key) is not None]
         payloads = [payload for kind, payload in links if kind is Kind.MANIFEST]
@@ -207,7 +207,7 @@ class CrashingWorld(World):
 
     def finish(self):
         """The store is well again: all that is sealed is copied, and leaves the local disk."""
-        self.store_objects.faults = Faults()
+        self.store_objects.faults = StoreFaults()
         self.store_objects.sleep(HOSTILE.late_s_max)
         for producer in sorted(self.open_producers):
             self._writing = f"{producer}c"

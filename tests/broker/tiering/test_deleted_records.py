@@ -11,7 +11,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.ops.restore import restore
 from stablelog.spark import count
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from tests.broker.desk import DATA, batch, opened
 from tests.broker.tiering.desk import LOCAL_NOTHING, log_of, tiered, write_segments
 from tests.broker.tiering.restoring import manifests, objects_in
@@ -45,7 +45,7 @@ def in_store(tmp_path):
 
 async def restored(tmp_path, configs):
     """What a consumer gets from a broker that was restored from the store alone."""
-    objects = SimObjects(faults=Faults(latency_s=0), objects=objects_in(tmp_path))
+    objects = SimObjects(faults=StoreFaults(latency_s=0), objects=objects_in(tmp_path))
     disk = SimDisk()
     store = ObjectStore(objects, now_s=objects.now_s, sleep=objects.sleep)
     await asyncio.to_thread(restore, store, disk, DATA, NOW_MS)

@@ -9,7 +9,7 @@ from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
 from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
 from stablelog.testing.sim_disk import SimulatedCrash
-from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import INDEXES, LOG
 from tests.broker.tiering.world import World, chance_of, lines, stop_before
@@ -168,7 +168,7 @@ def test_a_hostile_store_loses_nothing(seed):
         world.copy_all()
         world.drop_local()
         world.write_segments(["- P6 P6 P6a", "P6 P6c"])
-    objects.faults = Faults()
+    objects.faults = StoreFaults()
     world.check()
     world.restart()
     finish(world)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.env.objects import opening
 from stablelog.env.objects.store import Patience
-from stablelog.testing.s3 import Fault, serve_s3
+from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments
 from tests.broker.tiering.life import URL, alive, reach
@@ -128,7 +128,7 @@ def test_each_failure_is_one_line_for_copies_and_one_for_reads(failure, words, m
         if failure == "host":
             reach(s3, monkeypatch, UNKNOWN_HOST)
         for kind in {"rights": KINDS, "right to write": WRITES}.get(failure, ()):
-            s3.fail(Fault(kind, status=403, count=EVER))
+            s3.fail(S3Fault(kind, status=403, count=EVER))
         url = OTHER_BUCKET if failure == "bucket" else URL
         asyncio.run(asyncio.wait_for(conversation(url), PATIENCE_S))
         assert s3.objects == objects
@@ -169,7 +169,7 @@ def test_missing_rights_are_logged_once_and_when_they_are_there_copying_resumes(
     with copied(tmp_path, monkeypatch) as (s3, data, first):
         objects = dict(s3.objects)
         for kind in KINDS:
-            s3.fail(Fault(kind, status=403, count=EVER))
+            s3.fail(S3Fault(kind, status=403, count=EVER))
         with alive(data, s3) as life:
             life.go_on(first.writer)
             check_failure(life, URL, "403 Forbidden")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stablelog.testing.s3 import Fault, Hold
+from stablelog.testing.s3 import S3Fault, S3Hold
 from tests.broker.tiering.life import RECORD_SIZE, lived
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ class Row:
     key: str
     stage: str = COPY
     number: int = 1
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[S3Fault, ...] = ()
     is_large: bool = False
 
     @property
@@ -65,7 +65,7 @@ class Row:
         """Let the server hold the request."""
         for fault in self.faults:
             s3.fail(replace(fault))
-        return s3.hold(Hold(self.kind, self.key, is_applied=is_applied, number=self.number))
+        return s3.hold(S3Hold(self.kind, self.key, is_applied=is_applied, number=self.number))
 
 
 ROWS = [
@@ -180,7 +180,7 @@ def test_a_request_of_a_killed_broker_that_is_applied_late(row, tmp_path, monkey
 @pytest.mark.parametrize("is_created", [False, True])
 def test_a_kill_while_an_unclear_answer_is_read_back(is_created, tmp_path, monkeypatch):
     """The store answers the creation of a manifest with 503. The broker asks for the manifest, and is killed."""
-    fault = Fault("put", OWN + link(1), status=503, is_applied=is_created)
+    fault = S3Fault("put", OWN + link(1), status=503, is_applied=is_created)
     row = Row("the read-back", "get", OWN + link(1), faults=(fault,))
     with killed(row, tmp_path, monkeypatch, is_applied=BEFORE) as (life, hold, before):
         hold.drop()

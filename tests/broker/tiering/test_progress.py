@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from tests.broker.tiering.desk import run_in_store_time
 from tests.broker.tiering.world import World
 
@@ -13,7 +13,7 @@ SEGMENT_COUNT = 20
 
 def lines_of_a_pass(caplog, request_s):
     """The lines of a pass that copies segments of 1 MB, if each request takes so long. The copy of a segment is two."""
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     objects.between = lambda _call, _key: objects.sleep(request_s)
     world = World(objects, words=())
     for _ in range(SEGMENT_COUNT):

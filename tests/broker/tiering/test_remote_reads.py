@@ -15,7 +15,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, NotLoadedError, StoreError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
 from stablelog.types import ObjectRange
@@ -218,7 +218,7 @@ class Reader(Life):
         self.asked = []
         super().__init__(
             SimObjects(
-                faults=Faults(latency_s=0),
+                faults=StoreFaults(latency_s=0),
                 between=lambda call, key: self.asked.append((call, key.rpartition(".")[2])),
             )
         )

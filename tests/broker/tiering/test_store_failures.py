@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.errors import DamageError, StoreError
-from stablelog.testing.s3 import Fault, serve_s3
+from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.tiering.desk import LOCAL_NOTHING, copy, log_of, tiered, write_segments
 from tests.broker.tiering.life import URL, reach
@@ -28,7 +28,7 @@ async def write(desk, *topics):
 
 def forbid(s3, key=""):
     for kind in UPLOADS:
-        s3.fail(Fault(kind, key, status=403, count=EVER))
+        s3.fail(S3Fault(kind, key, status=403, count=EVER))
 
 
 def failed_count(desk):

@@ -13,7 +13,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.errors import RefusedError, UsageError
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.records import SegmentState
 from tests.broker import jump
@@ -239,7 +239,7 @@ def test_a_fetch_waits_for_a_store_that_hangs_no_longer_than_its_client_allows_a
             asked.append(key)
             assert released.wait(60)
 
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     simulate_store(monkeypatch, objects)
 
     async def conversation():

@@ -8,7 +8,7 @@ from stablelog.env.objects.requests import StoredObject, TooShortError
 from stablelog.env.objects.store import ObjectStore, Patience
 from stablelog.errors import StablelogError, StoreError
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 
 SHORT = Patience(limit_s=1)
 MEASURED = ["rate of writes", "rate of reads", "time of a listing"]
@@ -52,12 +52,12 @@ def test_a_server_that_ignores_conditions_is_found_and_refused():
 
 def test_a_store_that_fails_is_asked_once_and_what_it_has_created_meanwhile_is_no_fault():
     """The error names the request that has failed. The object that is left neither disturbs the next attempt nor stays."""
-    simulated = SimObjects(1, Faults(unanswered=1.0))  # it applies everything, and answers nothing
+    simulated = SimObjects(1, StoreFaults(unanswered=1.0))  # it applies everything, and answers nothing
     with pytest.raises(StoreError, match="create of sim://store/check/a/x had no clear answer in 30 s"):
         require_conditions(of(simulated), "a")
     assert simulated.now_s() < 40, "the limit of one call"
     assert list(simulated.objects) == ["check/a/x"]
-    simulated.faults = Faults()
+    simulated.faults = StoreFaults()
     require_conditions(of(simulated), "a")
     assert not simulated.objects
 
@@ -146,7 +146,7 @@ def test_a_store_that_lists_in_another_order_is_no_store():
     ],
 )
 def test_the_check_says_what_a_store_is_too_slow_for(rate, latency_s, slow):
-    simulated = SimObjects(faults=Faults(latency_s=latency_s), rate=rate)
+    simulated = SimObjects(faults=StoreFaults(latency_s=latency_s), rate=rate)
     found = {one.promise: one for one in check(of(simulated), simulated.now_s) if one.measured}
     assert list(found) == MEASURED
     told = {promise: one.slow for promise, one in found.items() if one.slow}

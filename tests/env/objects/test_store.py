@@ -15,8 +15,8 @@ from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
 from stablelog.env.objects.store import PART_SIZE, ObjectStore, Patience
 from stablelog.errors import ObjectExistsError, ObjectMissingError, StoreError, UsageError
-from stablelog.testing.s3 import Fault, serve_s3
-from stablelog.testing.sim_objects import HOSTILE, Faults, SimObjects
+from stablelog.testing.s3 import S3Fault, serve_s3
+from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 
 SHORT = Patience(limit_s=1, pause_s=0.001, pause_s_max=0.01)
 
@@ -61,13 +61,13 @@ def test_writers_of_the_same_keys_on_a_hostile_store_agree_on_the_winner(seed):
 
 def test_nobody_believes_exists_without_reading_back():
     """S3 answers 409 to a create that it did not apply."""
-    simulated = SimObjects(3, Faults(wrong_exists=0.9))
+    simulated = SimObjects(3, StoreFaults(wrong_exists=0.9))
     of(simulated).create("a/b", b"1")
     assert simulated.objects == {"a/b": b"1"}
 
 
 def test_a_store_that_does_not_answer_is_given_up_within_the_limit():
-    simulated = SimObjects(1, Faults(refused=1.0))
+    simulated = SimObjects(1, StoreFaults(refused=1.0))
     store = of(simulated)
     with pytest.raises(
         StoreError, match=r"get of sim://store/a/b had no clear answer in 30 s: 503"
@@ -79,7 +79,7 @@ def test_a_store_that_does_not_answer_is_given_up_within_the_limit():
 
 
 def test_no_attempt_begins_after_the_store_was_told_to_give_up():
-    simulated = SimObjects(1, Faults(refused=1.0))
+    simulated = SimObjects(1, StoreFaults(refused=1.0))
     store, told = of(simulated), []
 
     def between(*_request):
@@ -91,7 +91,7 @@ def test_no_attempt_begins_after_the_store_was_told_to_give_up():
     with pytest.raises(StoreError, match=r"get of sim://store/a/b had no clear answer: 503"):
         store.get("a/b")
     assert simulated.now_s() < told[0] + 2 + 0.5
-    simulated.faults = Faults()
+    simulated.faults = StoreFaults()
     simulated.objects["a/b"] = b"1"
     store.give_up_after(2)
     assert store.get("a/b") == b"1"
@@ -134,27 +134,27 @@ def opened(s3):
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("put", status=503),
-        Fault("put", status=503, is_applied=True),
-        Fault("put", status=0),
-        Fault("put", status=0, is_applied=True),
-        Fault("put", status=409),
-        Fault("put", status=500, count=5),
-        Fault("get", status=0),
-        Fault("get", status=500),
-        Fault("get", cut_size=2),
-        Fault("list", status=500),
-        Fault("list", cut_size=50),
-        Fault("delete", status=0, is_applied=True),
-        Fault("begin", status=503),
-        Fault("part", status=0),
-        Fault("complete", status=503),
-        Fault("complete", status=0, is_applied=True),
-        Fault("begin", status=409),
-        Fault("part", status=404),
-        Fault("complete", status=404),
-        Fault("get", status=409),
-        Fault("delete", status=412),
+        S3Fault("put", status=503),
+        S3Fault("put", status=503, is_applied=True),
+        S3Fault("put", status=0),
+        S3Fault("put", status=0, is_applied=True),
+        S3Fault("put", status=409),
+        S3Fault("put", status=500, count=5),
+        S3Fault("get", status=0),
+        S3Fault("get", status=500),
+        S3Fault("get", cut_size=2),
+        S3Fault("list", status=500),
+        S3Fault("list", cut_size=50),
+        S3Fault("delete", status=0, is_applied=True),
+        S3Fault("begin", status=503),
+        S3Fault("part", status=0),
+        S3Fault("complete", status=503),
+        S3Fault("complete", status=0, is_applied=True),
+        S3Fault("begin", status=409),
+        S3Fault("part", status=404),
+        S3Fault("complete", status=404),
+        S3Fault("get", status=409),
+        S3Fault("delete", status=412),
     ],
     ids=str,
 )
@@ -178,7 +178,7 @@ def test_a_refusal_that_no_repetition_changes_is_an_error_at_once(s3, kind, stat
     s3.objects.clear()
     store = opened(s3)
     store.create("a/b", b"content")
-    fault = Fault(kind, status=status, code="ExpiredToken", count=100)
+    fault = S3Fault(kind, status=status, code="ExpiredToken", count=100)
     calls = {
         "get": lambda: store.get("a/b"),
         "put": lambda: store.create("a/c", b"1"),
@@ -198,7 +198,7 @@ def test_a_refusal_that_no_repetition_changes_is_an_error_at_once(s3, kind, stat
 @pytest.mark.parametrize("code", ["RequestTimeout", "IncompleteBody", "BadDigest", "SlowDown"])
 def test_a_request_that_the_network_has_damaged_is_repeated(s3, code):
     s3.objects.clear()
-    s3.fail(Fault("put", status=400, code=code))
+    s3.fail(S3Fault("put", status=400, code=code))
     opened(s3).create("a/b", b"content")
     assert s3.objects == {"prefix/a/b": b"content"}
 
@@ -218,7 +218,7 @@ def test_an_upload_of_which_the_store_keeps_less_is_an_error(s3):
     """Only an object of the size that was sent shows that an upload is done."""
     s3.objects.clear()
     s3.objects["prefix/a/b"] = b"an object of another size"
-    s3.fail(Fault("complete", status=400, code="InternalError", count=100))
+    s3.fail(S3Fault("complete", status=400, code="InternalError", count=100))
     with pytest.raises(StoreError, match="InternalError"):
         opened(s3).upload("a/b", lambda: [bytes(17 << 20)], 17 << 20)
     s3.clear_faults()

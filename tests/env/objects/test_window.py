@@ -9,11 +9,11 @@ from stablelog.env.objects import cloud
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.requests import SlowError, UnclearError
 from stablelog.env.objects.store import PART_SIZE_MIN, RANGE_SIZE_MIN, ObjectStore, Patience
-from stablelog.env.objects.window import IDLE_S, LONG_S, QUICK_S, RATE_MAX, RATE_MIN, Window
+from stablelog.env.objects.window import IDLE_S, LONG_S, QUICK_S, RATE_MAX, RATE_MIN, TransferWindow
 from stablelog.errors import DamageError, StoreError
 from stablelog.testing.s3 import serve_s3
-from stablelog.testing.s3_faults import Fault
-from stablelog.testing.sim_objects import Faults, SimObjects
+from stablelog.testing.s3_faults import S3Fault
+from stablelog.testing.sim_objects import SimObjects, StoreFaults
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 RATES = [65 * KIB, 200 * KIB, MIB, 3 * MIB, 30 * MIB]
@@ -23,7 +23,7 @@ class Sizes(SimObjects):
     """A store that keeps only the sizes of what it gets by uploads, over a link with a rate."""
 
     def __init__(self, rate):
-        super().__init__(faults=Faults(latency_s=0), rate=rate)
+        super().__init__(faults=StoreFaults(latency_s=0), rate=rate)
         self.sizes = {}
 
     def upload(self, key, pieces, pace):
@@ -57,7 +57,7 @@ def test_segments_are_uploaded_one_after_another_at_any_rate(rate, size):
 
 @pytest.mark.parametrize("rate", RATES)
 def test_ranges_come_over_a_slow_link_without_a_loss(rate):
-    objects = SimObjects(faults=Faults(latency_s=0), rate=rate)
+    objects = SimObjects(faults=StoreFaults(latency_s=0), rate=rate)
     objects.objects["a/b"] = content = bytes(range(256)) * (32 * KIB)
     store = of(objects)
     for start in range(0, len(content), 4 * MIB):
@@ -66,7 +66,7 @@ def test_ranges_come_over_a_slow_link_without_a_loss(rate):
 
 
 def test_the_ranges_that_have_come_are_kept_when_one_fails():
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     objects.objects["a/b"] = bytes(range(256)) * (4 * KIB)
     asked = []
 
@@ -77,7 +77,7 @@ def test_the_ranges_that_have_come_are_kept_when_one_fails():
                 raise SlowError("no byte has come")
             return objects.get_range(key, start, size)
 
-    store = of(Broken(faults=Faults(latency_s=0)))
+    store = of(Broken(faults=StoreFaults(latency_s=0)))
     assert store.get_range("a/b", 0, MIB) == objects.objects["a/b"]
     begins = [start for start, _ in asked]
     assert begins == sorted(begins), "no range is requested again that has come"
@@ -92,7 +92,7 @@ def test_a_range_never_becomes_smaller_than_the_least_size():
             asked.append(size)
             raise SlowError("no byte has come")
 
-    objects = Dead(faults=Faults(latency_s=0))
+    objects = Dead(faults=StoreFaults(latency_s=0))
     store = ObjectStore(objects, Patience(limit_s=10_000), now_s=objects.now_s, sleep=objects.sleep)
     with pytest.raises(StoreError):
         store.get_range("a/b", 0, 4 * MIB)
@@ -104,7 +104,7 @@ def test_a_range_never_becomes_smaller_than_the_least_size():
 
 
 def test_a_range_beyond_the_end_is_damage_also_in_small_ranges():
-    objects = SimObjects(faults=Faults(latency_s=0))
+    objects = SimObjects(faults=StoreFaults(latency_s=0))
     objects.objects["a/b"] = bytes(20 * MIB)
     with pytest.raises(DamageError, match=f"has fewer than {30 * MIB} bytes"):
         of(objects).get_range("a/b", 0, 30 * MIB)
@@ -120,7 +120,7 @@ class Clock:
 def window(size=64):
     """A window of so many MiB."""
     clock = Clock()
-    return Window(4 * MIB, size * MIB, 256 * MIB, clock), clock
+    return TransferWindow(4 * MIB, size * MIB, 256 * MIB, clock), clock
 
 
 def take(one, clock, size, took_s, *, times_out=False, total=None):
@@ -185,7 +185,7 @@ def test_requests_that_were_under_way_together_change_the_window_once():
 
 
 def test_a_request_waits_for_room_and_not_longer_than_the_process():
-    one = Window(4, 64, 256, time.monotonic)
+    one = TransferWindow(4, 64, 256, time.monotonic)
     waited = threading.Event()
 
     def other():
@@ -232,7 +232,7 @@ def test_eight_readers_share_a_slow_link_and_nothing_is_sent_twice(monkeypatch):
 def test_a_slow_upload_goes_on_after_a_failed_part(monkeypatch):
     with serve_s3() as s3:
         store = open_store("s3://bucket/prefix", allow_http=True, options=s3.options)
-        s3.fail(Fault("part", status=503))
+        s3.fail(S3Fault("part", status=503))
         content = bytes(range(256)) * (80 * KIB)
         store.upload("a", lambda: [content], len(content))
         assert s3.objects["prefix/a"] == content

@@ -8,8 +8,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import stablelog
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.commits import describe_commits
 from stablelog.errors import UnavailableError
 from stablelog.spark.columns.commit_columns import CommitColumns
 from stablelog.spark.planning import Piece
@@ -27,7 +27,7 @@ def test_the_commits_of_records_that_were_removed_meanwhile_are_refused_by_name(
             positions.append(written.result().offset)
     first, second = positions
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
         commits = partial(describe_commits, cluster, topic, 0)
         piece = Piece(topic, 0, 0, second + 1, 0)
         columns = CommitColumns(

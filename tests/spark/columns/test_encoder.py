@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from stablelog.batch.header import Codec, crc_holds, read_header
 from stablelog.batch.records import decode_records
 from stablelog.batch.stamping import stamp
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import UsageError
 from stablelog.spark.columns.encoder import TYPES, Encoder
 from stablelog.spark.kernels.encode import hash_key
@@ -249,8 +249,8 @@ def test_a_record_that_is_larger_than_a_batch_should_be_comes_alone():
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
 def test_confluent_kafka_reads_what_was_encoded_and_would_have_sent_it_there(stablelog_broker, codec):
     """librdkafka checks the CRC, unpacks, and finds keys in the partitions where its own murmur2 puts them."""
+    from confluent_kafka import BlockingProducer as TheirProducer
     from confluent_kafka import Consumer, TopicPartition
-    from confluent_kafka import Producer as TheirProducer
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic, count, partitions = unique("encoded"), 500, 3
@@ -267,8 +267,8 @@ def test_confluent_kafka_reads_what_was_encoded_and_would_have_sent_it_there(sta
     batch = pa.RecordBatch.from_pylist(
         rows, schema=pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
     )
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("encoder"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("encoder"))
         producer.begin()
         for one in Encoder(codec, 3000).encode(batch, topic=topic, partition_counts={topic: partitions}):
             producer.append(one.topic, one.partition, one.batch)

@@ -19,7 +19,7 @@ from peers import apache_kafka, tiered_kafka
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError, UsageError
 from stablelog.spark import count, verify
@@ -618,7 +618,7 @@ def test_brokers_serve_what_aivens_plugin_has_compressed_or_encrypted(
     shutil.move(mixed.directory.parent, mixed.root / f"plain-{identity}")
     for path in mixed.root.rglob("*.rsm-manifest"):
         path.write_text(path.read_text().replace(text_of_id(mixed.topic_id), identity))
-    ask = Cluster.list_offsets
+    ask = BlockingCluster.list_offsets
     last = history.segments[-1].end
 
     def list_offsets(cluster, times, *more):
@@ -627,7 +627,7 @@ def test_brokers_serve_what_aivens_plugin_has_compressed_or_encrypted(
         is_local = EARLIEST_LOCAL in times.values()
         return {place: one._replace(offset=last) if is_local else one for place, one in found.items()}
 
-    monkeypatch.setattr(Cluster, "list_offsets", list_offsets)
+    monkeypatch.setattr(BlockingCluster, "list_offsets", list_offsets)
     with stablelog.serve(data) as broker:
         given = given_of(mixed, **{"kafka.bootstrap.servers": broker.bootstrap})
         pieces = [piece for pieces in tasks(given) for piece in pieces]

@@ -27,7 +27,7 @@ from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.readable import to_read
 from stablelog.spark.source.reader import StablelogReader
 from stablelog.spark.source.tiered_log import TieredLog
-from stablelog.testing.s3 import Fault
+from stablelog.testing.s3 import S3Fault
 from stablelog.tier.chain import Chain, claim_epoch, same_payload
 from stablelog.tier.cut_points import cut_points
 from stablelog.tier.manifest import encode_manifest
@@ -287,7 +287,7 @@ def test_a_count_leaves_no_pin(s3):
 
 def test_a_user_who_may_not_write_reads_without_a_pin_and_is_told(s3, caplog):
     server, options = s3
-    server.fail(Fault("put", "/pins/", status=403, count=100))
+    server.fail(S3Fault("put", "/pins/", status=403, count=100))
     with caplog.at_level(logging.WARNING):
         found = rows({**options, "subscribe": "plain,ordered"}, "offset")
     assert len(found) > 40
@@ -298,9 +298,9 @@ def test_a_user_who_may_not_write_reads_without_a_pin_and_is_told(s3, caplog):
 def test_a_slow_down_of_the_store_is_waited_out(s3, topic):
     server, options = s3
     wanted = rows({**options, "subscribe": topic}, "offset", "value")
-    server.fail(Fault("get", "", status=503, count=3))
-    server.fail(Fault("get", ".log", cut_size=100, count=2))
-    server.fail(Fault("list", "", status=503, count=2))
+    server.fail(S3Fault("get", "", status=503, count=3))
+    server.fail(S3Fault("get", ".log", cut_size=100, count=2))
+    server.fail(S3Fault("list", "", status=503, count=2))
     assert rows({**options, "subscribe": topic}, "offset", "value") == wanted
 
 

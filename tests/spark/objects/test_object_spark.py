@@ -4,7 +4,7 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.spark import verify
-from stablelog.testing.s3 import Fault
+from stablelog.testing.s3 import S3Fault
 from tests.spark.objects.stored import in_s3
 from tests.spark.starting import in_time
 
@@ -88,7 +88,7 @@ def test_a_read_at_cuts_takes_its_records_from_the_store(spark, stored):
 @pytest.mark.extended
 def test_an_error_names_the_store_and_no_secret(spark, options):
     server, given = options
-    server.fail(Fault("get", ".log", status=403, count=1000))
+    server.fail(S3Fault("get", ".log", status=403, count=1000))
     rows = spark.read.format("stablelog").options(**given, subscribe="plain").load()
     with pytest.raises(Exception, match="was rejected") as error:
         rows.collect()

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import finished
@@ -188,7 +188,7 @@ def test_from_a_marker_that_a_broker_answers_the_first_record_is_looked_for(
 ):
     topic = filled_with_events(stablelog_broker.bootstrap)
     place = (topic, 0)
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
 
         def found(time, start):
             return first_record(cluster, place, FIRST_MS + time, start, isolation)

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 )
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.coordinators.transactions.joint.checks import KEY_SIZE_MAX
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
@@ -31,8 +31,8 @@ from stablelog.spark.sink.parts import Part, application_key
 from stablelog.spark.sink.task import Task, write_part
 from stablelog.spark.sink.writer import check_columns
 from stablelog.spark.sink.written_ends import TEXT_SIZE_MAX, WrittenEnds, read_text, text_of
+from tests.client.blocking.test_producer import committed, made
 from tests.client.faults import Proxy
-from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
 from tests.spark.reading import make
 from tests.waiting import until
@@ -65,7 +65,7 @@ def read(broker, topic):
 
 
 def stable_offset(broker, topic):
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         return cluster.list_offsets({(topic, 0): LATEST})[topic, 0].offset
 
 
@@ -210,7 +210,7 @@ def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, p
     message = write_part(options, part, Task(0), iter(()))
     assert message.child is None
     commit_parts(options, [message], None)
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         assert joint.begin(cluster, part.key, part.version).committed
 
 
@@ -218,7 +218,7 @@ def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options,
     def failing():
         yield from rows(*["a" * 700_000] * 3)  # more than a batch: some of it is sent at once
         place = {(topic, 0): LATEST}
-        with Cluster(stablelog_broker.bootstrap) as cluster:
+        with BlockingCluster(stablelog_broker.bootstrap) as cluster:
             until(lambda: cluster.list_offsets(place, "read_uncommitted")[topic, 0].offset, "nothing is sent")
         raise RuntimeError("a row that cannot be computed")
 
@@ -291,7 +291,7 @@ def test_at_least_once_commits_each_tasks_transaction(stablelog_broker, topic, p
     messages = [write_part(options, part, Task(n, attempt_id=2 + n), rows(f"a{n}")) for n in range(2)]
     commit_parts(options, messages, None)
     abort_parts(options, messages)
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
         end = cluster.list_offsets({(topic, 0): LATEST})[topic, 0].offset  # waits for markers under way
         assert end == 4 + 4  # four records and four markers: the failed attempt was aborted by its successor
     assert read(stablelog_broker, topic) == [b"a0", b"a1"]

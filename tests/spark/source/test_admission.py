@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.client.commits import Commit
+from stablelog.client.blocking.commits import Commit
 from stablelog.spark.source import ranges as source_ranges
 from stablelog.spark.source.admission import TriggerLimits, admit, count_up_to
 

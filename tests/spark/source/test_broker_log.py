@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import DamageError, DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.record_count import count
 from tests.clients.drivers import Confluent, unique
@@ -57,7 +57,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
     settled(stablelog_broker.bootstrap, topic)
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic}
     planned = tasks(given)
-    fetch = Cluster.fetch
+    fetch = BlockingCluster.fetch
 
     def then_replaced(*args, **named):
         fetched = fetch(*args, **named)
@@ -65,7 +65,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_befo
         make(stablelog_broker.bootstrap, topic, 1, **{"stablelog.order": "commit"})
         return fetched
 
-    monkeypatch.setattr(Cluster, "fetch", then_replaced)
+    monkeypatch.setattr(BlockingCluster, "fetch", then_replaced)
     with pytest.raises(UnavailableError, match="was deleted and created again while it was read"):
         rows(given, *names, planned=planned)
     monkeypatch.undo()
@@ -82,14 +82,14 @@ def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(st
         client.produce(topic, [b"%d" % n])  # a batch each
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic, "scan": "fetch"}
     planned = tasks(given)
-    fetch = Cluster.fetch
+    fetch = BlockingCluster.fetch
 
     def first_batch(cluster, topic, partition, offset, *more, **named):
         fetched = fetch(cluster, topic, partition, 0, *more, **named)
         size = int.from_bytes(fetched.records[8:12], "big") + 12
         return replace(fetched, records=fetched.records[:size])
 
-    monkeypatch.setattr(Cluster, "fetch", first_batch)
+    monkeypatch.setattr(BlockingCluster, "fetch", first_batch)
     for read in (lambda: rows(given, "value", planned=planned), lambda: count(given)):
         with pytest.raises(
             DamageError, match="a fetch from offset 1 returned only records before this offset"

@@ -11,10 +11,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import stablelog
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
-from stablelog.client.connection import Connection
-from stablelog.client.cuts import describe_cut
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.commits import describe_commits
+from stablelog.client.blocking.connection import SocketConnection
+from stablelog.client.blocking.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
@@ -387,7 +387,7 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
 
 
 def commits_of(broker, topic, partition):
-    with Cluster(broker.bootstrap) as cluster:
+    with BlockingCluster(broker.bootstrap) as cluster:
         return describe_commits(cluster, topic, partition).commits
 
 
@@ -493,8 +493,10 @@ def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
 ):
     clock, calls = Clock(), []
     monkeypatch.setattr(cut_reader, "time", clock)
-    call = Connection.call
-    monkeypatch.setattr(Connection, "call", lambda *args, **named: calls.append(1) or call(*args, **named))
+    call = SocketConnection.call
+    monkeypatch.setattr(
+        SocketConnection, "call", lambda *args, **named: calls.append(1) or call(*args, **named)
+    )
     reading = query(stablelog_broker, topics[:1]).start()
     transfer(client, (topics[0], 0), (topics[0], 1))
     assert len(reading.batch()) == 2

@@ -4,7 +4,7 @@ from typing import Final
 
 from stablelog.broker.settings.setting import Setting
 from stablelog.security.principal import parse_principal
-from stablelog.settings import Kind, boolean
+from stablelog.settings import SettingType, boolean
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -24,14 +24,14 @@ def _parse_principals(text: str) -> frozenset[str]:
 ACL_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "authorizer.class.name",
-        Kind(_parse_class, f"empty or {STANDARD_AUTHORIZER}"),
+        SettingType(_parse_class, f"empty or {STANDARD_AUTHORIZER}"),
         "",
         f"`{STANDARD_AUTHORIZER}`: the broker checks each request against its ACLs. Empty: the broker has no ACLs, and "
         "every client may do everything.",
     ),
     Setting(
         "super.users",
-        Kind(_parse_principals, "principals with `;` between them, such as User:admin;User:ops"),
+        SettingType(_parse_principals, "principals with `;` between them, such as User:admin;User:ops"),
         "",
         "The principals that may do everything, whatever the ACLs say. Several are separated by `;`.",
     ),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from stablelog.settings import INT_MAX, Kind
+from stablelog.settings import INT_MAX, SettingType
 from stablelog.types import SecurityProtocol
 
 LISTENER_PREFIX: Final = "listener.name."  # of the name of a setting for one listener
@@ -128,11 +128,11 @@ def _parse_counts(text: str) -> Mapping[str, int]:
     return counts
 
 
-ADDRESSES: Final = Kind(parse_addresses, "NAME://host:port, or several with commas between them")
-OPTIONAL_ADDRESSES: Final = Kind(
+ADDRESSES: Final = SettingType(parse_addresses, "NAME://host:port, or several with commas between them")
+OPTIONAL_ADDRESSES: Final = SettingType(
     lambda text: parse_addresses(text) if text.strip() else (), f"{ADDRESSES.valid}, or empty"
 )
-PROTOCOLS: Final = Kind(_parse_protocols, "NAME:PROTOCOL, or several with commas between them")
-CONNECTION_COUNTS: Final = Kind(
+PROTOCOLS: Final = SettingType(_parse_protocols, "NAME:PROTOCOL, or several with commas between them")
+CONNECTION_COUNTS: Final = SettingType(
     _parse_counts, "address:number, or several with commas between them, or empty"
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from stablelog.broker.settings.setting import Setting
 from stablelog.security.keys_url import parse_keys_url
-from stablelog.settings import INT_MAX, LONG_MAX, Kind, integer
+from stablelog.settings import INT_MAX, LONG_MAX, SettingType, integer
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
 from stablelog.wire.sasl.jaas import Jaas, check_module, parse_jaas
 
@@ -25,11 +25,11 @@ def _mechanisms(text: str) -> tuple[str, ...]:
     return found
 
 
-def _jaas(mechanism: str) -> Kind:
+def _jaas(mechanism: str) -> SettingType:
     def parse(text: str) -> Jaas | None:
         return check_module(mechanism, parse_jaas(text)) if text.strip() else None
 
-    return Kind(
+    return SettingType(
         parse, f"the login module of {mechanism} with its options and a semicolon at the end, or empty"
     )
 
@@ -41,10 +41,10 @@ def prefixed(mechanism: str, name: str) -> str:
 
 JAAS: Final = "sasl.jaas.config"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
-KEYS_URL: Final = Kind(
+KEYS_URL: Final = SettingType(
     lambda text: parse_keys_url(text) if text.strip() else "", "https://..., file:///path, or empty"
 )
-NAME: Final = Kind(str.strip, "the name of a claim")
+NAME: Final = SettingType(str.strip, "the name of a claim")
 OF_JAAS: Final = {
     PLAIN: "The users of PLAIN and their passwords: "
     '`org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice-secret";`. The passwords of all '
@@ -56,7 +56,7 @@ OF_JAAS: Final = {
 LOGIN_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "sasl.enabled.mechanisms",
-        Kind(_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
+        SettingType(_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
         SCRAM_SHA_256,
         "The mechanisms with which clients of listeners with SASL may log in, with commas between them. Kafka's default is "
         "GSSAPI, which stablelog does not have.",
@@ -125,14 +125,14 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "sasl.oauthbearer.expected.audience",
-        Kind(_words, "audiences with commas between them, or empty"),
+        SettingType(_words, "audiences with commas between them, or empty"),
         "",
         "A bearer token must be for one of these audiences. Empty: for any.",
         per_listener=True,
     ),
     Setting(
         "sasl.oauthbearer.expected.issuer",
-        Kind(str.strip, "the name of an issuer, or empty"),
+        SettingType(str.strip, "the name of an issuer, or empty"),
         "",
         "A bearer token must be from this issuer. Empty: from any that has one of the keys.",
         per_listener=True,

@@ -8,12 +8,12 @@ from typing import Final
 from stablelog.broker.settings.listeners import ADDRESSES, OPTIONAL_ADDRESSES, PROTOCOLS
 from stablelog.broker.settings.setting import Setting
 from stablelog.security.mapping_rules import parse_rules
-from stablelog.settings import INT_MAX, Kind, boolean, choice, integer
+from stablelog.settings import INT_MAX, SettingType, boolean, choice, integer
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-TEXT: Final = Kind(str.strip, "text, or empty")
-FILE: Final = Kind(str.strip, "the path of a PEM file, or empty")
-PEM: Final = Kind(lambda text: text.replace("\\n", "\n").strip(), "text in PEM format, or empty")
+TEXT: Final = SettingType(str.strip, "text, or empty")
+FILE: Final = SettingType(str.strip, "the path of a PEM file, or empty")
+PEM: Final = SettingType(lambda text: text.replace("\\n", "\n").strip(), "text in PEM format, or empty")
 
 
 def _parse_store_type(text: str) -> str:
@@ -31,7 +31,7 @@ def _parse_versions(text: str) -> frozenset[str]:
     return found
 
 
-STORE_TYPE: Final = Kind(_parse_store_type, "PEM")
+STORE_TYPE: Final = SettingType(_parse_store_type, "PEM")
 
 SECURITY_SETTINGS: tuple[Setting, ...] = (
     # listeners
@@ -138,7 +138,7 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ssl.enabled.protocols",
-        Kind(_parse_versions, "one or more of " + ", ".join(TLS_VERSIONS)),
+        SettingType(_parse_versions, "one or more of " + ", ".join(TLS_VERSIONS)),
         ",".join(TLS_VERSIONS),
         "The versions of TLS that the broker accepts.",
         per_listener=True,
@@ -153,7 +153,9 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ssl.principal.mapping.rules",
-        Kind(parse_rules, "rules of the form RULE:pattern/replacement/ with commas between them, or DEFAULT"),
+        SettingType(
+            parse_rules, "rules of the form RULE:pattern/replacement/ with commas between them, or DEFAULT"
+        ),
         "DEFAULT",
         "How the distinguished name of a client certificate becomes the name of a principal. The first rule whose "
         "pattern matches the whole name decides; `DEFAULT` takes the distinguished name.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stablelog.errors import UsageError, did_you_mean
-from stablelog.settings import Kind
+from stablelog.settings import SettingType
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Setting:
     """
 
     name: str
-    kind: Kind
+    kind: SettingType
     default: str
     doc: str
     topic: str | None = None

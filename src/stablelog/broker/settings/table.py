@@ -11,7 +11,7 @@ from stablelog.broker.settings.quotas import QUOTA_SETTINGS
 from stablelog.broker.settings.security import SECURITY_SETTINGS
 from stablelog.broker.settings.setting import Setting
 from stablelog.broker.settings.tiering import TIERING_SETTINGS
-from stablelog.settings import INT_MAX, LONG_MAX, Kind, boolean, choice, choices, integer, share
+from stablelog.settings import INT_MAX, LONG_MAX, SettingType, boolean, choice, choices, integer, share
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 MINUTE_MS = 60_000
@@ -25,7 +25,7 @@ def _parse_group(text: str) -> str:
     return text
 
 
-GROUP_NAME = Kind(_parse_group, f"{NAME_RULE}, or empty")
+GROUP_NAME = SettingType(_parse_group, f"{NAME_RULE}, or empty")
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
@@ -456,7 +456,7 @@ _HINT = "stablelog accepts the setting and does not use it."
 _ONE_NODE = "stablelog accepts the setting. It has no effect, because a partition has one replica."
 
 
-def _hint(name: str, kind: Kind, default: str, doc: str = _HINT) -> Setting:
+def _hint(name: str, kind: SettingType, default: str, doc: str = _HINT) -> Setting:
     return Setting(name, kind, default, doc, topic=name, dynamic=True)
 
 
@@ -473,8 +473,10 @@ UNUSED_TOPIC_SETTINGS: dict[str, Setting] = {
     for setting in (
         _hint("min.insync.replicas", integer(1, INT_MAX), "1", _ONE_NODE),
         _hint("unclean.leader.election.enable", boolean(), "false", _ONE_NODE),
-        _hint("leader.replication.throttled.replicas", Kind(str, "a list of replicas"), "", _ONE_NODE),
-        _hint("follower.replication.throttled.replicas", Kind(str, "a list of replicas"), "", _ONE_NODE),
+        _hint("leader.replication.throttled.replicas", SettingType(str, "a list of replicas"), "", _ONE_NODE),
+        _hint(
+            "follower.replication.throttled.replicas", SettingType(str, "a list of replicas"), "", _ONE_NODE
+        ),
         _hint("flush.messages", integer(1, LONG_MAX), str(LONG_MAX)),
         _hint("flush.ms", integer(0, LONG_MAX), str(LONG_MAX)),
         _hint("preallocate", boolean(), "false"),

@@ -1,9 +1,9 @@
 """The settings of tiered storage: a part of the table in `broker.settings.table`."""
 
 from stablelog.broker.settings.setting import Setting
-from stablelog.settings import INT_MAX, LONG_MAX, Kind, boolean, integer
+from stablelog.settings import INT_MAX, LONG_MAX, SettingType, boolean, integer
 
-STORE_URL = Kind(str.strip, "a URL of an object store, or empty")
+STORE_URL = SettingType(str.strip, "a URL of an object store, or empty")
 
 TIERING_SETTINGS: tuple[Setting, ...] = (
     Setting(

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
-class Area:
+class AdminArea:
     """One area of administration.
 
     Args:
@@ -49,11 +49,11 @@ class Area:
 
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
-) -> Callable[Concatenate[Area, P], Coroutine[Any, Any, ResultT]]:
+) -> Callable[Concatenate[AdminArea, P], Coroutine[Any, Any, ResultT]]:
     """Make a method of an area of steps whose first argument is a cluster."""
 
     @wraps(steps)
-    async def call(area: Area, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    async def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return await area._run(lambda cluster: steps(cluster, *args, **kwargs))  # noqa: SLF001 - a method of the area
 
     # `help` shows the result of the call, and not the steps.
@@ -63,14 +63,14 @@ def _lending(
     return call
 
 
-class Brokers(Area):
+class BrokerAdmin(AdminArea):
     """The brokers of the cluster."""
 
     list = _lending(brokers.list_brokers)
     log_directories = _lending(brokers.log_directories)
 
 
-class Topics(Area):
+class TopicAdmin(AdminArea):
     """Topics, their partitions, offsets and records."""
 
     list = _lending(topics.list_topics)
@@ -82,14 +82,14 @@ class Topics(Area):
     offsets = _lending(partitions.list_offsets)
 
 
-class Configs(Area):
+class ConfigAdmin(AdminArea):
     """Settings of topics, brokers and groups."""
 
     describe = _lending(configs.describe_configs)
     alter = _lending(configs.alter_configs)
 
 
-class Groups(Area):
+class GroupAdmin(AdminArea):
     """Consumer groups and their committed offsets."""
 
     list = _lending(groups.list_groups)
@@ -100,7 +100,7 @@ class Groups(Area):
     delete = _lending(groups.delete_group)
 
 
-class Transactions(Area):
+class TransactionAdmin(AdminArea):
     """Transactions of all producers."""
 
     list = _lending(transactions.list_transactions)
@@ -110,7 +110,7 @@ class Transactions(Area):
     abort_hanging = _lending(transactions.abort_hanging)
 
 
-class Users(Area):
+class UserAdmin(AdminArea):
     """The users that log in with a stored credential."""
 
     list = _lending(users.list_users)
@@ -118,7 +118,7 @@ class Users(Area):
     remove_password = _lending(users.remove_password)
 
 
-class Acls(Area):
+class AclAdmin(AdminArea):
     """ACLs."""
 
     list = _lending(acls.list_acls)
@@ -126,7 +126,7 @@ class Acls(Area):
     remove = _lending(acls.remove_acls)
 
 
-class Quotas(Area):
+class QuotaAdmin(AdminArea):
     """Client quotas."""
 
     list = _lending(quotas.list_quotas)
@@ -152,14 +152,14 @@ class AsyncAdmin:
     """
 
     def __init__(self, clusters: ClusterPool[AsyncCluster], check_loop: Callable[[], None]) -> None:
-        self.brokers = Brokers(clusters, check_loop)
-        self.topics = Topics(clusters, check_loop)
-        self.configs = Configs(clusters, check_loop)
-        self.groups = Groups(clusters, check_loop)
-        self.transactions = Transactions(clusters, check_loop)
-        self.users = Users(clusters, check_loop)
-        self.acls = Acls(clusters, check_loop)
-        self.quotas = Quotas(clusters, check_loop)
+        self.brokers = BrokerAdmin(clusters, check_loop)
+        self.topics = TopicAdmin(clusters, check_loop)
+        self.configs = ConfigAdmin(clusters, check_loop)
+        self.groups = GroupAdmin(clusters, check_loop)
+        self.transactions = TransactionAdmin(clusters, check_loop)
+        self.users = UserAdmin(clusters, check_loop)
+        self.acls = AclAdmin(clusters, check_loop)
+        self.quotas = QuotaAdmin(clusters, check_loop)
         self._clusters = clusters
 
     def __repr__(self) -> str:

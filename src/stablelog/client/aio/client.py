@@ -13,12 +13,12 @@ from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.reader import AsyncReader
 from stablelog.client.aio.transaction import AsyncTransaction
+from stablelog.client.base_group_reader import reading_of, subscribed
+from stablelog.client.base_reader import select
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.read_position import ReadPosition
 from stablelog.client.core.settings import settings_of
-from stablelog.client.group_readers import reading_of, subscribed
-from stablelog.client.readers import select
-from stablelog.client.writers import TIMEOUT_S, Writers
+from stablelog.client.transaction_factory import TIMEOUT_S, TransactionFactory
 from stablelog.errors import UsageError
 from stablelog.processes import watch
 
@@ -59,7 +59,7 @@ class AsyncClient:
 
     def __init__(self, clusters: ClusterPool[AsyncCluster], codec: Codec = Codec.NONE) -> None:
         self._clusters = clusters
-        self._writers = Writers(clusters, codec)
+        self._writers = TransactionFactory(clusters, codec)
         self._loop = OwnLoop()
 
     def __repr__(self) -> str:

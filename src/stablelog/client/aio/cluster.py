@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from stablelog.client.aside import aside, named, numeric
-from stablelog.client.connection import host_and_port, invalid_address
+from stablelog.client.call_threads import aside, named, numeric
 from stablelog.client.core import cluster as core
+from stablelog.client.core.addresses import host_and_port, invalid_address
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
-from stablelog.client.core.connection import CLIENT_ID, Connection
-from stablelog.client.core.security import PLAINTEXT, PROBES, Security
+from stablelog.client.core.connection import CLIENT_ID, BrokerConnection
+from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
-from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.core.steps import Call, Effect, Emit, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.processes import watch
@@ -25,7 +25,7 @@ from stablelog.wire.guard import Buffer
 READ_SIZE_MAX: Final = 1 << 20  # bytes that the stream may hold before the socket is read no further
 
 
-class StreamConnection(Connection):
+class StreamConnection(BrokerConnection):
     """A connection to a broker over asyncio's streams. `open_stream` makes it.
 
     Args:
@@ -43,7 +43,7 @@ class StreamConnection(Connection):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         timeout_s: float,
-        security: Security = PLAINTEXT,
+        security: SecuritySettings = PLAINTEXT,
         client_id: str = CLIENT_ID,
     ) -> None:
         super().__init__(address, client_id, security)
@@ -137,7 +137,7 @@ async def _connect(host: str, port: int, limit_s: float) -> socket.socket:
 async def open_stream(
     address: str,
     timeout_s: float,
-    security: Security = PLAINTEXT,
+    security: SecuritySettings = PLAINTEXT,
     *,
     client_id: str = CLIENT_ID,
     limit_s: float | None = None,
@@ -207,7 +207,7 @@ class AsyncCluster:
         client_id: str = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
-        security: Security = PLAINTEXT,
+        security: SecuritySettings = PLAINTEXT,
         backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
         self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security, backoff_s=backoff_s)
@@ -228,7 +228,7 @@ class AsyncCluster:
         """The addresses, as given."""
         return self.core.bootstrap
 
-    async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+    async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> BrokerConnection:
         """Open a connection to a broker. `probe` is that of `steps.Open`."""
         security = self.core.security if probe is None else PROBES[probe]
         return await open_stream(
@@ -277,7 +277,7 @@ class AsyncCluster:
                     effect = steps.send(answer) if failure is None else steps.throw(failure)
                 except StopIteration as end:
                     return True, end.value
-                if isinstance(effect, Give):
+                if isinstance(effect, Emit):
                     return False, effect.item
                 answer = failure = None
                 try:

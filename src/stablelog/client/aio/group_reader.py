@@ -9,13 +9,13 @@ from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.base_group_reader import BaseGroupReader
 from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.cluster import EARLIEST, LATEST
 from stablelog.client.core.group_reading import GroupReading
-from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.times import milliseconds
-from stablelog.client.group_readers import BaseGroupReader
+from stablelog.client.core.transaction_stream import ReadRecord
 from stablelog.errors import StablelogError, UsageError
 
 

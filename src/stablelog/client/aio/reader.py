@@ -7,11 +7,11 @@ from typing import Self
 
 from stablelog.client.aio.cancelling import to_the_end
 from stablelog.client.aio.cluster import AsyncCluster
+from stablelog.client.base_reader import BaseReader
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
-from stablelog.client.core.reader import Selection
-from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.readers import BaseReader
+from stablelog.client.core.transaction_reader import ReaderSelection
+from stablelog.client.core.transaction_stream import CommittedTransaction
 
 
 class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction]):
@@ -28,7 +28,7 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
     """
 
     def __init__(
-        self, clusters: ClusterPool[AsyncCluster], selection: Selection, check_loop: Callable[[], None]
+        self, clusters: ClusterPool[AsyncCluster], selection: ReaderSelection, check_loop: Callable[[], None]
     ) -> None:
         super().__init__(clusters, selection)
         self._check_loop = check_loop

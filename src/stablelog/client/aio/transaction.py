@@ -17,10 +17,10 @@ from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.core.arguments import Content, Headers
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.record_buffer import ManyRecords
+from stablelog.client.core.settings import EXPIRE_RETRY_S
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
-from stablelog.client.deadlines import AGAIN_S
-from stablelog.client.futures import AsyncWriteFuture, AsyncWriteManyFuture, End
+from stablelog.client.futures import AsyncWriteFuture, AsyncWriteManyFuture, TransactionEnd
 from stablelog.errors import OutcomeUnknownError, UsageError
 from stablelog.processes import check_process, this_process
 
@@ -44,7 +44,7 @@ class AsyncTransaction:
         # The lock of the task that writes. Tasks get the lock in the order of their requests.
         self._turn = asyncio.Lock()
         self._process = this_process()
-        self._ended = End(self._loop)
+        self._ended = TransactionEnd(self._loop)
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False
@@ -308,7 +308,7 @@ class AsyncTransaction:
 
     def _expire(self) -> None:
         if self._running.locked():
-            self._timer = self._loop.call_later(AGAIN_S, self._expire)
+            self._timer = self._loop.call_later(EXPIRE_RETRY_S, self._expire)
         else:
             self._writing.expire()
             self._settle()

@@ -12,7 +12,7 @@ _index = attrgetter("index")
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
+class PendingBatch:
     """A batch that is not acknowledged yet.
 
     Attributes:
@@ -36,7 +36,7 @@ class BatchQueue:
     def __init__(self) -> None:
         self.size = 0  # bytes
         # The waiting batches of each partition, oldest first; no deque is empty.
-        self._waiting: dict[TopicPartition, deque[Pending]] = {}
+        self._waiting: dict[TopicPartition, deque[PendingBatch]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -46,28 +46,28 @@ class BatchQueue:
         """The partitions for which a batch waits."""
         return set(self._waiting)
 
-    def oldest(self) -> list[Pending]:
+    def oldest(self) -> list[PendingBatch]:
         """Return the oldest batch of each partition, sorted by age, oldest first."""
         return sorted((batches[0] for batches in self._waiting.values()), key=_index)
 
-    def has_before(self, pending: Pending) -> bool:
+    def has_before(self, pending: PendingBatch) -> bool:
         """Whether an older batch of the same partition waits."""
         batches = self._waiting.get((pending.topic, pending.partition))
         return batches is not None and batches[0].index < pending.index
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingBatch) -> None:
         """Add a batch that is newer than all batches in the queue."""
         self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
         self.size += len(pending.batch)
 
-    def put_back(self, batches: Iterable[Pending]) -> None:
+    def put_back(self, batches: Iterable[PendingBatch]) -> None:
         """Put batches that `take` has removed into the queue again, each at its place in the order."""
         for pending in batches:
             target = (pending.topic, pending.partition)
             self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))
             self.size += len(pending.batch)
 
-    def take(self, pending: Pending) -> None:
+    def take(self, pending: PendingBatch) -> None:
         """Remove the oldest batch of a partition from the queue."""
         target = (pending.topic, pending.partition)
         batches = self._waiting[target]

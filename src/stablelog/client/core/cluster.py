@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core import arguments
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR, find_coordinators
-from stablelog.client.core.security import PLAINTEXT, Security
+from stablelog.client.core.security import PLAINTEXT, SecuritySettings
 from stablelog.client.core.steps import NOW, Open, Pause, Steps
 from stablelog.client.responses import (
     ClosedError,
@@ -70,7 +70,7 @@ class Cluster:
         bootstrap: str,
         *,
         deadline_s: float = DEADLINE_S,
-        security: Security = PLAINTEXT,
+        security: SecuritySettings = PLAINTEXT,
         backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
         self.until: float | None = None
@@ -82,8 +82,8 @@ class Cluster:
         self.security = security
         self._addresses = arguments.addresses(bootstrap)
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
-        self._connections: dict[str, Connection] = {}  # by address
-        self._idle: dict[str, list[Connection]] = {}  # the idle connections, by the broker's address
+        self._connections: dict[str, BrokerConnection] = {}  # by address
+        self._idle: dict[str, list[BrokerConnection]] = {}  # the idle connections, by the broker's address
         # The node id of the broker if the cluster has only one, which is then the coordinator of every transactional
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
@@ -93,7 +93,7 @@ class Cluster:
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.cluster_id: str | None = None
         self.are_retries_cancelled = False
-        self.waiting_on: list[Connection] = []
+        self.waiting_on: list[BrokerConnection] = []
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
@@ -216,7 +216,7 @@ class Cluster:
             raise RetriableError(f"the cluster's metadata names no broker with id {node_id}")
         return self._nodes[node_id]
 
-    def connection_to(self, node_id: int) -> Steps[Connection]:
+    def connection_to(self, node_id: int) -> Steps[BrokerConnection]:
         """Return the connection to a broker that metadata has named. All calls return one connection until it breaks.
         Its versions are known.
 
@@ -226,7 +226,7 @@ class Cluster:
         """
         return (yield from self._connection(self.address_of(node_id)))
 
-    def any_connection(self) -> Steps[Connection]:
+    def any_connection(self) -> Steps[BrokerConnection]:
         """Return a connection to any broker. Its versions are known.
 
         Raises:
@@ -245,7 +245,7 @@ class Cluster:
                 failures[str(failure)] = None
         raise UnavailableError("; ".join(failures))
 
-    def _connection(self, address: str) -> Steps[Connection]:
+    def _connection(self, address: str) -> Steps[BrokerConnection]:
         known = self._connections.get(address)
         if known is None or known.is_closed:
             if known is not None:
@@ -273,12 +273,12 @@ class Cluster:
 
                 yield from explain(address, self.security)
 
-    def lend_connection(self, address: str) -> Steps[Connection]:
+    def lend_connection(self, address: str) -> Steps[BrokerConnection]:
         """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""
         idle = self._idle.get(address)
         return idle.pop() if idle else (yield Open(address))
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: BrokerConnection) -> None:
         """Keep a lent connection for reuse, unless it broke, awaits responses, or enough connections are idle."""
         idle = self._idle.setdefault(connection.address, [])
         if connection.is_closed or connection.is_awaiting:
@@ -398,7 +398,7 @@ class Cluster:
             yield from self.metadata((topic,))
         return self._topics[topic].leader_epoch(partition)
 
-    def leader_connection(self, topic: str, partition: int) -> Steps[Connection]:
+    def leader_connection(self, topic: str, partition: int) -> Steps[BrokerConnection]:
         """Return the connection to a partition's leader. Call this inside an attempt of `retrying`.
 
         Raises:
@@ -409,7 +409,7 @@ class Cluster:
         leader_id = yield from self.leader(topic, partition)
         return (yield from self.connection_to(leader_id))
 
-    def coordinator(self, key: str, kind: int = TRANSACTION_COORDINATOR) -> Steps[Connection]:
+    def coordinator(self, key: str, kind: int = TRANSACTION_COORDINATOR) -> Steps[BrokerConnection]:
         """Return a connection to the coordinator of a transactional id or of a group. Call this inside an attempt of
         `retrying`.
 
@@ -467,7 +467,7 @@ class Cluster:
             yield from self.metadata(())
         return sorted(self._nodes)
 
-    def every_connection(self) -> Steps[list[Connection]]:
+    def every_connection(self) -> Steps[list[BrokerConnection]]:
         """Return a connection to each broker of the cluster. Call this inside an attempt of `retrying`.
 
         Raises:
@@ -480,7 +480,7 @@ class Cluster:
             found.append(connection)
         return found
 
-    def node_connection(self, node_id: int) -> Steps[Connection]:
+    def node_connection(self, node_id: int) -> Steps[BrokerConnection]:
         """Return a connection to the broker with this id. Call this inside an attempt of `retrying`.
 
         Raises:

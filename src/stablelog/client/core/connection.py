@@ -1,6 +1,6 @@
 """The client's side of one connection: requests, responses, and the versions that the broker supports.
 
-A shell's class of connections extends `Connection` by the bytes' way to the broker. `ask_steps` and `call_steps` send a
+A shell's class of connections extends `BrokerConnection` by the bytes' way to the broker. `ask_steps` and `call_steps` send a
 message and return the response. `send_steps` and `receive_steps` are for requests that the caller has encoded. Several
 of these requests may be in flight; the broker responds in their order.
 """
@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from stablelog.client.core.frames import SIZE, Frames
-from stablelog.client.core.security import PLAINTEXT, Security
+from stablelog.client.core.frames import SIZE, ClientFrames
+from stablelog.client.core.security import PLAINTEXT, SecuritySettings
 from stablelog.client.core.steps import NOW, Pause, Receive, Send, Steps
 from stablelog.client.responses import ClosedError, RetriableError
 from stablelog.errors import AuthenticationError, UnavailableError
@@ -57,7 +57,7 @@ THROTTLE_EARLY_S: Final = 0.01  # a pause may end a little early
 RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice in a second
 
 
-class Connection(ABC):
+class BrokerConnection(ABC):
     """A connection to a broker. It works with Apache Kafka, too.
 
     Args:
@@ -72,11 +72,13 @@ class Connection(ABC):
         renew_at: the time at which to authenticate again, by the shell's clock; None if the session has no end.
     """
 
-    def __init__(self, address: str, client_id: str = CLIENT_ID, security: Security = PLAINTEXT) -> None:
+    def __init__(
+        self, address: str, client_id: str = CLIENT_ID, security: SecuritySettings = PLAINTEXT
+    ) -> None:
         self.address = address
         self.client_id = client_id
         self.security = security
-        self._frames = Frames(client_id)
+        self._frames = ClientFrames(client_id)
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
         self.renew_at: float | None = None

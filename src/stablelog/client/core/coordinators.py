@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
 from stablelog.wire.api import ApiKey
@@ -22,7 +22,7 @@ class Coordinator(NamedTuple):
 
 
 def find_coordinators(
-    connection: Connection, kind: int, keys: Sequence[str]
+    connection: BrokerConnection, kind: int, keys: Sequence[str]
 ) -> Steps[dict[str, Coordinator]]:
     """Return the coordinator of each key.
 

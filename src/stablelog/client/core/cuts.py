@@ -15,7 +15,7 @@ from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
-class Holder(NamedTuple):
+class PendingMarker(NamedTuple):
     """A commit marker that is not durable yet, so that the cut cannot contain its commit.
 
     `transactional_id` is empty if the broker does not know it any more.
@@ -49,7 +49,7 @@ class Cut:
     commit_sequence: int
     offsets: dict[TopicPartition, int]
     last_commit_sequence: int
-    holders: tuple[Holder, ...]
+    holders: tuple[PendingMarker, ...]
     removed: dict[TopicPartition, int]
     torn: dict[TopicPartition, int]
 
@@ -87,7 +87,7 @@ def describe_cut(
         {target: p.offset for target, p in partitions.items()},
         answer.last_commit_sequence,
         tuple(
-            Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
+            PendingMarker(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
             for one in answer.holders
         ),
         {target: p.removed_commit_sequence for target, p in partitions.items()},

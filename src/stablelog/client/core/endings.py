@@ -16,13 +16,13 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.client.core import joint
 from stablelog.client.core.cluster import LATEST, Cluster
-from stablelog.client.core.joint import Committed
+from stablelog.client.core.joint import JointCommit
 from stablelog.client.core.keys import RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import UNDECIDED, UNHEARD, unknown, unknown_for_ever
 from stablelog.client.core.partitions import fetch, list_offsets
 from stablelog.client.core.positions import offsets_after_commit
-from stablelog.client.core.producer import TV1_END, TV2_END, Producer
-from stablelog.client.core.record_buffer import PartitionRecords
+from stablelog.client.core.producer import TV1_END, TV2_END, BatchProducer
+from stablelog.client.core.record_buffer import PartitionBuffer
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import FENCED_CODES, RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.errors import OffsetOutOfRangeError, RefusedError
@@ -37,12 +37,12 @@ _ENDED: Final = FENCED_CODES | {ErrorCode.invalid_txn_state, ErrorCode.invalid_p
 # With these codes, the coordinator has not carried out the request. Any other code, such as UNKNOWN_SERVER_ERROR, leaves
 # open whether it has.
 _NOT_CARRIED_OUT: Final = _ENDED | UNHEARD | {ErrorCode.transaction_abortable}
-NO_SEQUENCE: Final = Committed(-1, already=False)  # Apache Kafka does not number commits
+NO_SEQUENCE: Final = JointCommit(-1, already=False)  # Apache Kafka does not number commits
 
 Place = tuple[TopicPartition, int]  # of a batch: the partition, and the offset at which it was appended
 
 
-class Ending(Protocol):
+class TransactionEnding(Protocol):
     """The requests that end a transaction.
 
     Attributes:
@@ -54,8 +54,8 @@ class Ending(Protocol):
     is_joint: bool
 
     def commit(
-        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[Committed]:
+        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[JointCommit]:
         """Request the commit. The call may be repeated after any failure.
 
         Args:
@@ -70,7 +70,7 @@ class Ending(Protocol):
             UnavailableError: no response within the deadline.
         """
 
-    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
+    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
         """Request the abort. Return whether the transaction was committed before. As `commit`."""
 
 
@@ -90,9 +90,9 @@ class JointEnding:
         self.transactional_id = key.transactional_id
 
     def commit(
-        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[Committed]:
-        """Request the commit; as `Ending.commit`."""
+        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[JointCommit]:
+        """Request the commit; as `TransactionEnding.commit`."""
         return (
             yield from joint.commit(
                 self._cluster,
@@ -106,8 +106,8 @@ class JointEnding:
             )
         )
 
-    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
-        """Request the abort; as `Ending.abort`."""
+    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
+        """Request the abort; as `TransactionEnding.abort`."""
         return (
             yield from joint.abort(
                 self._cluster,
@@ -118,7 +118,7 @@ class JointEnding:
             )
         )
 
-    def _children(self, producer: Producer) -> list[joint.Shown]:
+    def _children(self, producer: BatchProducer) -> list[joint.Shown]:
         return [(self.transactional_id, producer.producer_id, producer.producer_epoch)]
 
 
@@ -138,9 +138,9 @@ class KafkaEnding:
         self._is_commit_unanswered = False  # whether the broker may have carried out a request for the commit
 
     def commit(
-        self, producer: Producer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[Committed]:
-        """Request the commit; as `Ending.commit`."""
+        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
+    ) -> Steps[JointCommit]:
+        """Request the commit; as `TransactionEnding.commit`."""
 
         def note() -> None:
             self._is_commit_unanswered = True
@@ -157,8 +157,8 @@ class KafkaEnding:
                 raise
         return NO_SEQUENCE
 
-    def abort(self, producer: Producer, place: Place | None) -> Steps[bool]:
-        """Request the abort; as `Ending.abort`."""
+    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
+        """Request the abort; as `TransactionEnding.abort`."""
         try:
             yield from self._end(producer, lambda: None, commit=False)
         except RefusedError as refused:
@@ -173,7 +173,7 @@ class KafkaEnding:
                 return True
         return False
 
-    def _is_committed(self, producer: Producer, place: Place | None, ended: RefusedError) -> Steps[bool]:
+    def _is_committed(self, producer: BatchProducer, place: Place | None, ended: RefusedError) -> Steps[bool]:
         try:
             return (yield from is_committed(self._cluster, producer, place, ended))
         except UnknownTopicOrPartitionError as missing:
@@ -181,7 +181,9 @@ class KafkaEnding:
         except RefusedError as refused:  # it is about the read, not about the transaction
             raise unknown(UNDECIDED, refused) from refused
 
-    def _end(self, producer: Producer, on_unanswered: Callable[[], None], *, commit: bool) -> Steps[None]:
+    def _end(
+        self, producer: BatchProducer, on_unanswered: Callable[[], None], *, commit: bool
+    ) -> Steps[None]:
         what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
         request = message_class(ApiKey.END_TXN, TV2_END if producer.is_tv2 else TV1_END, "request")(
             transactional_id=self.transactional_id,
@@ -222,9 +224,9 @@ def place_of(
 
 def find_offsets(
     cluster: Cluster,
-    ending: Ending,
+    ending: TransactionEnding,
     commit_sequence: int,
-    partitions: Mapping[TopicPartition, PartitionRecords],
+    partitions: Mapping[TopicPartition, PartitionBuffer],
     base_offsets: Mapping[int, int],
 ) -> Steps[None]:
     """Set the offsets of the records of a committed transaction; as `positions.offsets_after_commit`.
@@ -271,7 +273,7 @@ def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding
 
 
 def is_committed(
-    cluster: Cluster, producer: Producer, place: Place | None, refused: RefusedError
+    cluster: Cluster, producer: BatchProducer, place: Place | None, refused: RefusedError
 ) -> Steps[bool]:
     """Read in the log whether an ended transaction of a producer is committed.
 

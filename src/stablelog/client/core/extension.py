@@ -6,7 +6,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import (
     BROKEN_OFF,
@@ -24,7 +24,7 @@ RETRIABLE_OF_A_TOPIC = RETRIABLE_CODES - {ErrorCode.unknown_topic_or_partition}
 
 def call_extension(
     cluster: Cluster,
-    connect: Callable[[], Steps[Connection]],
+    connect: Callable[[], Steps[BrokerConnection]],
     request: Any,
     what: str,
     retriable: frozenset[ErrorCode],
@@ -67,7 +67,7 @@ def call_extension(
 
 
 def ask_of_topics(
-    cluster: Cluster, connect: Callable[[], Steps[Connection]], request: Any, what: str
+    cluster: Cluster, connect: Callable[[], Steps[BrokerConnection]], request: Any, what: str
 ) -> Steps[Any]:
     """Call `call_extension` for a request about topics, and check the response.
 

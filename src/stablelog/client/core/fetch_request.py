@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
 from stablelog.client.topics import ISOLATIONS
 from stablelog.types import TopicPartition
@@ -15,7 +15,11 @@ TOPIC_NAMES_MAX: Final = 12
 
 
 def send_fetch(
-    connection: Connection, offsets: Mapping[TopicPartition, int], size_max: int, isolation: str, wait_ms: int
+    connection: BrokerConnection,
+    offsets: Mapping[TopicPartition, int],
+    size_max: int,
+    isolation: str,
+    wait_ms: int,
 ) -> Steps[None]:
     """Send a Fetch request without waiting for the response.
 
@@ -34,7 +38,7 @@ def send_fetch(
     yield from connection.send_steps(ApiKey.FETCH, version, [body], flexible=version >= VERSION_FLEXIBLE)
 
 
-def receive_fetch(connection: Connection) -> Steps[FetchResponse]:
+def receive_fetch(connection: BrokerConnection) -> Steps[FetchResponse]:
     """Receive the response to a request of `send_fetch`.
 
     Raises:

@@ -18,7 +18,7 @@ CORRELATION_ID: Final = struct.Struct(">i")
 CORRELATION_ID_MAX: Final = 0x7FFFFFFF
 
 
-class Frames:
+class ClientFrames:
     """The requests of one connection that are in flight, and the frames of its requests and responses.
 
     Args:

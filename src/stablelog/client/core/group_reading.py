@@ -20,11 +20,11 @@ from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import aborted
 from stablelog.client.core.partitions import list_offsets
-from stablelog.client.core.pauses import Paused
-from stablelog.client.core.reading import ReadRecord
+from stablelog.client.core.pauses import PausedPartitions
 from stablelog.client.core.record_reader import ReadBatch, RecordReader, records_of
 from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Pause, Steps
+from stablelog.client.core.transaction_stream import ReadRecord
 from stablelog.client.responses import RetriableError
 from stablelog.errors import DataLossError, RefusedError, StablelogError, UsageError
 from stablelog.types import TopicPartition
@@ -47,7 +47,7 @@ NOT_A_MEMBER: Final = frozenset(
 )
 
 
-class Sought(NamedTuple):
+class SeekTarget(NamedTuple):
     """Where a seek has put a partition, until an offset is committed after it.
 
     Attributes:
@@ -82,8 +82,8 @@ class GroupReading:
         self.member = member
         self._isolation = isolation
         self._start = STARTS[start]
-        self._sought: dict[TopicPartition, Sought] = {}
-        self._paused = Paused()
+        self._sought: dict[TopicPartition, SeekTarget] = {}
+        self._paused = PausedPartitions()
         # Where partitions without a committed offset were read from first, if not from the start of their log.
         self._starts: dict[TopicPartition, int] = {}
         self._reader = RecordReader(cluster, {}, isolation)
@@ -363,7 +363,7 @@ class GroupReading:
         for target, offset in offsets.items():
             self._reader.seek(target, offset)
             self._handed_out[target] = offset
-            self._sought[target] = Sought(offset, f"seek:{uuid.uuid4().hex}")
+            self._sought[target] = SeekTarget(offset, f"seek:{uuid.uuid4().hex}")
 
     def tokens(self) -> dict[TopicPartition, str]:
         """Return the metadata with which the next offsets are committed, of the partitions that were moved by a seek."""

@@ -20,8 +20,8 @@ from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.membership import GroupMember
-from stablelog.client.core.outcomes import Committed, FailureT, Outcome, State
-from stablelog.client.core.producer import Producer
+from stablelog.client.core.outcomes import Committed, FailureT, Outcome, WritingState
+from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
@@ -99,7 +99,7 @@ class GroupWriting(Writing):
             self._note_end()
 
     def _note_end(self) -> None:
-        self._reading.end(self, self._group_offsets if self._state is State.COMMITTED else None)
+        self._reading.end(self, self._group_offsets if self._state is WritingState.COMMITTED else None)
 
     def _check_state(self) -> None:
         if self.failure is not None:
@@ -111,7 +111,7 @@ class GroupWriting(Writing):
         self._note_end()
         return committed
 
-    def _fail(self, failure: FailureT, state: State = State.ABORTED) -> FailureT:
+    def _fail(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
         failed = super()._fail(failure, state)
         self._note_end()
         return failed
@@ -120,7 +120,7 @@ class GroupWriting(Writing):
 def add_offsets(
     cluster: Cluster,
     transactional_id: str,
-    producer: Producer,
+    producer: BatchProducer,
     member: GroupMember,
     offsets: Mapping[TopicPartition, int],
     metadata: Mapping[TopicPartition, str],
@@ -162,7 +162,9 @@ def add_offsets(
     yield from cluster.retrying(WHAT, attempt)
 
 
-def _add_group(cluster: Cluster, transactional_id: str, producer: Producer, group_id: str) -> Steps[None]:
+def _add_group(
+    cluster: Cluster, transactional_id: str, producer: BatchProducer, group_id: str
+) -> Steps[None]:
     connection = yield from cluster.coordinator(transactional_id)
     answer = yield from connection.ask_steps(
         AddOffsetsToTxnRequest(
@@ -180,7 +182,7 @@ def _add_group(cluster: Cluster, transactional_id: str, producer: Producer, grou
 
 def _request(
     transactional_id: str,
-    producer: Producer,
+    producer: BatchProducer,
     member: GroupMember,
     offsets: Mapping[TopicPartition, int],
     metadata: Mapping[TopicPartition, str],

@@ -48,7 +48,7 @@ GroupTarget = tuple[str, str, int]  # consumer group, topic, partition
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class JointVersion:
     """The result of `begin`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class JointCommit:
     """The result of `commit`.
 
     Attributes:
@@ -133,7 +133,7 @@ def begin(
     *,
     order: int = NO_ORDER,
     group: str = "",
-) -> Steps[Begun]:
+) -> Steps[JointVersion]:
     """Ask whether a version of a joint commit is still open, that is, not committed. From now on an open version
     belongs to `run`: an earlier run can no longer commit it.
 
@@ -155,7 +155,7 @@ def begin(
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
     answer = yield from _ask(cluster, request, "beginning")
-    return Begun(
+    return JointVersion(
         answer.committed,
         answer.commit_sequence,
         answer.last_version,
@@ -176,7 +176,7 @@ def commit(
     digest: str = "",
     group: str = "",
     on_unanswered: Callable[[], None] | None = None,
-) -> Steps[Committed]:
+) -> Steps[JointCommit]:
     """Commit the children together with one commit sequence, or none of them.
 
     The broker aborts all other children of this version and of earlier versions, and refuses new ones.
@@ -214,7 +214,9 @@ def commit(
         ),
     )
     answer = yield from _ask(cluster, request, "committing", on_unanswered)
-    return Committed(answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or "")
+    return JointCommit(
+        answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or ""
+    )
 
 
 def abort(

@@ -1,4 +1,4 @@
-"""The key of a client's joint commits, which its transactions use one after the other. `client.keys` has the pool."""
+"""The key of a client's joint commits, which its transactions use one after the other. `client.key_pool` has the pool."""
 
 import uuid
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.security import JAAS, Credentials, Security
+from stablelog.client.core.security import JAAS, LoginCredentials, SecuritySettings
 from stablelog.client.core.steps import Call, Open, Pause, Steps
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
@@ -32,11 +32,11 @@ NO_CERTIFICATE: Final = "requires a client certificate: set ssl.keystore.locatio
 BAD_CERTIFICATE: Final = "does not accept the client's certificate (ssl.keystore.location): its authority is not one that the broker trusts, or it has expired"
 
 
-class Link(Protocol):
+class LoginConnection(Protocol):
     """A connection, as far as a login needs it (`connection.Connection`)."""
 
     address: str
-    security: Security
+    security: SecuritySettings
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
@@ -49,7 +49,7 @@ class Link(Protocol):
         """Send a request in its own version, and return the response."""
 
 
-def log_in(connection: Link, credentials: Credentials) -> Steps[int]:
+def log_in(connection: LoginConnection, credentials: LoginCredentials) -> Steps[int]:
     """Log in, or authenticate again before the session ends (KIP-368). No request may be in flight.
 
     Returns:
@@ -59,13 +59,13 @@ def log_in(connection: Link, credentials: Credentials) -> Steps[int]:
         AuthenticationError: the broker refuses the login, or it does not prove that it knows the user.
         UnavailableError: the broker did not respond.
     """
-    return (yield from _Exchange(connection, credentials).run())
+    return (yield from _ClientLogin(connection, credentials).run())
 
 
-class _Exchange:
+class _ClientLogin:
     """One login."""
 
-    def __init__(self, connection: Link, credentials: Credentials) -> None:
+    def __init__(self, connection: LoginConnection, credentials: LoginCredentials) -> None:
         self._connection = connection
         self._credentials = credentials
         self._secrets = [credentials.password] if credentials.password else []
@@ -177,7 +177,7 @@ class _Listener(Enum):
     LOGIN = auto()  # it requires a login
 
 
-def explain(address: str, security: Security) -> Steps[None]:
+def explain(address: str, security: SecuritySettings) -> Steps[None]:
     """Find out why a broker closes the connections: its listener may have another security protocol, or require another
     client certificate.
 
@@ -205,7 +205,7 @@ def explain(address: str, security: Security) -> Steps[None]:
             return
 
 
-def certificate_message(address: str, security: Security) -> str:
+def certificate_message(address: str, security: SecuritySettings) -> str:
     """Return the message for a listener that closes connections because of the client's certificate."""
     if security.tls is None:
         return (

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.admin.groups import CommittedOffset, note_committed, read_committed
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, check, is_retriable, refusal
@@ -152,7 +152,7 @@ class GroupMember:
             check(answer.error_code, f"group {self.group_id!r}", answer.error_message)
         return answer
 
-    def _coordinator(self) -> Steps[Connection]:
+    def _coordinator(self) -> Steps[BrokerConnection]:
         connection = yield from self._cluster.coordinator(self.group_id, GROUP_COORDINATOR)
         if not connection.speaks(ApiKey.CONSUMER_GROUP_HEARTBEAT):
             raise RefusedError(

@@ -59,7 +59,7 @@ class Committed:
     last: Position | None
 
 
-class State(Enum):
+class WritingState(Enum):
     """What the client knows of a transaction."""
 
     OPEN = auto()
@@ -118,7 +118,7 @@ def unknown_for_ever(why: str) -> OutcomeUnknownError:
     )
 
 
-def key_shared(key: WriterKey, found: joint.Committed) -> TransactionAbortedError | OutcomeUnknownError:
+def key_shared(key: WriterKey, found: joint.JointCommit) -> TransactionAbortedError | OutcomeUnknownError:
     """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
     sharing = f"another writer uses the key {key.name!r} of this transaction, and has committed"
     if found.commit_sequence < 0:

@@ -6,7 +6,7 @@ from stablelog.errors import UsageError
 from stablelog.types import TopicPartition
 
 
-class Paused:
+class PausedPartitions:
     """The partitions and the topics that a program has paused. A paused topic is paused with all its partitions, also with
     those that are added later.
     """

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import commits_request, describe_commits
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.responses import RetriableError, UnknownTopicOrPartitionError
 from stablelog.errors import DataLossError, RefusedError, UnavailableError
@@ -30,7 +30,7 @@ class Position(NamedTuple):
     offset: int
 
 
-class Offsets(Protocol):
+class RecordOffsets(Protocol):
     """The offsets of a transaction's records in a partition, by the numbers of the records from 0."""
 
     def __getitem__(self, number: int, /) -> int:
@@ -74,18 +74,18 @@ class SentBatches(NamedTuple):
     bases: Sequence[int]
     record_count: int
 
-    def from_start(self, start: int) -> Offsets:
+    def from_start(self, start: int) -> RecordOffsets:
         """Return the offsets in a commit-ordered topic, where the records of a transaction follow each other."""
         return range(start, start + self.record_count)
 
-    def as_appended(self) -> Offsets:
+    def as_appended(self) -> RecordOffsets:
         """Return the offsets in any other topic: each record is where it was appended."""
         return BatchOffsets(self.firsts, self.bases)
 
 
 def offsets_after_commit(
     cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
-) -> Steps[list[Offsets]]:
+) -> Steps[list[RecordOffsets]]:
     """Return the offsets of a transaction's records in each partition, in the order in which they were written.
 
     Args:
@@ -107,12 +107,12 @@ def offsets_after_commit(
 
 def _ask_at_once(
     cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
-) -> Steps[dict[TopicPartition, Offsets]]:
+) -> Steps[dict[TopicPartition, RecordOffsets]]:
     """Ask for all partitions at the same time, once. Return those of which the response is complete."""
-    found: dict[TopicPartition, Offsets] = {}
+    found: dict[TopicPartition, RecordOffsets] = {}
     if len(partitions) < 2:
         return found
-    by_leader: dict[Connection, list[SentBatches]] = {}
+    by_leader: dict[BrokerConnection, list[SentBatches]] = {}
     with suppress(RetriableError, RefusedError, UnavailableError):  # `_offsets` asks again
         left_s = cluster.left_s((yield NOW))
         for sent in partitions:
@@ -134,7 +134,7 @@ def _ask_at_once(
     return found
 
 
-def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps[Offsets]:
+def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps[RecordOffsets]:
     topic, partition = sent.target
     try:
         start = yield from _start_in_commit_order(cluster, sent.target, commit_sequence)

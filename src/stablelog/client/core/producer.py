@@ -20,9 +20,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.batch.stamping import stamp
-from stablelog.client.core.batch_queue import BatchQueue, Pending
+from stablelog.client.core.batch_queue import BatchQueue, PendingBatch
 from stablelog.client.core.cluster import GRACE_S, Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.core.topic_ids import TopicIds
 from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
@@ -60,12 +60,12 @@ _LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_pro
 class _Leader:
     """The producer's connection to one leader, and the batches of each request in flight, oldest request first."""
 
-    connection: Connection
+    connection: BrokerConnection
     version: int
-    requests: deque[list[Pending]] = field(default_factory=deque)
+    requests: deque[list[PendingBatch]] = field(default_factory=deque)
 
 
-class Producer:
+class BatchProducer:
     """A producer of whole batches. It has one transaction at a time, or none at all.
 
     Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
@@ -170,7 +170,7 @@ class Producer:
             raise RetriableError(f"the response of {connection.address} has no producer id")
         return answer
 
-    def _coordinator(self) -> Steps[Connection]:
+    def _coordinator(self) -> Steps[BrokerConnection]:
         """Return the connection to the coordinator, and record which transaction version the coordinator supports."""
         assert self._transactional_id is not None
         coordinator = yield from self._cluster.coordinator(self._transactional_id)
@@ -267,7 +267,7 @@ class Producer:
         if not self._unacknowledged():
             self._progress_at = yield NOW
         index = self._index
-        self._queue.add(Pending(index, topic, partition, batch, sequence, count))
+        self._queue.add(PendingBatch(index, topic, partition, batch, sequence, count))
         self._index += 1
         if not more:
             yield from self._send(wait=False)
@@ -315,7 +315,7 @@ class Producer:
             return
         if self._transactional_id is not None and not self._is_tv2:
             yield from self._add_partitions(self._transactional_id)
-        requests: dict[int, list[Pending]] = {}
+        requests: dict[int, list[PendingBatch]] = {}
         sizes: dict[int, int] = defaultdict(int)
         for pending in self._queue.oldest():
             leader_id = yield from self._cluster.leader(pending.topic, pending.partition)
@@ -339,7 +339,7 @@ class Producer:
             for batches in requests.values():
                 self._queue.put_back(batches)
 
-    def _send_request(self, leader_id: int, batches: list[Pending]) -> Steps[None]:
+    def _send_request(self, leader_id: int, batches: list[PendingBatch]) -> Steps[None]:
         leader = self._leaders.get(leader_id)
         if leader is None:
             address = self._cluster.address_of(leader_id)
@@ -421,12 +421,12 @@ class Producer:
         if failed:
             raise RetriableError("; ".join(failed))
 
-    def _acknowledge(self, pending: Pending, base_offset: int) -> None:
+    def _acknowledge(self, pending: PendingBatch, base_offset: int) -> None:
         self.record_count += pending.record_count
         if self._on_acknowledged is not None:
             self._on_acknowledged(pending.index, base_offset)
 
-    def _refuse(self, pending: Pending, result: Any) -> str:
+    def _refuse(self, pending: PendingBatch, result: Any) -> str:
         """Raise the error of a refused batch. But if it was refused only because an earlier batch is missing, and that
         batch is still queued, queue the refused batch again. Then return the error's name.
         """

@@ -25,7 +25,7 @@ from stablelog.client.core.arguments import (
     record_headers,
     timestamp,
 )
-from stablelog.client.core.positions import NO_OFFSETS, Offsets, Position, SentBatches
+from stablelog.client.core.positions import NO_OFFSETS, Position, RecordOffsets, SentBatches
 from stablelog.errors import RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.partitioning import partition_for
@@ -37,7 +37,7 @@ BUFFERED_SIZE_MAX: Final = 8 << 20
 COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
 
 
-class PartitionRecords:
+class PartitionBuffer:
     """The records of a transaction in one partition, numbered from 0.
 
     After the commit it is all that is left of them: where each batch was, and not the records.
@@ -57,7 +57,7 @@ class PartitionRecords:
         self.firsts: list[int] = []
         self.batch_numbers: list[int] = []
         self.sent_count = 0
-        self.offsets: Offsets = NO_OFFSETS
+        self.offsets: RecordOffsets = NO_OFFSETS
         self.unsent = [BatchBuilder()]  # the batches that were not sent; only the last one grows
 
     @property
@@ -81,13 +81,13 @@ class PartitionRecords:
         self.sent_count += count
 
 
-Place = tuple[PartitionRecords, int]  # a record: its partition, and its number there
+Place = tuple[PartitionBuffer, int]  # a record: its partition, and its number there
 
 
 class UnsentBatch(NamedTuple):
     """A batch that is to be sent, and the partition for which it is."""
 
-    records: PartitionRecords
+    records: PartitionBuffer
     batch: BatchBuilder
 
     def build(self, codec: Codec) -> bytearray:
@@ -110,7 +110,7 @@ class RecordBuffer:
 
     def __init__(self) -> None:
         self.partition_counts: dict[str, int] = {}
-        self.partitions: dict[TopicPartition, PartitionRecords] = {}
+        self.partitions: dict[TopicPartition, PartitionBuffer] = {}
         self.first: Place | None = None
         self.last: Place | None = None
         self.is_due = False
@@ -118,7 +118,7 @@ class RecordBuffer:
         self._full: set[TopicPartition] = set()  # partitions with a batch that should be sent
         # What the last call of `add` has begun to change: the partition, how many unsent batches it had, the state of
         # the last one of them, and the record that was added before.
-        self._begun: tuple[PartitionRecords, int, BatchState, Place | None] | None = None
+        self._begun: tuple[PartitionBuffer, int, BatchState, Place | None] | None = None
         # Partition of the next record without a key: round-robin from a random start.
         self._next_partition = uuid.uuid4().int & 0xFFFF
 
@@ -169,7 +169,7 @@ class RecordBuffer:
         target = (topic, partition)
         records = self.partitions.get(target)
         if records is None:
-            records = self.partitions[target] = PartitionRecords(target)
+            records = self.partitions[target] = PartitionBuffer(target)
         unsent = records.unsent
         batch = unsent[-1]
         self._begun = (records, len(unsent), batch.state, self.last)
@@ -246,7 +246,7 @@ class RecordBuffer:
         for records in self.partitions.values():
             records.unsent = [BatchBuilder()]
 
-    def _take(self, records: PartitionRecords, kept_count: int) -> list[UnsentBatch]:
+    def _take(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
         """Remove and return the unsent batches of a partition, but for the last `kept_count` ones, if they have space."""
         unsent = records.unsent
         end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)
@@ -294,8 +294,8 @@ class ManyRecords:
         self._headers = record_headers(headers)
         self._timestamp_ms = timestamp(timestamp_ms)
         self._partition = partition
-        self.order: list[PartitionRecords] = []
-        self.firsts: dict[PartitionRecords, int] = {}
+        self.order: list[PartitionBuffer] = []
+        self.firsts: dict[PartitionBuffer, int] = {}
 
     def check(self, buffer: RecordBuffer, topic: str) -> None:
         """Raise TypeError if the partition is no number, and RefusedError if it does not exist."""

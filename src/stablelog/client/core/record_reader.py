@@ -1,6 +1,6 @@
 """Reads single records in the order of the logs, of several partitions, at both isolations.
 
-`core.reading` reads whole transactions; this reader serves `stablelog consume` and readers of consumer groups.
+`core.transaction_stream` reads whole transactions; this reader serves `stablelog consume` and readers of consumer groups.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,12 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in
 from stablelog.batch.records import read_headers
 from stablelog.batch.walk import walk_fields
 from stablelog.client.core.cluster import EARLIEST, Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.long_poll import SEVERAL_LEADERS_WAIT_S
 from stablelog.client.core.partitions import list_offsets
-from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.steps import Pause, Steps
+from stablelog.client.core.transaction_stream import ReadRecord
 from stablelog.client.responses import (
     RETRIABLE_CODES,
     RetriableError,
@@ -178,7 +178,7 @@ class RecordReader:
     ) -> Steps[list[tuple[TopicPartition, Fetched]]]:
         """Send the requests, and receive the responses. Note the partitions of a leader that does not respond."""
         fetched: list[tuple[TopicPartition, Fetched]] = []
-        connections: dict[int, Connection] = {}
+        connections: dict[int, BrokerConnection] = {}
         try:
             for leader_id, wanted in leaders.items():
                 try:

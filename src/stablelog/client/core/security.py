@@ -102,7 +102,7 @@ PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsSettings:
     """The TLS of a client. A text is empty if it is not set.
 
     Attributes:
@@ -138,7 +138,7 @@ class TokenEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class LoginCredentials:
     """The credentials of a login.
 
     Attributes:
@@ -159,7 +159,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class SecuritySettings:
     """The security settings of a client.
 
     Attributes:
@@ -169,23 +169,23 @@ class Security:
     """
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    tls: Tls | None = None
-    credentials: Credentials | None = None
+    tls: TlsSettings | None = None
+    credentials: LoginCredentials | None = None
 
 
-PLAINTEXT: Final = Security()
+PLAINTEXT: Final = SecuritySettings()
 # The security of a connection that finds out what a listener speaks.
-PROBES: Final[Mapping[SecurityProtocol, Security]] = MappingProxyType(
+PROBES: Final[Mapping[SecurityProtocol, SecuritySettings]] = MappingProxyType(
     {
         SecurityProtocol.PLAINTEXT: PLAINTEXT,
-        SecurityProtocol.SSL: Security(
-            SecurityProtocol.SSL, Tls(checks_host=False, checks_certificate=False)
+        SecurityProtocol.SSL: SecuritySettings(
+            SecurityProtocol.SSL, TlsSettings(checks_host=False, checks_certificate=False)
         ),
     }
 )
 
 
-def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> Security:
+def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> SecuritySettings:
     """Check security settings.
 
     Args:
@@ -240,7 +240,7 @@ class _Reader:
     def _text(self, name: str) -> str:
         return str(self._values.get(name, "")).strip() if name not in SECRETS else self._values.get(name, "")
 
-    def security(self) -> Security:
+    def security(self) -> SecuritySettings:
         """Return the settings as one value."""
         text = (self._text("security.protocol") or SecurityProtocol.PLAINTEXT).upper()
         if text not in tuple(SecurityProtocol):
@@ -250,7 +250,7 @@ class _Reader:
         protocol = SecurityProtocol(text)
         self._refuse_unused("ssl.", protocol, protocol.is_tls)
         self._refuse_unused("sasl.", protocol, protocol.is_sasl)
-        return Security(
+        return SecuritySettings(
             protocol,
             self._tls() if protocol.is_tls else None,
             self._credentials() if protocol.is_sasl else None,
@@ -271,7 +271,7 @@ class _Reader:
                 f"{self._named('security.protocol')} to {fitting}, or leave it out"
             )
 
-    def _tls(self) -> Tls:
+    def _tls(self) -> TlsSettings:
         for store in ("truststore", "keystore"):
             kind = self._text(f"ssl.{store}.type")
             if kind.upper() not in ("", "PEM"):
@@ -294,7 +294,7 @@ class _Reader:
             raise self._refusal(
                 f"{self._named('ssl.keystore.key')} and {self._named('ssl.keystore.certificate.chain')} belong together: give both"
             )
-        return Tls(
+        return TlsSettings(
             trust_path=self._text("ssl.truststore.location"),
             trust=_lines(self._text("ssl.truststore.certificates")),
             key_path=self._text("ssl.keystore.location"),
@@ -311,7 +311,7 @@ class _Reader:
                 f"{self._named(one)} and {self._named(other)} exclude each other: give one of them"
             )
 
-    def _credentials(self) -> Credentials:
+    def _credentials(self) -> LoginCredentials:
         mechanism = self._text("sasl.mechanism").upper()
         if mechanism not in MECHANISMS:
             raise self._refusal(
@@ -319,7 +319,7 @@ class _Reader:
             )
         return self._of_token(mechanism) if mechanism == OAUTHBEARER else self._of_user(mechanism)
 
-    def _of_user(self, mechanism: str) -> Credentials:
+    def _of_user(self, mechanism: str) -> LoginCredentials:
         if not self._values.keys().isdisjoint(OF_TOKENS):
             raise self._refusal(f"a token is given, but {self._named('sasl.mechanism')} is {mechanism}")
         self._refuse_both(JAAS, "sasl.username")
@@ -335,9 +335,9 @@ class _Reader:
             )
         if "\0" in user + password:
             raise self._refusal("user name and password cannot contain the character NUL")
-        return Credentials(mechanism, user, password)
+        return LoginCredentials(mechanism, user, password)
 
-    def _of_token(self, mechanism: str) -> Credentials:
+    def _of_token(self, mechanism: str) -> LoginCredentials:
         if JAAS in self._values:
             self._add_options(self._jaas(mechanism))
         if self._text(TOKEN_HANDLER).rpartition(".")[2] not in ("", HANDLER):
@@ -362,7 +362,7 @@ class _Reader:
         from stablelog.wire.sasl.oauthbearer import is_server_url  # few clients have a token
 
         if url and is_server_url(parts):
-            return Credentials(mechanism, endpoint=self._endpoint(url))
+            return LoginCredentials(mechanism, endpoint=self._endpoint(url))
         if url and (parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path):
             raise self._refusal(
                 f"{self._named(TOKEN_URL)} is not valid: write https://..., or file:///path; http:// is accepted for addresses "
@@ -374,7 +374,7 @@ class _Reader:
                 f"{self._named(unused[0])} has no effect without a token endpoint: set {self._named(TOKEN_URL)} to "
                 "https://..., or leave it out"
             )
-        return Credentials(mechanism, token_path=unquote(parts.path), token=function)
+        return LoginCredentials(mechanism, token_path=unquote(parts.path), token=function)
 
     def _add_options(self, options: Mapping[str, str]) -> None:
         """Take the options of the login module as the settings that mean the same."""

@@ -12,7 +12,7 @@ from stablelog.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class StartTime:
     """A place for a reader to begin at: the first commit at or after a time.
 
     Attributes:

@@ -8,16 +8,19 @@ from stablelog.batch.codec import Codec
 from stablelog.client.core.arguments import seconds, text, wrong_type
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID
-from stablelog.client.core.security import ALIASES, PLAINTEXT, SETTINGS, Security, security_of
+from stablelog.client.core.security import ALIASES, PLAINTEXT, SETTINGS, SecuritySettings, security_of
 from stablelog.errors import UsageError, did_you_mean
 
 TIMEOUT_S: Final = 10.0
+EXPIRE_RETRY_S: Final = (
+    0.1  # pause before the next attempt to abort an overdue transaction that a call is using
+)
 CLIENT_ID_SIZE_MAX: Final = 255
 CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClientSettings:
     """The settings of a client.
 
     Attributes:
@@ -29,7 +32,7 @@ class Settings:
         backoff_s: the first pause between two attempts, and the greatest one.
     """
 
-    security: Security = PLAINTEXT
+    security: SecuritySettings = PLAINTEXT
     deadline_s: float = DEADLINE_S
     client_id: str = CLIENT_ID
     compression: Codec = Codec.NONE
@@ -37,7 +40,7 @@ class Settings:
     backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S)
 
 
-def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) -> Settings:
+def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) -> ClientSettings:
     """Check the settings of a client.
 
     Args:
@@ -66,7 +69,7 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
         own.get("default.api.timeout.ms", DEADLINE_S) if deadline is None else seconds("deadline", deadline)
     )
     first_s = own.get("retry.backoff.ms", BACKOFF_FIRST_S)
-    return Settings(
+    return ClientSettings(
         security_of(values),
         deadline_s,
         own.get("client.id", CLIENT_ID),

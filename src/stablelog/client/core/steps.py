@@ -69,14 +69,14 @@ class Now(NamedTuple):
     """Read the clock. The result is the seconds since an arbitrary moment; the clock never goes back."""
 
 
-class Give(NamedTuple):
+class Emit(NamedTuple):
     """Hand an item to the caller, and go on when the caller asks for the next one. There is no result."""
 
     item: Any
 
 
 NOW: Final = Now()
-Effect = Open | Send | Receive | Pause | Call | Now | Give
+Effect = Open | Send | Receive | Pause | Call | Now | Emit
 Steps = Generator[Effect, Any, Result]
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.security import TOKEN_FUNCTION, Credentials, TokenEndpoint
+from stablelog.client.core.security import TOKEN_FUNCTION, LoginCredentials, TokenEndpoint
 from stablelog.env import http
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.json_text import parse_json
@@ -35,7 +35,7 @@ CODES: Final = frozenset(
 )
 
 
-def token_of(credentials: Credentials, address: str) -> str:
+def token_of(credentials: LoginCredentials, address: str) -> str:
     """Get the token of a login. May block: it reads a file, asks a server, or calls the user's function.
 
     Args:

@@ -1,10 +1,10 @@
 """One transaction of the native client: its records, its batches, its commit or abort, and the records' positions.
 
-`client.transaction` and `client.aio` run the steps of `Writing`, and pass the transaction's outcome to futures. The
+`client.blocking.transaction` and `client.aio` run the steps of `Writing`, and pass the transaction's outcome to futures. The
 caller runs the steps of one call at a time. `cancel` is for any moment. `expire` is for a moment without a call.
 
 The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
-under the next version of a key that no other open transaction uses (`client.keys`). The broker stores the last version
+under the next version of a key that no other open transaction uses (`client.key_pool`). The broker stores the last version
 of the key in the commit log. So the client can repeat a commit whose response was lost, and gets the same response,
 even after a restart of the broker. For a commit-ordered topic, the client then asks the broker for the records'
 positions. In other topics, a record stays at the offset at which it was appended.
@@ -21,14 +21,14 @@ from stablelog.batch.header import Codec
 from stablelog.client.core import joint
 from stablelog.client.core.arguments import topic_name
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.endings import Ending, Place, ending_of, find_offsets, place_of
+from stablelog.client.core.endings import Place, TransactionEnding, ending_of, find_offsets, place_of
 from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
     Committed,
     FailureT,
     Outcome,
-    State,
+    WritingState,
     aborted,
     decides,
     failure_of,
@@ -38,7 +38,7 @@ from stablelog.client.core.outcomes import (
     unknown,
     unknown_for_ever,
 )
-from stablelog.client.core.producer import Producer
+from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.record_buffer import RecordBuffer, UnsentBatch
 from stablelog.client.core.steps import NOW, Result, Steps
 from stablelog.errors import (
@@ -97,11 +97,11 @@ class Writing:
         self._on_end, self._codec = on_end, codec
         self._release: Callable[[Writing], None] | None = release
         self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
-        self._state = State.OPEN
+        self._state = WritingState.OPEN
         self.records = RecordBuffer()
-        self.producer: Producer | None = None
-        self._ending: Ending  # set before the producer
-        # The base offset of each batch, by the number that `Producer.append` has returned.
+        self.producer: BatchProducer | None = None
+        self._ending: TransactionEnding  # set before the producer
+        # The base offset of each batch, by the number that `BatchProducer.append` has returned.
         self._base_offsets: dict[int, int] = {}
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
@@ -119,7 +119,7 @@ class Writing:
     def is_ready(self, topic: str, now: float) -> bool:
         """Whether `records` accepts a record of this topic. `now` is in seconds of the shell's clock."""
         return (
-            self._state is State.OPEN
+            self._state is WritingState.OPEN
             and isinstance(topic, str)
             and not self._is_torn
             and topic in self.records.partition_counts
@@ -206,7 +206,7 @@ class Writing:
 
     def _begin_under_key(self, deadline_s: float) -> Steps[None]:
         self._ending = yield from ending_of(self.cluster, self.key, self._token)
-        self.producer = Producer(
+        self.producer = BatchProducer(
             self.cluster,
             self._ending.transactional_id,
             transaction_timeout_ms=max(1, int(self.timeout_s * 1000)),
@@ -218,14 +218,14 @@ class Writing:
     @property
     def status(self) -> str:
         """The state of the transaction in words."""
-        if self._state is State.COMMITTED and self._commit_sequence not in (None, -1):
+        if self._state is WritingState.COMMITTED and self._commit_sequence not in (None, -1):
             return f"committed as {self._commit_sequence}"
         return self._state.name.lower().replace("_", " ")
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether the commit was requested and its outcome is unknown."""
-        return self._state is State.IN_DOUBT
+        return self._state is WritingState.IN_DOUBT
 
     def _free_key(self, *, may_be_ending: bool) -> None:
         """Mark the key as free: it returns to the pool of keys when this transaction ends."""
@@ -248,13 +248,13 @@ class Writing:
         self._finish()
         if self._committed is not None:
             return self._committed
-        if self._state is State.OPEN:
+        if self._state is WritingState.OPEN:
             yield from self.flush()
             now = yield NOW
             yield from self._check_cancelled()
             if self.producer is None:
                 return self._settle(-1)
-            self._state, self._asked_at = State.IN_DOUBT, now
+            self._state, self._asked_at = WritingState.IN_DOUBT, now
             self.is_key_free = False
         if self.failure is not None:
             raise self.failure
@@ -266,7 +266,7 @@ class Writing:
                 self.cluster, self._ending, self._commit_sequence, self.records.partitions, self._base_offsets
             )
         except DataLossError as removed:
-            raise self._fail(removed, State.COMMITTED) from removed.__cause__
+            raise self._fail(removed, WritingState.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
             what = f"at which positions the records of commit {self._commit_sequence} are"
             raise unknown(what, failure) from failure
@@ -280,10 +280,10 @@ class Writing:
             OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
         self._finish()
-        self._is_to_abort = self._state is not State.COMMITTED
-        if self._state is State.OPEN:
+        self._is_to_abort = self._state is not WritingState.COMMITTED
+        if self._state is WritingState.OPEN:
             yield from self._abandon(None)
-        elif self._state is State.IN_DOUBT:
+        elif self._state is WritingState.IN_DOUBT:
             try:
                 is_aborted = self._commit_sequence is None and (yield from self._ask_to_abort())
             except (RefusedError, UnavailableError) as failure:
@@ -292,7 +292,7 @@ class Writing:
                 yield from self.commit()
             else:
                 self._fail(aborted("it was cancelled"))
-        if self._state is State.COMMITTED:
+        if self._state is WritingState.COMMITTED:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
     def leave(self, error: BaseException | None) -> Steps[None]:
@@ -307,9 +307,9 @@ class Writing:
         if error is None:
             if not self._is_to_abort:
                 yield from self.commit()  # raises the error of an earlier write if one has failed
-        elif self._state is State.OPEN:
+        elif self._state is WritingState.OPEN:
             yield from self._abandon(error)
-        elif self._state is State.IN_DOUBT and self._is_cancelled:
+        elif self._state is WritingState.IN_DOUBT and self._is_cancelled:
             self.cancel()
             with suppress(RefusedError, OutcomeUnknownError):  # try only once
                 yield from self.cluster.in_time(self.abort(), CANCEL_S)
@@ -332,7 +332,7 @@ class Writing:
         an exception has interrupted. No other call may be in progress.
         """
         self._finish()
-        if self._state is State.OPEN:
+        if self._state is WritingState.OPEN:
             if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
                 self._free_key(may_be_ending=True)
             self._fail(self._overdue())
@@ -340,7 +340,7 @@ class Writing:
     @property
     def _has_ended(self) -> bool:
         """Whether the outcome is known. If so, another transaction may use the `Cluster` object."""
-        return self._state in (State.COMMITTED, State.ABORTED)
+        return self._state in (WritingState.COMMITTED, WritingState.ABORTED)
 
     @property
     def transactional_id(self) -> str:
@@ -372,7 +372,7 @@ class Writing:
         self._commit_sequence, self.key.version = found.commit_sequence, self.key.version + 1
         self._free_key(may_be_ending=not self._ending.is_joint)  # Kafka responds before it writes the markers
 
-    def _abort_refused(self, refused: RefusedError) -> Steps[joint.Committed]:
+    def _abort_refused(self, refused: RefusedError) -> Steps[joint.JointCommit]:
         """Abort after a refused commit. If the broker then says that it was committed before, ask for the result."""
         assert self.producer is not None
         if (yield from self._try_to_abort(refused)):
@@ -404,7 +404,7 @@ class Writing:
         """Raise the transaction's error if it is not open."""
         if self.failure is not None:
             raise self.failure
-        if self._state is not State.OPEN:
+        if self._state is not WritingState.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> Steps[None]:
@@ -463,7 +463,7 @@ class Writing:
             self.is_key_free = False
         return self._fail(failure_of(cause))
 
-    def _fail(self, failure: FailureT, state: State = State.ABORTED) -> FailureT:
+    def _fail(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
         self._state, self.failure, self._outcome = state, failure, failure
         self._finish()
         return failure
@@ -474,7 +474,7 @@ class Writing:
             for place in (self.records.first, self.records.last)
         )
         committed = Committed(commit_sequence, first, last)
-        self._state, self._committed, self._outcome = State.COMMITTED, committed, committed
+        self._state, self._committed, self._outcome = WritingState.COMMITTED, committed, committed
         self._finish()
         return committed
 

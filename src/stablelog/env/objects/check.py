@@ -28,7 +28,7 @@ LIST_S_MAX = 1.0
 IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
 
 
-class Finding(NamedTuple):
+class StoreCheckResult(NamedTuple):
     """The result of the test of one promise, or of one measurement.
 
     Attributes:
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     slow: str = ""
 
 
-def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
+def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> Iterator[StoreCheckResult]:
     """Test each promise of a store, and measure its rates. The objects of the tests are deleted at the end.
 
     Args:
@@ -61,14 +61,14 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
                 fault = trial(store, f"{directory}/{trial.__name__.strip('_')}")
             except (ObjectExistsError, ObjectMissingError, DamageError) as error:
                 fault = str(error)
-            yield Finding(promise, fault)
+            yield StoreCheckResult(promise, fault)
         yield from _rates(store, f"{directory}/rates", now_s)
     finally:
         for one in store.list_after(directory):
             store.delete(one.key)
 
 
-def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> Iterator[Finding]:
+def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> Iterator[StoreCheckResult]:
     """Measure the rates of writes and reads, and the time of a listing."""
 
     def rate(size: int, work: Callable[[], object]) -> float:
@@ -84,7 +84,7 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
         count = MANY_COUNT
         written = rate(len(piece) * count, lambda: _send(store, key, piece, count))
     per_day = written * 86_400 / 1e9
-    yield Finding(
+    yield StoreCheckResult(
         "rate of writes",
         "",
         f"{_in_words(written)}: the broker copies at most {per_day:,.0f} GB a day",
@@ -92,11 +92,13 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
     )
     size = len(piece) * count
     read = rate(size, lambda: store.get_range(key, 0, size))
-    yield Finding("rate of reads", "", _in_words(read), _slow_reads(read))
+    yield StoreCheckResult("rate of reads", "", _in_words(read), _slow_reads(read))
     listings = [1 / rate(1, lambda: store.list_after(directory)) for _ in range(LISTINGS)]
     list_s = sorted(listings)[LISTINGS // 2]
     slow = f"a start: the first copy of 1,000 partitions lists 2,000 times, and takes {2_000 * list_s / 600:.0f} minutes"
-    yield Finding("time of a listing", "", f"{list_s * 1000:.0f} ms", slow if list_s > LIST_S_MAX else "")
+    yield StoreCheckResult(
+        "time of a listing", "", f"{list_s * 1000:.0f} ms", slow if list_s > LIST_S_MAX else ""
+    )
 
 
 def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:

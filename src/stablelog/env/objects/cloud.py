@@ -20,12 +20,12 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
-    Pace,
     RejectedError,
     SlowError,
     StoredObject,
     TooShortError,
     UnclearError,
+    UploadPace,
 )
 from stablelog.env.objects.window import IDLE_S
 
@@ -193,7 +193,7 @@ class CloudRequests:
         store, _ = self._writer(IDLE_S + max(len(content) - CONTENT_RATE, 0) / CONTENT_RATE)
         self._ask(lambda: obstore.put(store, key, bytes(content), mode="create", use_multipart=False))
 
-    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
         """Write an object: by one put, or in several parts if it has more bytes than a part. obstore itself begins a
         multipart upload also for a small object, and that is three requests.
         """

@@ -21,11 +21,11 @@ from stablelog.env.objects.direct_file import write_new
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
-    Pace,
     RejectedError,
     StoredObject,
     TooShortError,
     UnclearError,
+    UploadPace,
 )
 from stablelog.errors import NothingStoredError
 
@@ -83,7 +83,7 @@ class DirectoryRequests:
 
         _asked(work)
 
-    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
         """Write an object: write and sync a temporary file, and rename it to the name of the key."""
 
         def work() -> None:

@@ -50,7 +50,7 @@ class TooShortError(Exception):
     """The object ends before the end of the requested range."""
 
 
-class Pace(NamedTuple):
+class UploadPace(NamedTuple):
     """How an object is uploaded.
 
     Attributes:
@@ -78,7 +78,7 @@ class StoreRequests(Protocol):
     def create(self, key: str, content: Buffer) -> None:
         """Create an object; raise ExistsError if the key has an object already. The new object is durable on return."""
 
-    def upload(self, key: str, pieces: Iterable[Buffer], pace: Pace) -> None:
+    def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
         """Write an object of any size, and replace an existing object of this key. On return, the object is durable,
         and readers see all of it.
         """

@@ -14,16 +14,16 @@ from stablelog.env.disk import Buffer
 from stablelog.env.objects.requests import (
     ExistsError,
     MissingError,
-    Pace,
     RejectedError,
     SlowError,
     StoredObject,
     StoreRequests,
     TooShortError,
     UnclearError,
+    UploadPace,
     check_key,
 )
-from stablelog.env.objects.window import MIB, Window
+from stablelog.env.objects.window import MIB, TransferWindow
 from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StoreError
 
 Answer = TypeVar("Answer")
@@ -102,8 +102,8 @@ class ObjectStore:
         self._sleep = sleep
         self.counts: Counter[str] = Counter()
         self._last_s = math.inf  # No attempt begins after this time.
-        self._downloads = Window(RANGE_SIZE_MIN, 16 * MIB, 256 * MIB, now_s)
-        self._uploads = Window(
+        self._downloads = TransferWindow(RANGE_SIZE_MIN, 16 * MIB, 256 * MIB, now_s)
+        self._uploads = TransferWindow(
             PART_SIZE_MIN, PARTS_AT_ONCE * PART_SIZE, 16 * PARTS_AT_ONCE * PART_SIZE, now_s
         )
 
@@ -166,7 +166,7 @@ class ObjectStore:
             part_size, parts_at_once = self._parts()
             under_way = min(part_size * parts_at_once, size)
             with self._uploads.taken(under_way, lambda: self._last_s, total=size) as timed_out:
-                pace = Pace(part_size, parts_at_once, self._uploads.limit_s(under_way))
+                pace = UploadPace(part_size, parts_at_once, self._uploads.limit_s(under_way))
                 try:
                     self._requests.upload(key, source.pieces(), pace)
                 except SlowError:

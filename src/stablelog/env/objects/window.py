@@ -24,7 +24,7 @@ TELLING_SIZE: Final = MIB
 POLL_S: Final = 0.1  # A waiting thread notices after this time that the process stops.
 
 
-class Window:
+class TransferWindow:
     """The bytes that are under way in one direction. Any thread may use it.
 
     Args:

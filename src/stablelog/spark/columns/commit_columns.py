@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stablelog.client.commits import Commits
+from stablelog.client.blocking.commits import Commits
 from stablelog.errors import UnavailableError
 from stablelog.spark.planning import Piece
 from stablelog.spark.schema import OF_COMMITS

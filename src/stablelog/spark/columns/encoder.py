@@ -24,7 +24,7 @@ from stablelog.batch.header import (
     NO_SEQUENCE,
     Codec,
 )
-from stablelog.client.buffers import Buffers
+from stablelog.client.buffers import BufferPool
 from stablelog.errors import UsageError
 from stablelog.spark.kernels import encode as k
 from stablelog.spark.option_table import BATCH_SIZE_MAX
@@ -92,7 +92,7 @@ class Encoder:
         self._places: dict[tuple[str, int], int] = {}
         self._owners: list[TopicPartition] = []  # the partition of each slot
         self._sticky: dict[str, int] = {}
-        self._pool = Buffers(POOL_BYTES_MAX)
+        self._pool = BufferPool(POOL_BYTES_MAX)
         self._buffers: dict[int, bytearray] = {}  # slot -> the buffer of its incomplete batch
         # The size of the last batch of each slot, in bytes: an estimate for the slot's next batch.
         self._last_sizes: dict[int, int] = {}

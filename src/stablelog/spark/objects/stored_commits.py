@@ -14,8 +14,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.commits import Commit, Commits
-from stablelog.client.cuts import Cut
+from stablelog.client.blocking.commits import Commit, Commits
+from stablelog.client.blocking.cuts import Cut
 from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.errors import RefusedError
 from stablelog.spark.objects.stored_partition import StoredPartition

@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import DataLossError, RefusedError, StablelogError, UnavailableError
 from stablelog.spark.options import WriteOptions
 from stablelog.spark.sink.parts import Child, Part, Written, cluster_of, explained
@@ -224,8 +224,8 @@ def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
         )
 
 
-def _end(cluster: Cluster, child: Child, *, commit: bool) -> None:
+def _end(cluster: BlockingCluster, child: Child, *, commit: bool) -> None:
     """End a task's own transaction (guarantee=at-least-once) from the driver."""
-    producer = Producer(cluster, child[0])
+    producer = BlockingProducer(cluster, child[0])
     producer.resume(child[1], child[2])
     producer.end(commit=commit)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import WriterCommitMessage
 
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.core.security import Security
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.core.security import SecuritySettings
 from stablelog.errors import ProducerFencedError, RefusedError, UsageError
 from stablelog.spark.options import WriteOptions
 
@@ -96,16 +96,16 @@ class Written(WriterCommitMessage):
     last_version: int = -1
 
 
-_clusters: dict[tuple[int, str, str, int, Security], Cluster] = {}
+_clusters: dict[tuple[int, str, str, int, SecuritySettings], BlockingCluster] = {}
 
 
-def cluster_of(options: WriteOptions) -> Cluster:
+def cluster_of(options: WriteOptions) -> BlockingCluster:
     """Return this process's client of the brokers for these options. A worker process runs several tasks, which share
     its connections.
     """
     known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms, options.security)
     if known_by not in _clusters:
-        _clusters[known_by] = Cluster(
+        _clusters[known_by] = BlockingCluster(
             options.bootstrap,
             client_id=options.client_id,
             deadline_s=options.timeout_ms / 1000,

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import read_header
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.producer import Producer
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import RefusedError, StablelogError, UsageError
 from stablelog.spark.options import WriteOptions
 from stablelog.spark.sink.parts import EXACTLY_ONCE, Part, Written, cluster_of, explained
@@ -63,7 +63,7 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
         return replace(write_rows(options, name, task.partition, rows), part=part)
 
 
-def _skipped(part: Part, begun: joint.Begun, rows: Iterator[Any]) -> Written:
+def _skipped(part: Part, begun: joint.JointVersion, rows: Iterator[Any]) -> Written:
     """Read the rows of a task without writing them, because the micro-batch or write to which they belong is already
     committed. Spark requires that a task reads its rows.
 
@@ -106,7 +106,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
         topic, partition, count = appended[number]
         ends[topic, partition] = max(base_offset + count, ends.get((topic, partition), 0))
 
-    producer = Producer(
+    producer = BlockingProducer(
         cluster,
         transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
@@ -144,7 +144,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     return Written(None, child, producer.record_count, found)
 
 
-def _encoded(encoder: Any, cluster: Cluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:
+def _encoded(encoder: Any, cluster: BlockingCluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:
     """Yield the rows as record batches, each with its partition."""
     counts: dict[str, int] = {}
     for batch in rows:

@@ -32,8 +32,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
 )
 
-from stablelog.client import joint
-from stablelog.client.core.security import Security
+from stablelog.client.blocking import joint
+from stablelog.client.core.security import SecuritySettings
 from stablelog.errors import RefusedError, UnavailableError, UsageError, did_you_mean
 from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import by_topic
@@ -220,7 +220,7 @@ def check_columns(schema: Any, topic: str | None) -> None:
         raise UsageError("the rows have no topic: give the option topic or a column topic")
 
 
-_checked: set[tuple[str, str | None, str, Security]] = set()
+_checked: set[tuple[str, str | None, str, SecuritySettings]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:

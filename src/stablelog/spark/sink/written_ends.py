@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.types import TopicPartition
 
@@ -35,7 +35,7 @@ class WrittenEnds:
     leader_epoch: int = -1
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
-    def after(self, cluster: Cluster, written: Iterable[tuple[str, int, int]]) -> "WrittenEnds":
+    def after(self, cluster: BlockingCluster, written: Iterable[tuple[str, int, int]]) -> "WrittenEnds":
         """Return the ends after further rows.
 
         Args:
@@ -51,7 +51,7 @@ class WrittenEnds:
         epoch = max(one.leader_epoch for one in listed.values())
         return WrittenEnds(epoch, {**self.offsets, **offsets})
 
-    def lost(self, cluster: Cluster) -> dict[TopicPartition, int]:
+    def lost(self, cluster: BlockingCluster) -> dict[TopicPartition, int]:
         """Return the partitions that have lost rows of the query, with the offset from which on they are gone."""
         found = {}
         for place, end in self.offsets.items():

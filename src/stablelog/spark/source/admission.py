@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import groupby
 from typing import NamedTuple
 
-from stablelog.client.commits import Commit
+from stablelog.client.blocking.commits import Commit
 from stablelog.spark.source.ranges import Readable
 from stablelog.types import TopicPartition
 

@@ -13,10 +13,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader, headers_in
-from stablelog.client import joint
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.commits import Commits, describe_commits
-from stablelog.client.cuts import Cut, describe_cut
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.commits import Commits, describe_commits
+from stablelog.client.blocking.cuts import Cut, describe_cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
@@ -42,10 +42,10 @@ RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
 
 
-def connect(options: ReadOptions) -> Cluster:
+def connect(options: ReadOptions) -> BlockingCluster:
     """Return a client of the brokers that the options name. It opens connections at the first request."""
     assert options.bootstrap is not None
-    return Cluster(
+    return BlockingCluster(
         options.bootstrap,
         client_id=options.client_id,
         timeout_s=max(TIMEOUT_S, options.timeout_ms / 1000),
@@ -59,7 +59,7 @@ class BrokerLog(WithoutFiles):
 
     may_lag = False
 
-    def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
+    def __init__(self, options: ReadOptions, cluster: BlockingCluster | None = None) -> None:
         self._options = options
         self.cluster = cluster or connect(options)
         self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
@@ -203,7 +203,7 @@ class BrokerLog(WithoutFiles):
         return known[2]
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return a cut of commit-ordered topics (see `client.cuts`)."""
+        """Return a cut of commit-ordered topics (see `client.blocking.cuts`)."""
         return describe_cut(self.cluster, sorted(topics), commit_sequence)
 
     def group(self, topic: str) -> str:
@@ -213,7 +213,7 @@ class BrokerLog(WithoutFiles):
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
     ) -> Commits:
-        """List the next transactions of a partition (see `client.commits`)."""
+        """List the next transactions of a partition (see `client.blocking.commits`)."""
         return describe_commits(
             self.cluster, *place, offset=offset, count_max=count_max, with_outside=with_outside
         )
@@ -257,7 +257,7 @@ class BrokerLog(WithoutFiles):
 
 
 def answers(
-    cluster: Cluster, wanted: Range, isolation: str
+    cluster: BlockingCluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
     """Fetch a range. Yield each response, with the positions and headers of its whole batches.
 
@@ -305,7 +305,7 @@ def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) 
 
 
 def first_record(
-    cluster: Cluster, place: TopicPartition, time_ms: int, start: int, isolation: str
+    cluster: BlockingCluster, place: TopicPartition, time_ms: int, start: int, isolation: str
 ) -> int | None:
     """Find the first record from an offset on that has this time or a later one and is visible to the reader.
 
@@ -339,7 +339,7 @@ def first_record(
     return None
 
 
-def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
+def read(options: ReadOptions, cluster: BlockingCluster, piece: Piece, decoder: Any) -> Iterator[Any]:
     """Fetch the record batches of a piece (a range of offsets of one partition), and decode them.
 
     Args:
@@ -370,7 +370,7 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
         offset = reached
 
 
-def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
+def check_topics(cluster: BlockingCluster, pieces: Iterable[Piece]) -> None:
     """Check after a read that no topic was deleted and created again during the read. A fetch does not notice this,
     because it identifies a topic by name, not by id.
 
@@ -387,13 +387,13 @@ def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
                 raise UnavailableError(f"{piece.topic} was deleted and created again while it was read")
 
 
-def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
+def _is_another_topic(cluster: BlockingCluster, piece: Piece) -> bool:
     """Whether the topic was deleted after the planning and created again with the same name."""
     topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
     return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
 
 
-def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:
+def _after_loss(options: ReadOptions, cluster: BlockingCluster, piece: Piece, offset: int) -> int:
     """Return the next offset to read if the log start is now after `offset`, or if a restore has left the offset without a
     record: records are lost.
     """

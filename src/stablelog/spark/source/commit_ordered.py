@@ -8,8 +8,8 @@ from typing import Protocol, cast
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.commits import Commits
-from stablelog.client.cuts import Cut
+from stablelog.client.blocking.commits import Commits
+from stablelog.client.blocking.cuts import Cut
 from stablelog.errors import RefusedError, UsageError
 from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.resolve import Log

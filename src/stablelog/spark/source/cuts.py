@@ -15,8 +15,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.commits import Commit, Commits
-from stablelog.client.cuts import Cut
+from stablelog.client.blocking.commits import Commit, Commits
+from stablelog.client.blocking.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import RefusedError, UnavailableError, UsageError
 from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets

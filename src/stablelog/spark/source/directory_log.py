@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from stablelog.client.cluster import LATEST
+from stablelog.client.blocking.cluster import LATEST
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.data_directory.checkpoints import LOG_START_CHECKPOINT, read_offset_checkpoint
 from stablelog.data_directory.meta_properties import node_id_of

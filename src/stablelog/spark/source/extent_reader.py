@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.names import DELETED
@@ -28,7 +28,7 @@ from stablelog.spark.source.resolve import lost
 OPEN_MAX: Final = 256
 
 
-def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
+def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
     """Read the segment files of a piece as Arrow batches. If a file is not available, fetch the rest from the broker.
 
     Args:

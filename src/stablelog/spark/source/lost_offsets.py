@@ -8,7 +8,7 @@ leader epoch is below LEADER_EPOCH_STEP was never restored.
 
 from typing import Final, NamedTuple
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.tier.restoring import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
@@ -28,7 +28,7 @@ class LostRange(NamedTuple):
     end: int
 
 
-def is_lost(cluster: Cluster, place: TopicPartition, offset: int) -> bool:
+def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> bool:
     """Whether a fetch at an offset, which is between the log start offset and the log end offset, is out of range."""
     try:
         cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)
@@ -37,7 +37,7 @@ def is_lost(cluster: Cluster, place: TopicPartition, offset: int) -> bool:
     return False
 
 
-def lost_range(cluster: Cluster, place: TopicPartition, offset: int) -> LostRange | None:
+def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> LostRange | None:
     """Return the lost offsets that contain an offset for which `is_lost` holds; None if the log ends at or before it.
 
     The function searches the least leader epoch that ends after the offset.
@@ -55,7 +55,7 @@ def lost_range(cluster: Cluster, place: TopicPartition, offset: int) -> LostRang
 
 
 def lost_ranges(
-    cluster: Cluster, place: TopicPartition, leader_epoch: int, log_start: int
+    cluster: BlockingCluster, place: TopicPartition, leader_epoch: int, log_start: int
 ) -> tuple[LostRange, ...]:
     """Return the lost offsets of all restores of a partition, in the order of the offsets.
 
@@ -87,7 +87,7 @@ def lost_ranges(
     return tuple(reversed(found))
 
 
-def _is_of_restore(cluster: Cluster, place: TopicPartition, offset: int, end: int) -> bool:
+def _is_of_restore(cluster: BlockingCluster, place: TopicPartition, offset: int, end: int) -> bool:
     """Whether a leader epoch with an offset, and the end `end`, is that of a restore. The broker may also have started
     LEADER_EPOCH_STEP times without a record in the partition.
     """
@@ -95,7 +95,9 @@ def _is_of_restore(cluster: Cluster, place: TopicPartition, offset: int, end: in
     return offset < end and any(is_lost(cluster, place, one) for one in (offset, end - 1))
 
 
-def _end_of_next(cluster: Cluster, place: TopicPartition, start: int, low: int, high: int) -> int | None:
+def _end_of_next(
+    cluster: BlockingCluster, place: TopicPartition, start: int, low: int, high: int
+) -> int | None:
     """Return the end offset of the leader epoch that begins at `start`, and is greater than `low` and at most `high`; None
     if there is none.
     """

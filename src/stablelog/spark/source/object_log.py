@@ -5,8 +5,8 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from stablelog.client.commits import Commits
-from stablelog.client.cuts import Cut
+from stablelog.client.blocking.commits import Commits
+from stablelog.client.blocking.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.spark.objects.at_once import at_once

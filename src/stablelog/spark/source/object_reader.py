@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import Commits
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.commits import Commits
 from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
@@ -36,7 +36,7 @@ READ_SIZE_MIN: Final = 64 << 10
 READ_SIZE: Final = 4 << 20
 
 
-def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
+def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
     """Read the objects of a piece as Arrow batches.
 
     If an object is missing, the broker has deleted it after the planning. Then the rest of the piece comes from the

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stablelog.client.cluster import Cluster
-from stablelog.client.commits import Commits
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.commits import Commits
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import UsageError
 from stablelog.spark.messages import one_line, one_line_each
@@ -176,7 +176,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
 
 
 def _commits_of(
-    options: ReadOptions, cluster: Cluster | None, piece: Piece, columns: Columns
+    options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, columns: Columns
 ) -> tuple[Callable[[int], Commits], str]:
     """Return a function that lists the transactions of a piece, and the transaction group if a column needs it."""
     if cluster is None:

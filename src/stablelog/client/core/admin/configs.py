@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Final, Literal, NamedTuple
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import check
 from stablelog.errors import UsageError
@@ -135,7 +135,7 @@ def _resource_type(kind: str) -> int:
     return RESOURCE_TYPES[kind]
 
 
-def _connection(cluster: Cluster, kind: str, name: str) -> Steps[Connection]:
+def _connection(cluster: Cluster, kind: str, name: str) -> Steps[BrokerConnection]:
     """Return a connection to the broker that knows the settings: its own for a broker, any one for all others."""
     if kind != "broker" or not name:
         return (yield from cluster.any_connection())

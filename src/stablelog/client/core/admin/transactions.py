@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.connection import Connection
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError, check
@@ -124,7 +124,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Steps[Descr
     return (yield from cluster.retrying(f"asking for transactional id {transactional_id!r}", attempt))
 
 
-def describe_at(connection: Connection, transactional_id: str) -> Steps[DescribedTransaction]:
+def describe_at(connection: BrokerConnection, transactional_id: str) -> Steps[DescribedTransaction]:
     """Ask one coordinator for the state of a transactional id.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Streams of the transactions of one partition each, of which `core.reader` makes a reader.
+"""Streams of the transactions of one partition each, of which `core.transaction_reader` makes a reader.
 
 DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. A
 stream holds in memory one whole transaction, and those records of the next transactions that the same fetch returned.
@@ -23,7 +23,7 @@ from stablelog.client.core.commits import Commit, describe_commits
 from stablelog.client.core.long_poll import WAIT_MAX_S, wait_for_records
 from stablelog.client.core.partitions import fetch
 from stablelog.client.core.read_position import Mark
-from stablelog.client.core.steps import NOW, Give, Pause, Steps
+from stablelog.client.core.steps import NOW, Emit, Pause, Steps
 from stablelog.errors import DamageError, DataLossError, UnavailableError
 from stablelog.types import TopicPartition
 from stablelog.wire.fetch import Fetched
@@ -64,7 +64,7 @@ class CommittedTransaction:
     unreadable_count: int = 0
 
 
-class Stream:
+class TransactionStream:
     """Reader of the transactions of one partition from a mark on.
 
     Args:
@@ -268,7 +268,7 @@ class Stream:
                 raise
 
 
-class Patience:
+class ReaderWait:
     """The waits of a reader that has read all transactions.
 
     Args:
@@ -288,11 +288,11 @@ class Patience:
 
     def give(self, item: Any) -> Steps[None]:
         """Give an item to the caller. The wait for the next one begins with the next call of `wait`."""
-        yield Give(item)
+        yield Emit(item)
         self._pause_s, self._waited_from, self._woken_at = PAUSE_FIRST_S, None, None
 
     def wait(
-        self, streams: Mapping[TopicPartition, Stream], positions: Mapping[TopicPartition, int]
+        self, streams: Mapping[TopicPartition, TransactionStream], positions: Mapping[TopicPartition, int]
     ) -> Steps[bool]:
         """Wait until one of the partitions may have another transaction. The streams note what has changed.
 
@@ -337,7 +337,7 @@ class Patience:
 
 def look(
     cluster: Cluster,
-    streams: Mapping[TopicPartition, Stream],
+    streams: Mapping[TopicPartition, TransactionStream],
     positions: Mapping[TopicPartition, int],
     wait_s: float = 0,
 ) -> Steps[bool]:

@@ -10,8 +10,8 @@ import pytest
 
 import stablelog
 from stablelog.batch.records import decode_records
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.connection import Connection
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from tests.client.transactions import SILENCE_S
@@ -21,7 +21,7 @@ from tests.spark.reading import settled
 
 @pytest.fixture
 def cluster(stablelog_broker):
-    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}", timeout_s=SILENCE_S) as cluster:
+    with BlockingCluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}", timeout_s=SILENCE_S) as cluster:
         yield cluster
 
 
@@ -70,7 +70,9 @@ def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, versio
         run(topic, [b"b"], commit=True)
     settled(stablelog_broker.bootstrap, topic)
     wanted = cluster.fetch(topic, 0, 0)
-    monkeypatch.setattr(Connection, "version", lambda self, key, newest=None: version if key == 1 else 7)
+    monkeypatch.setattr(
+        SocketConnection, "version", lambda self, key, newest=None: version if key == 1 else 7
+    )
     got = cluster.fetch(topic, 0, 0)
     assert bytes(got.records) == bytes(wanted.records)
     assert got.aborted == wanted.aborted
@@ -98,9 +100,9 @@ def test_a_broker_that_knows_only_the_first_version_of_each_api_is_understood(
     wanted = asked()
     cluster.close()
     cluster.forget_metadata()
-    versions = Connection.versions.fget
+    versions = SocketConnection.versions.fget
     first = property(lambda self: {key: (first, first) for key, (first, _) in versions(self).items()})
-    monkeypatch.setattr(Connection, "versions", first)
+    monkeypatch.setattr(SocketConnection, "versions", first)
     assert asked() == wanted
 
 
@@ -133,12 +135,12 @@ def test_it_pickles_as_its_arguments(cluster, stablelog_broker):
 @pytest.mark.parametrize("bootstrap", ["http://127.0.0.1:1", "", " , ", "nowhere", "host:port", "a b:1"])
 def test_an_address_that_is_none_is_refused(bootstrap):
     with pytest.raises(UsageError, match="host:port"):
-        Cluster(bootstrap)
+        BlockingCluster(bootstrap)
 
 
 def test_nobody_there_is_said_after_the_deadline():
     with (
-        Cluster("127.0.0.1:1", deadline_s=0.1) as nobody,
+        BlockingCluster("127.0.0.1:1", deadline_s=0.1) as nobody,
         pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"),
     ):
         nobody.metadata()
@@ -146,7 +148,7 @@ def test_nobody_there_is_said_after_the_deadline():
 
 @pytest.mark.extended
 def test_a_broker_that_comes_back_is_found_again():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=60) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap, deadline_s=60) as cluster:
         Confluent(broker.bootstrap).produce("again", [b"a"])
         before = bytes(cluster.fetch("again", 0, 0).records)
         broker.kill()
@@ -174,7 +176,10 @@ def test_an_answer_that_is_cut_off_is_no_answer():
         serving = threading.Thread(target=serve)
         serving.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with Connection(address) as connection, pytest.raises(UnavailableError, match="did not respond"):
+        with (
+            SocketConnection(address) as connection,
+            pytest.raises(UnavailableError, match="did not respond"),
+        ):
             assert connection.versions
         serving.join()
 
@@ -227,7 +232,7 @@ def test_what_arrives_together_is_received_in_the_pieces_that_are_asked_for(size
     sent = random.Random(1).randbytes(sum(sizes))
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        Connection(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=60) as connection,
+        SocketConnection(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=60) as connection,
     ):
         peer, _ = server.accept()
         writing = threading.Thread(target=lambda: (peer.sendall(sent), peer.close()))

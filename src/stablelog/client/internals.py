@@ -10,15 +10,15 @@ from typing import Any
 from stablelog.client.aio.client import AsyncClient
 from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.transaction import AsyncTransaction
+from stablelog.client.base_group_reader import BaseGroupReader
+from stablelog.client.base_reader import BaseReader
+from stablelog.client.blocking.client import Client
+from stablelog.client.blocking.group_reader import GroupReader
+from stablelog.client.blocking.transaction import Transaction
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.writing import Writing
-from stablelog.client.group_reader import GroupReader
-from stablelog.client.group_readers import BaseGroupReader
-from stablelog.client.keys import WriterKeys
-from stablelog.client.native import Client
-from stablelog.client.readers import BaseReader
-from stablelog.client.transaction import Transaction
+from stablelog.client.key_pool import WriterKeyPool
 
 # ruff: noqa: SLF001
 
@@ -28,7 +28,7 @@ def clusters_of(client: Client | AsyncClient) -> ClusterPool[Any]:
     return client._clusters
 
 
-def keys_of(client: Client | AsyncClient) -> WriterKeys:
+def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
     """Return the pool of the keys of joint commits that no transaction of a client uses now."""
     return client._writers.keys
 

@@ -6,15 +6,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.base_group_reader import BaseGroupReader
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
 from stablelog.client.core.cluster import EARLIEST, LATEST
-from stablelog.client.core.reading import ReadRecord
 from stablelog.client.core.times import milliseconds
-from stablelog.client.group_readers import BaseGroupReader
+from stablelog.client.core.transaction_stream import ReadRecord
 
 
-class GroupReader(BaseGroupReader[Cluster], Iterator[ReadRecord]):
+class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
     """A member of a consumer group: an iterator of the records of the partitions that the group assigns to it. One thread
     at a time uses the reader.
 

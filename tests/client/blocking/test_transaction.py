@@ -11,11 +11,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.core import record_buffer
 from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.record_buffer import BATCH_SIZE_MAX
-from stablelog.client.producer import Producer
 from stablelog.errors import OutcomeUnknownError, RefusedError
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -217,8 +217,8 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     txn = client.transaction()
     futures = [txn.write(topic, b"v", key=b"k", partition=0)]
     flush(txn)
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        Producer(cluster, writing_of(txn).transactional_id).begin()
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        BlockingProducer(cluster, writing_of(txn).transactional_id).begin()
     with pytest.raises(RefusedError):
         if step == "write":
             futures.append(txn.write(topic, b"v", key=b"k", partition=1))

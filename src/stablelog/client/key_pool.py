@@ -26,7 +26,7 @@ from stablelog.processes import this_process, watch
 IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group in the pool
 
 
-class WriterKeys:
+class WriterKeyPool:
     """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the
     pool, and a signal handler that has interrupted one of them: no method waits for a lock.
     """

@@ -4,12 +4,12 @@
 
 from collections.abc import Callable
 
-from stablelog.client.cluster import Cluster, blocking
+from stablelog.client.blocking.cluster import BlockingCluster, blocking
 from stablelog.client.core import producer as core
 from stablelog.client.core.producer import TIMEOUT_MS
 
 
-class Producer:
+class BlockingProducer:
     """A producer of whole batches. It has one transaction at a time, or none at all.
 
     Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
@@ -31,7 +31,7 @@ class Producer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: BlockingCluster,
         transactional_id: str | None,
         *,
         transaction_timeout_ms: int = TIMEOUT_MS,
@@ -39,7 +39,7 @@ class Producer:
         on_acknowledged: Callable[[int, int], None] | None = None,
     ) -> None:
         self.run = cluster.run
-        self.core = core.Producer(
+        self.core = core.BatchProducer(
             cluster.core,
             transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
@@ -69,10 +69,10 @@ class Producer:
         """
         return self.core.has_begun
 
-    begin = blocking(core.Producer.begin)
-    append = blocking(core.Producer.append)
-    flush = blocking(core.Producer.flush)
-    end = blocking(core.Producer.end)
+    begin = blocking(core.BatchProducer.begin)
+    append = blocking(core.BatchProducer.append)
+    flush = blocking(core.BatchProducer.flush)
+    end = blocking(core.BatchProducer.end)
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
         """Take over an open transaction, for example of another process, so that `end` can end it. All its batches must

@@ -2,10 +2,10 @@
 each partition: before this offset, the partition has all its commits up to R, and no later ones.
 """
 
-from stablelog.client.cluster import blocking
+from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import cuts as core
-from stablelog.client.core.cuts import Cut, Holder
+from stablelog.client.core.cuts import Cut, PendingMarker
 
-__all__ = ["Cut", "Holder", "describe_cut"]
+__all__ = ["Cut", "PendingMarker", "describe_cut"]
 
 describe_cut = blocking(core.describe_cut)

@@ -1,6 +1,6 @@
 """The client's side of DescribeCommits: the bounds of transactions in a commit-ordered partition."""
 
-from stablelog.client.cluster import blocking
+from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import commits as core
 from stablelog.client.core.commits import Commit, Commits
 

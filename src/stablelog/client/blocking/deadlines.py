@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from stablelog.client.core.settings import EXPIRE_RETRY_S
 from stablelog.processes import watch
 
 _log = logging.getLogger("stablelog.client")
-AGAIN_S: Final = 0.1  # pause before the next attempt to abort a transaction that another thread is using
 
 
 # Aborts a transaction at its deadline if it is open. Returns False, without an abort, if another thread is using it.
 Expire = Callable[[], bool]
 
 
-class Deadlines:
+class TransactionDeadlines:
     """The open transactions of several clients, and a thread that waits for their deadlines. The thread runs while a
     transaction is open. After the last one, it ends at the deadline that it waits for, or when a client is closed.
     """
@@ -74,7 +74,7 @@ class Deadlines:
                     continue
                 if not is_settled:
                     with self._changed:
-                        self._due.setdefault(expire, time.monotonic() + AGAIN_S)
+                        self._due.setdefault(expire, time.monotonic() + EXPIRE_RETRY_S)
 
     def _wait(self) -> list[Expire] | None:
         """Wait until transactions are overdue, and return them; return None if no transaction is open."""
@@ -114,4 +114,4 @@ def call_aside(settle: Callable[[], None]) -> bool:
 
 
 # Of all clients of this process, so that clients that are not closed leave one thread at most.
-SHARED: Final = Deadlines()
+SHARED: Final = TransactionDeadlines()

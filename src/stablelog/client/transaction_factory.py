@@ -8,7 +8,7 @@ from stablelog.batch.codec import Codec
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core import arguments
 from stablelog.client.core.group_names import check_group
-from stablelog.client.keys import WriterKeys
+from stablelog.client.key_pool import WriterKeyPool
 
 if TYPE_CHECKING:
     from stablelog.client.core.group_reading import GroupReading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 
 
-class Writers(Generic[ClusterT]):
+class TransactionFactory(Generic[ClusterT]):
     """Makes the transactions of a client.
 
     Args:
@@ -33,7 +33,7 @@ class Writers(Generic[ClusterT]):
     def __init__(self, clusters: ClusterPool[ClusterT], codec: Codec = Codec.NONE) -> None:
         self.clusters = clusters
         self._codec = codec
-        self.keys = WriterKeys()
+        self.keys = WriterKeyPool()
 
     def begin(
         self,

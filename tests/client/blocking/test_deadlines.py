@@ -8,7 +8,7 @@ import time
 import pytest
 
 import stablelog
-from stablelog.client.deadlines import Deadlines
+from stablelog.client.blocking.deadlines import TransactionDeadlines
 from stablelog.errors import RefusedError
 from tests.client.transactions import create
 from tests.waiting import until
@@ -33,7 +33,7 @@ class Open:
 
 @pytest.mark.extended
 def test_each_at_its_deadline_whatever_came_first():
-    deadlines = Deadlines()
+    deadlines = TransactionDeadlines()
     late, early, ended = Open(1.2), Open(0.02), Open(1)
     deadlines.add(late.expire, late.deadline)
     deadlines.add(ended.expire, ended.deadline)
@@ -45,7 +45,7 @@ def test_each_at_its_deadline_whatever_came_first():
 
 
 def test_what_somebody_is_at_is_asked_again():
-    deadlines = Deadlines()
+    deadlines = TransactionDeadlines()
     busy = Open(0, busy=2)
     deadlines.add(busy.expire, busy.deadline)
     assert busy.expired.wait(30)
@@ -57,7 +57,7 @@ def watchers():
 
 def test_the_thread_ends_with_the_last_and_comes_back():
     before = watchers()
-    deadlines = Deadlines()
+    deadlines = TransactionDeadlines()
     for _ in range(3):
         one = Open(0)
         deadlines.add(one.expire, one.deadline)
@@ -85,7 +85,7 @@ def test_clients_that_are_not_closed_leave_one_thread_at_most(stablelog_broker):
 
 
 def test_one_that_fails_ends_no_other(caplog):
-    deadlines = Deadlines()
+    deadlines = TransactionDeadlines()
     last = Open(0.05)
 
     def fail():

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stablelog.client.aside import aside, connect
-from stablelog.client.buffers import Buffers
+from stablelog.client.buffers import BufferPool
+from stablelog.client.call_threads import aside, connect
 from stablelog.client.core import connection as core
-from stablelog.client.core.security import PLAINTEXT, Security
+from stablelog.client.core.addresses import host_and_port, invalid_address
+from stablelog.client.core.security import PLAINTEXT, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
-from stablelog.client.core.steps import Call, Effect, Give, Now, Open, Pause, Receive, Result, Send, Steps
+from stablelog.client.core.steps import Call, Effect, Emit, Now, Open, Pause, Receive, Result, Send, Steps
 from stablelog.client.tls import connection_error, context_of
 from stablelog.errors import UnavailableError
 from stablelog.processes import watch
@@ -27,26 +28,7 @@ AHEAD_SIZE: Final = 4 << 10  # bytes that are received with one system call wher
 PIECES_MAX: Final = 64  # maximum of pieces in one system call
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the host and the port of "host:port". An IPv6 address stands in brackets.
-
-    Raises:
-        UnavailableError: the address has no valid port.
-    """
-    host, _, port = address.strip().rpartition(":")
-    try:
-        number = int(port)
-    except ValueError as error:
-        raise invalid_address(address) from error
-    return host.strip("[]"), number
-
-
-def invalid_address(address: str) -> UnavailableError:
-    """Return the error for an address at which no broker can be."""
-    return UnavailableError(f"no broker responds at {address!r}: write an address as host:port")
-
-
-class Connection(core.Connection):
+class SocketConnection(core.BrokerConnection):
     """A connection to a broker over a blocking socket.
 
     Args:
@@ -68,7 +50,7 @@ class Connection(core.Connection):
         *,
         client_id: str = core.CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
-        security: Security = PLAINTEXT,
+        security: SecuritySettings = PLAINTEXT,
         limit_s: float | None = None,
     ) -> None:
         super().__init__(address, client_id, security)
@@ -90,7 +72,7 @@ class Connection(core.Connection):
             raise connection_error(address, security, error) from error
         watch(self)
         self._timeout_s, self._limit_s = timeout_s, limit_s
-        self._buffers = Buffers(BUFFERS_SIZE_MAX)
+        self._buffers = BufferPool(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
 
     def __enter__(self) -> Self:
@@ -222,7 +204,7 @@ class Connection(core.Connection):
         return received
 
 
-class Blocking:
+class BlockingRunner:
     """Runs the steps of the client in the calling thread: waits at sockets, and sleeps."""
 
     def run(self, steps: Steps[Result]) -> Result:
@@ -241,7 +223,7 @@ class Blocking:
                     effect = steps.send(answer) if failure is None else steps.throw(failure)
                 except StopIteration as end:
                     return True, end.value
-                if isinstance(effect, Give):
+                if isinstance(effect, Emit):
                     return False, effect.item
                 answer = failure = None
                 try:
@@ -262,10 +244,10 @@ class Blocking:
         """Carry out one effect, and return its result."""
         match effect:
             case Receive(connection, size):
-                assert isinstance(connection, Connection)
+                assert isinstance(connection, SocketConnection)
                 return connection.receive_exactly(size, self.limit_s())
             case Send(connection, pieces):
-                assert isinstance(connection, Connection)
+                assert isinstance(connection, SocketConnection)
                 connection.send_all(pieces, self.limit_s())
             case Now():
                 return time.monotonic()
@@ -288,12 +270,12 @@ class Blocking:
         except TimeoutError as error:
             raise UnavailableError(f"a login has not ended in time: {error}") from error
 
-    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
         """Open a connection to a broker, with the client's security settings or those of a probe. Only a `Cluster` does
         so.
         """
         raise AssertionError(f"a connection opens no other one: {address}")
 
 
-_blocking = Blocking()
+_blocking = BlockingRunner()
 run = _blocking.run

@@ -6,18 +6,18 @@ transactional id is `child_id(...)`, and does not commit it. The process that kn
 same response again.
 """
 
-from stablelog.client.cluster import blocking
+from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import joint as core
-from stablelog.client.core.joint import FOR_EVER, NO_ORDER, Begun, Committed, GroupTarget, Shown
+from stablelog.client.core.joint import FOR_EVER, NO_ORDER, GroupTarget, JointCommit, JointVersion, Shown
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 
 __all__ = [
     "FOR_EVER",
     "NO_ORDER",
     "VERSION_MAX",
-    "Begun",
+    "JointVersion",
     "Child",
-    "Committed",
+    "JointCommit",
     "GroupTarget",
     "Shown",
     "abort",

@@ -5,13 +5,13 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Self
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.base_reader import BaseReader
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.core.arguments import BATCH_RECORDS, COLLECT_S, batch_limits
-from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.readers import BaseReader
+from stablelog.client.core.transaction_stream import CommittedTransaction
 
 
-class Reader(BaseReader[Cluster], Iterator[CommittedTransaction]):
+class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
     """An iterator of whole transactions. `Client.read` makes it; one thread at a time uses it.
 
     The iteration ends when no transaction comes within the reader's time limit. The reader then lives on: another

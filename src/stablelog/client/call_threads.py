@@ -14,7 +14,7 @@ from stablelog.processes import watch
 THREADS_MAX: Final = 4
 
 
-class Aside:
+class CallThreads:
     """Daemon threads that call functions, at most THREADS_MAX. Further calls wait until a thread is free.
 
     A caller that gives up cancels its future. A function that has begun runs on in its thread; its result is dropped.
@@ -79,7 +79,7 @@ def _set(setter: Callable[[Any], None], result: Any) -> None:
         setter(result)
 
 
-aside: Final = Aside()
+aside: Final = CallThreads()
 AddressInfo = tuple[Any, ...]  # an item of `socket.getaddrinfo`
 
 

@@ -1,8 +1,8 @@
 """Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
 together.
 
-The steps of a reader give `Given` items. The shell hands the transaction of an item to the program, and then calls
-`Reader.deliver`, which moves the position. So the position never says that the program has a transaction that it did not
+The steps of a reader give `ReaderItem` items. The shell hands the transaction of an item to the program, and then calls
+`TransactionReader.deliver`, which moves the position. So the position never says that the program has a transaction that it did not
 get. The steps never end by themselves. After an error, or a seek, new steps go on from the position.
 """
 
@@ -15,21 +15,27 @@ from stablelog.client.core.commits import Commit
 from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.group_names import check_group
 from stablelog.client.core.long_poll import WAIT_MAX_S
-from stablelog.client.core.pauses import Paused
+from stablelog.client.core.pauses import PausedPartitions
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
-from stablelog.client.core.reading import CommittedTransaction, Patience, ReadRecord, Stream, look
-from stablelog.client.core.seeking import Since, check_offsets, offsets_since
+from stablelog.client.core.seeking import StartTime, check_offsets, offsets_since
 from stablelog.client.core.steps import NOW, Steps
+from stablelog.client.core.transaction_stream import (
+    CommittedTransaction,
+    ReaderWait,
+    ReadRecord,
+    TransactionStream,
+    look,
+)
 from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, OffsetOutOfRangeError, RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
 
-After = ReadPosition | Since | int | None
+After = ReadPosition | StartTime | int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReaderSelection:
     """What a reader reads. The fields are the arguments of `Client.read`, checked.
 
     Raises:
@@ -55,7 +61,7 @@ class Selection:
             )
 
 
-class Given(NamedTuple):
+class ReaderItem(NamedTuple):
     """An item of a reader's steps.
 
     Attributes:
@@ -69,7 +75,7 @@ class Given(NamedTuple):
     commit_sequence: int
 
 
-class Reader:
+class TransactionReader:
     """A reader: its selection and its position.
 
     Args:
@@ -79,7 +85,7 @@ class Reader:
         wait_s: how many seconds the next item may take; None for no limit.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: ReaderSelection) -> None:
         self.wait_s = selection.wait_s
         self._selection = selection
         self._start: After = selection.after
@@ -87,7 +93,7 @@ class Reader:
         self._marks: dict[TopicPartition, Mark] = {}  # of the position
         self._commit_sequence = 0  # with cuts, that of the position
         self._sought: dict[TopicPartition, int] = {}  # offsets of seeks that are not checked yet
-        self._paused = Paused()
+        self._paused = PausedPartitions()
 
     @property
     def commit_sequence(self) -> int:
@@ -171,13 +177,13 @@ class Reader:
                 f"this reader reads all partitions together, up to the same commit: {why}. Make a reader with cut=False"
             )
 
-    def deliver(self, given: Given) -> None:
+    def deliver(self, given: ReaderItem) -> None:
         """Note that the program has got an item."""
         self._marks |= given.marks
         self._commit_sequence = given.commit_sequence
 
     def steps(self, cluster: Cluster) -> Steps[None]:
-        """Give the transactions from the position on, each as a `Given`.
+        """Give the transactions from the position on, each as a `ReaderItem`.
 
         Args:
             cluster: the brokers.
@@ -201,7 +207,7 @@ class Reader:
         *,
         group: str | None = None,
         commit_sequence: int = 0,
-    ) -> dict[TopicPartition, Stream]:
+    ) -> dict[TopicPartition, TransactionStream]:
         """Begin at these marks: make their streams, and the position."""
         ids = {name: topic.topic_id for name, topic in topics.items()}
         self._marks, self._commit_sequence = dict(marks), commit_sequence
@@ -212,15 +218,15 @@ class Reader:
 
     def _stream(
         self, cluster: Cluster, target: TopicPartition, mark: Mark, topic_id: uuid.UUID | None
-    ) -> Stream:
+    ) -> TransactionStream:
         skips = self._selection.skips_unreadable
-        return Stream(cluster, target, mark, topic_id, skips_unreadable=skips)
+        return TransactionStream(cluster, target, mark, topic_id, skips_unreadable=skips)
 
     # --- each partition by itself ---
 
     def _partitions(self, cluster: Cluster) -> Steps[None]:
         """Give the transactions of each partition in the order of their commits, round-robin over the partitions."""
-        patience = Patience(cluster, lambda: self.wait_s)
+        patience = ReaderWait(cluster, lambda: self.wait_s)
         topics, marks = yield from self._start_of_partitions(cluster)
         if self._sought:
             yield from self._check_sought(cluster)
@@ -258,7 +264,7 @@ class Reader:
                         commit.commit_sequence, commit.time_ms, records, stream.unreadable_count
                     )
                     marks[target] = stream.mark
-                    yield from patience.give(Given(whole, marks, 0))
+                    yield from patience.give(ReaderItem(whole, marks, 0))
                     marks = {}
             ends = {target: stream.end for target, stream in active.items()}
             ended = {target: end for target, end in ends.items() if end is not None}
@@ -270,7 +276,7 @@ class Reader:
                     yield from look(cluster, active, ended)
             elif not (yield from patience.wait(active, ended)):
                 if is_checked:
-                    yield from patience.give(Given(None, marks, 0))
+                    yield from patience.give(ReaderItem(None, marks, 0))
                 # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
                 is_checked = not is_checked
                 for stream in active.values():
@@ -309,7 +315,7 @@ class Reader:
                 for cut in cuts.values()
                 for target, offset in cut.offsets.items()
             }
-        if isinstance(start, Since):
+        if isinstance(start, StartTime):
             found = yield from offsets_since(cluster, targets, start.time_ms)
             return topics, {
                 target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
@@ -331,13 +337,13 @@ class Reader:
     def _cuts(self, cluster: Cluster) -> Steps[None]:
         """Give whole transactions, each with its records of all partitions, in the order of their commits."""
         names = self._selection.topics
-        patience = Patience(cluster, lambda: self.wait_s)
+        patience = ReaderWait(cluster, lambda: self.wait_s)
         start = self._start
         topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
         cut = yield from describe_cut(cluster, names, group=self._selection.group)
         if topics is None:
             topics = yield from cluster.metadata(names)
-        if isinstance(start, Since):
+        if isinstance(start, StartTime):
             since = yield from offsets_since(cluster, cut.offsets, start.time_ms)
             firsts = (sequence - 1 for _, sequence in since.values() if sequence is not None)
             # A commit after the cut may not be durable in all its partitions yet.
@@ -357,7 +363,7 @@ class Reader:
                     yield from patience.give(found)
                 after = cut.commit_sequence
             elif not (yield from patience.wait(streams, cut.offsets)):
-                yield from patience.give(Given(None, {}, after))
+                yield from patience.give(ReaderItem(None, {}, after))
             cut = yield from describe_cut(cluster, names, group=self._selection.group)
             added = cut.offsets.keys() - streams.keys()
             if added:
@@ -424,7 +430,9 @@ def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
     return mark
 
 
-def _next_up_to(streams: dict[TopicPartition, Stream], commit_sequence: int) -> Steps[Given | None]:
+def _next_up_to(
+    streams: dict[TopicPartition, TransactionStream], commit_sequence: int
+) -> Steps[ReaderItem | None]:
     """Return the next transaction of all partitions up to this commit sequence; None if there is none left. Each stream
     has the transactions of one partition in the order of their commits.
     """
@@ -443,4 +451,4 @@ def _next_up_to(streams: dict[TopicPartition, Stream], commit_sequence: int) -> 
     time_ms = max(commit.time_ms for commit, _ in parts)
     unreadable_count = sum(streams[target].unreadable_count for _, target in parts)
     whole = CommittedTransaction(least, time_ms, tuple(records), unreadable_count)
-    return Given(whole, {target: streams[target].mark for _, target in parts}, least)
+    return ReaderItem(whole, {target: streams[target].mark for _, target in parts}, least)

@@ -7,13 +7,13 @@ from typing import Final, Generic
 
 from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core import arguments
-from stablelog.client.core import reader as core
+from stablelog.client.core import transaction_reader as core
 from stablelog.client.core.read_position import ReadPosition
-from stablelog.client.core.reader import Given, Selection
-from stablelog.client.core.reading import CommittedTransaction
-from stablelog.client.core.seeking import Since
+from stablelog.client.core.seeking import StartTime
 from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
+from stablelog.client.core.transaction_reader import ReaderItem, ReaderSelection
+from stablelog.client.core.transaction_stream import CommittedTransaction
 from stablelog.client.one_call import OneCall
 from stablelog.errors import UsageError
 from stablelog.processes import check_process, this_process
@@ -30,7 +30,7 @@ def select(
     wait_s: float | None,
     group: str | None,
     skips_unreadable: bool = False,
-) -> Selection:
+) -> ReaderSelection:
     """Check the arguments of `Client.read`.
 
     Raises:
@@ -43,7 +43,7 @@ def select(
         )
     if group is not None:
         arguments.text("group", group, "the name of a transaction group (str), or None")
-    return Selection(
+    return ReaderSelection(
         arguments.topic_names(topics),
         arguments.flag("cut", cut),
         _after(after),
@@ -80,16 +80,16 @@ class BaseReader(Generic[ClusterT]):
         RefusedError: the client is closed.
     """
 
-    def __init__(self, clusters: ClusterPool[ClusterT], selection: Selection) -> None:
+    def __init__(self, clusters: ClusterPool[ClusterT], selection: ReaderSelection) -> None:
         self._is_closed = True  # if the client is closed
         self._calls = OneCall()
         self._steps: Steps[None] | None = None  # None if steps have to be begun at the position
         self._cluster: ClusterT | None = None  # None while the reader has no connections
-        self._given: deque[Given] = deque()  # read, and not handed over yet
+        self._given: deque[ReaderItem] = deque()  # read, and not handed over yet
         clusters.check_open()
         self._clusters = clusters
         self._selection = selection
-        self._core = core.Reader(selection)
+        self._core = core.TransactionReader(selection)
         self._process = this_process()
         self._is_closed = False
 
@@ -139,7 +139,7 @@ class BaseReader(Generic[ClusterT]):
             UsageError: the time has no time zone, or is before 1970 or out of range.
         """
         with self._calls.free():
-            self._core.seek(Since(milliseconds(time)))
+            self._core.seek(StartTime(milliseconds(time)))
             self._begin_again()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
@@ -221,7 +221,7 @@ class BaseReader(Generic[ClusterT]):
         if isinstance(error, Exception):
             self._check_open()
 
-    def _take(self, given: Given) -> bool:
+    def _take(self, given: ReaderItem) -> bool:
         """Take an item of the steps. Return whether it has a transaction.
 
         Raises:

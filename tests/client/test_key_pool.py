@@ -8,9 +8,9 @@ import stablelog
 from stablelog import embedded
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.client import keys
-from stablelog.client.inside import keys_of
-from stablelog.client.keys import WriterKeys
+from stablelog.client import key_pool
+from stablelog.client.internals import keys_of
+from stablelog.client.key_pool import WriterKeyPool
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
 from stablelog.errors import OutcomeUnknownError, RefusedError, UnavailableError
 from stablelog.processes import Process
@@ -201,7 +201,7 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     """As it may be with a copy of a virtual machine."""
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    writing_of(copy).key = keys.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
+    writing_of(copy).key = key_pool.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
     lost = [txn.write(topic, b"first", key=b"k")]
     flush(txn)
     with copy:  # which fences it
@@ -220,7 +220,7 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
         name, version = writing_of(txn).key.name, writing_of(txn).key.version
         keys_of(copy).take("")
-        keys_of(copy).give_back(keys.WriterKey("", name, version))
+        keys_of(copy).give_back(key_pool.WriterKey("", name, version))
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:
@@ -234,7 +234,7 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
 def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    writing_of(copy).key = keys.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
+    writing_of(copy).key = key_pool.WriterKey("", writing_of(txn).key.name, writing_of(txn).key.version)
     futures = []
     for one in (txn, copy):
         futures.append(one.write(topic, b"first", key=b"k"))
@@ -307,8 +307,8 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
 
 
 def test_a_key_of_another_process_is_not_pooled():
-    pool = WriterKeys()
-    key = keys.WriterKey("", process=Process())  # as in a process that was forked
+    pool = WriterKeyPool()
+    key = key_pool.WriterKey("", process=Process())  # as in a process that was forked
     own = pool.take("")
     pool.give_back(key)
     assert pool.take("") is not key
@@ -317,7 +317,7 @@ def test_a_key_of_another_process_is_not_pooled():
 
 
 def test_a_forked_process_makes_keys_of_its_own():
-    pool = WriterKeys()
+    pool = WriterKeyPool()
     key = pool.take("")
     pool.give_back(key)
     assert pool.take("") is key
@@ -327,8 +327,8 @@ def test_a_forked_process_makes_keys_of_its_own():
 
 
 def test_idle_keys_are_bounded(monkeypatch):
-    monkeypatch.setattr(keys, "IDLE_MAX", 3)
-    pool = WriterKeys()
+    monkeypatch.setattr(key_pool, "IDLE_MAX", 3)
+    pool = WriterKeyPool()
     taken = [pool.take("ab"[number % 2]) for number in range(12)]
     for key in taken:
         pool.give_back(key)

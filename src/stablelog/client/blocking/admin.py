@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, get_args
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core import cluster as core
 from stablelog.client.core import partitions
@@ -20,14 +20,14 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
-class Area:
+class AdminArea:
     """One area of administration.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
     """
 
-    def __init__(self, clusters: ClusterPool[Cluster]) -> None:
+    def __init__(self, clusters: ClusterPool[BlockingCluster]) -> None:
         self._clusters = clusters
 
     def __repr__(self) -> str:
@@ -44,11 +44,11 @@ class Area:
 
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
-) -> Callable[Concatenate[Area, P], ResultT]:
+) -> Callable[Concatenate[AdminArea, P], ResultT]:
     """Make a method of an area of steps whose first argument is a cluster."""
 
     @wraps(steps)
-    def call(area: Area, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return area._run(lambda cluster: steps(cluster, *args, **kwargs))  # noqa: SLF001 - a method of the area
 
     # `help` shows the result of the call, and not the steps.
@@ -58,14 +58,14 @@ def _lending(
     return call
 
 
-class Brokers(Area):
+class BrokerAdmin(AdminArea):
     """The brokers of the cluster."""
 
     list = _lending(brokers.list_brokers)
     log_directories = _lending(brokers.log_directories)
 
 
-class Topics(Area):
+class TopicAdmin(AdminArea):
     """Topics, their partitions, offsets and records."""
 
     list = _lending(topics.list_topics)
@@ -77,14 +77,14 @@ class Topics(Area):
     offsets = _lending(partitions.list_offsets)
 
 
-class Configs(Area):
+class ConfigAdmin(AdminArea):
     """Settings of topics, brokers and groups."""
 
     describe = _lending(configs.describe_configs)
     alter = _lending(configs.alter_configs)
 
 
-class Groups(Area):
+class GroupAdmin(AdminArea):
     """Consumer groups and their committed offsets."""
 
     list = _lending(groups.list_groups)
@@ -95,7 +95,7 @@ class Groups(Area):
     delete = _lending(groups.delete_group)
 
 
-class Transactions(Area):
+class TransactionAdmin(AdminArea):
     """Transactions of all producers."""
 
     list = _lending(transactions.list_transactions)
@@ -105,7 +105,7 @@ class Transactions(Area):
     abort_hanging = _lending(transactions.abort_hanging)
 
 
-class Users(Area):
+class UserAdmin(AdminArea):
     """The users that log in with a stored credential."""
 
     list = _lending(users.list_users)
@@ -113,7 +113,7 @@ class Users(Area):
     remove_password = _lending(users.remove_password)
 
 
-class Acls(Area):
+class AclAdmin(AdminArea):
     """ACLs."""
 
     list = _lending(acls.list_acls)
@@ -121,7 +121,7 @@ class Acls(Area):
     remove = _lending(acls.remove_acls)
 
 
-class Quotas(Area):
+class QuotaAdmin(AdminArea):
     """Client quotas."""
 
     list = _lending(quotas.list_quotas)
@@ -145,15 +145,15 @@ class Admin:
         quotas: client quotas.
     """
 
-    def __init__(self, clusters: ClusterPool[Cluster]) -> None:
-        self.brokers = Brokers(clusters)
-        self.topics = Topics(clusters)
-        self.configs = Configs(clusters)
-        self.groups = Groups(clusters)
-        self.transactions = Transactions(clusters)
-        self.users = Users(clusters)
-        self.acls = Acls(clusters)
-        self.quotas = Quotas(clusters)
+    def __init__(self, clusters: ClusterPool[BlockingCluster]) -> None:
+        self.brokers = BrokerAdmin(clusters)
+        self.topics = TopicAdmin(clusters)
+        self.configs = ConfigAdmin(clusters)
+        self.groups = GroupAdmin(clusters)
+        self.transactions = TransactionAdmin(clusters)
+        self.users = UserAdmin(clusters)
+        self.acls = AclAdmin(clusters)
+        self.quotas = QuotaAdmin(clusters)
         self._clusters = clusters
 
     def __repr__(self) -> str:

@@ -12,32 +12,32 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stablelog.batch.codec import Codec
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.deadlines import SHARED
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.settings import settings_of
-from stablelog.client.deadlines import SHARED
-from stablelog.client.writers import TIMEOUT_S, Writers
+from stablelog.client.transaction_factory import TIMEOUT_S, TransactionFactory
 
 if TYPE_CHECKING:
-    from stablelog.client.admin import Admin
+    from stablelog.client.blocking.admin import Admin
+    from stablelog.client.blocking.group_reader import GroupReader
+    from stablelog.client.blocking.reader import Reader
+    from stablelog.client.blocking.transaction import Transaction
     from stablelog.client.core.read_position import ReadPosition
-    from stablelog.client.group_reader import GroupReader
-    from stablelog.client.reader import Reader
-    from stablelog.client.transaction import Transaction
 
 
 class Client:
     """A client of a stablelog broker. `connect` makes it; several threads may use it.
 
     Args:
-        clusters: the pool of `Cluster` objects, which hold the connections to the brokers.
+        clusters: the pool of `BlockingCluster` objects, which hold the connections to the brokers.
         codec: the compression of the batches that are written.
     """
 
-    def __init__(self, clusters: ClusterPool[Cluster], codec: Codec = Codec.NONE) -> None:
+    def __init__(self, clusters: ClusterPool[BlockingCluster], codec: Codec = Codec.NONE) -> None:
         self._clusters = clusters
         self._deadlines = SHARED
-        self._writers = Writers(clusters, codec)
+        self._writers = TransactionFactory(clusters, codec)
 
     def __repr__(self) -> str:
         state = "closed" if self._clusters.is_closed else "open"
@@ -61,7 +61,7 @@ class Client:
     @cached_property
     def admin(self) -> "Admin":
         """Administration: topics, settings, groups, transactions, users, ACLs and quotas."""
-        from stablelog.client.admin import Admin
+        from stablelog.client.blocking.admin import Admin
 
         return Admin(self._clusters)
 
@@ -82,12 +82,12 @@ class Client:
                 another open transaction.
             RefusedError: the client is closed.
         """
-        from stablelog.client.transaction import Transaction
+        from stablelog.client.blocking.transaction import Transaction
 
         reading = None
         if offsets_of is not None:
-            from stablelog.client.group_reader import GroupReader
-            from stablelog.client.group_readers import reading_of
+            from stablelog.client.base_group_reader import reading_of
+            from stablelog.client.blocking.group_reader import GroupReader
 
             reading = reading_of(offsets_of, GroupReader, self._clusters.bootstrap)
         return Transaction(
@@ -122,8 +122,8 @@ class Client:
                 or start.
             RefusedError: the client is closed.
         """
-        from stablelog.client.group_reader import GroupReader
-        from stablelog.client.group_readers import subscribed
+        from stablelog.client.base_group_reader import subscribed
+        from stablelog.client.blocking.group_reader import GroupReader
 
         cluster, reading, wait_s = subscribed(
             self._clusters,
@@ -176,8 +176,8 @@ class Client:
                 partition and the offset.
             UnavailableError: no response within the deadline.
         """
-        from stablelog.client.reader import Reader
-        from stablelog.client.readers import select
+        from stablelog.client.base_reader import select
+        from stablelog.client.blocking.reader import Reader
 
         return Reader(
             self._clusters,
@@ -225,8 +225,8 @@ def connect(
     """
     given = settings_of(settings, deadline)
 
-    def make() -> Cluster:
-        return Cluster(
+    def make() -> BlockingCluster:
+        return BlockingCluster(
             bootstrap,
             client_id=given.client_id,
             timeout_s=given.timeout_s,

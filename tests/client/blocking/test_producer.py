@@ -9,10 +9,10 @@ import pytest
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.client.connection import Connection
+from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
+from stablelog.client.blocking.connection import SocketConnection
+from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.core import producer as core
-from stablelog.client.producer import Producer
 from stablelog.client.responses import RetriableError
 from stablelog.errors import RefusedError, UnavailableError
 from tests.client.faults import Proxy
@@ -27,7 +27,7 @@ def batch(*values):
 
 def committed(bootstrap, topic, partition=0):
     """The values that a read-committed reader of this room sees."""
-    with Cluster(bootstrap) as cluster:
+    with BlockingCluster(bootstrap) as cluster:
         target = (topic, partition)
         end = cluster.list_offsets({target: LATEST}, "read_uncommitted")[target].offset
         # A commit is answered before its marker need be visible.
@@ -65,7 +65,7 @@ def made(bootstrap, topic, partitions=1):
 @pytest.fixture(params=["first dialect", "second dialect"])
 def dialect(request, monkeypatch):
     if request.param == "first dialect":
-        monkeypatch.setattr(Connection, "features", {})
+        monkeypatch.setattr(SocketConnection, "features", {})
     return request.param
 
 
@@ -75,8 +75,8 @@ def topic(stablelog_broker):
 
 
 def test_what_is_committed_is_read_and_what_is_aborted_is_not(stablelog_broker, topic, dialect):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         for commit in (True, True, False, None, True):
             if producer.producer_id < 0:
@@ -108,7 +108,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
         Proxy((stablelog_broker.host, stablelog_broker.port), lose) as proxy,
         through(proxy, stablelog_broker) as cluster,
     ):
-        producer = Producer(cluster, unique("p"))
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         for value in wanted:
             producer.append(topic, 0, batch(value))
@@ -118,7 +118,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
     assert committed(stablelog_broker.bootstrap, topic) == wanted
 
 
-class through(Cluster):  # noqa: N801
+class through(BlockingCluster):  # noqa: N801
     """A cluster whose brokers are all reached by the proxy."""
 
     def __init__(self, proxy, broker, **more):
@@ -131,9 +131,9 @@ class through(Cluster):  # noqa: N801
 
 @pytest.mark.extended
 def test_a_broker_killed_in_between_loses_and_repeats_nothing():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t", 3)
-        producer = Producer(cluster, "p")
+        producer = BlockingProducer(cluster, "p")
         producer.begin()
         wanted = {0: [], 1: [], 2: []}
         starting = threading.Thread(target=lambda: None)
@@ -158,8 +158,8 @@ def test_a_broker_killed_in_between_loses_and_repeats_nothing():
 
 def test_a_producer_fenced_by_its_successor_is_told_in_words(stablelog_broker, topic):
     name = unique("p")
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        first, second = Producer(cluster, name), Producer(cluster, name)
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        first, second = BlockingProducer(cluster, name), BlockingProducer(cluster, name)
         first.begin()
         first.append(topic, 0, batch(b"lost"))
         first.flush()
@@ -180,16 +180,16 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(stablelog_broker, t
 
 
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         with pytest.raises(RefusedError, match="there is no topic 'nowhere'"):
             producer.append("nowhere", 0, batch(b"a"))
 
 
 def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         with pytest.raises(
             RefusedError, match=r"a batch of 20000\d\d bytes \(records: 1\) is more than max.message.bytes"
@@ -201,17 +201,17 @@ def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic
 
 
 def test_a_timeout_that_is_too_long_is_told(stablelog_broker):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"), transaction_timeout_ms=2**31 - 1)
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"), transaction_timeout_ms=2**31 - 1)
         with pytest.raises(RefusedError, match=r"transaction\.max\.timeout\.ms"):
             producer.begin()
 
 
 @pytest.mark.extended
 def test_a_broker_that_stays_away_is_given_up():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap) as cluster:
         made(broker.bootstrap, "t")
-        producer = Producer(cluster, "p", deadline_s=0.5)
+        producer = BlockingProducer(cluster, "p", deadline_s=0.5)
         producer.begin()
         broker.kill()
         with pytest.raises(UnavailableError, match="p: no batch was acknowledged for"):
@@ -222,8 +222,8 @@ def test_a_broker_that_stays_away_is_given_up():
 def test_more_than_fits_in_the_queue_arrives_in_order(stablelog_broker, topic):
     large = bytes(900_000)
     offsets = {}
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"), on_acknowledged=offsets.__setitem__)
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"), on_acknowledged=offsets.__setitem__)
         producer.begin()
         for n in range(30):
             producer.append(topic, n % 2, batch(b"%d" % n, large))
@@ -237,8 +237,8 @@ def test_more_than_fits_in_the_queue_arrives_in_order(stablelog_broker, topic):
 
 
 def test_what_an_append_costs_does_not_grow_with_what_waits(stablelog_broker, topic, monkeypatch):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         looked_up = []
         leader = cluster.core.leader
@@ -257,8 +257,8 @@ def test_what_an_append_costs_does_not_grow_with_what_waits(stablelog_broker, to
 
 
 def test_other_clients_read_what_was_produced(stablelog_broker, topic):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        producer = Producer(cluster, unique("p"))
+    with BlockingCluster(stablelog_broker.bootstrap) as cluster:
+        producer = BlockingProducer(cluster, unique("p"))
         producer.begin()
         producer.append(topic, 0, batch(b"a", b"b"))
         producer.flush()
@@ -269,7 +269,7 @@ def test_other_clients_read_what_was_produced(stablelog_broker, topic):
 
 @pytest.mark.parametrize("name", ["begin", "append", "flush", "end"])
 def test_a_blocking_call_has_the_arguments_and_the_help_of_its_steps_and_a_result(name):
-    blocking, steps = getattr(Producer, name), getattr(core.Producer, name)
+    blocking, steps = getattr(BlockingProducer, name), getattr(core.BatchProducer, name)
     assert blocking.__doc__ == steps.__doc__
     assert "Raises:" in blocking.__doc__
     assert inspect.signature(blocking).parameters == inspect.signature(steps).parameters

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.deadlines import TransactionDeadlines, call_aside
 from stablelog.client.core.arguments import Headers
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.record_buffer import ManyRecords
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
-from stablelog.client.deadlines import Deadlines, call_aside
-from stablelog.client.futures import End, WriteFuture, WriteManyFuture
+from stablelog.client.futures import TransactionEnd, WriteFuture, WriteManyFuture
 from stablelog.errors import OutcomeUnknownError, UsageError
 from stablelog.processes import check_process, this_process
 
@@ -36,10 +36,12 @@ class Transaction:
     """
 
     def __init__(
-        self, begin: Callable[[Callable[[Outcome], None]], tuple[Cluster, Writing]], deadlines: Deadlines
+        self,
+        begin: Callable[[Callable[[Outcome], None]], tuple[BlockingCluster, Writing]],
+        deadlines: TransactionDeadlines,
     ) -> None:
         self._process = this_process()
-        self._ended = End()
+        self._ended = TransactionEnd()
         self._deadlines = deadlines
         # Held during a call. Reentrant, so that `_check` sees that this thread holds it, and does not wait for itself.
         self._turn: Any = threading.RLock()

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.client import joint
-from stablelog.client.cluster import Cluster
-from stablelog.client.connection import run
+from stablelog.client.blocking import joint
+from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.blocking.connection import run
 from stablelog.client.core.admin.transactions import describe_at
 from stablelog.errors import RefusedError
 from stablelog.wire.api import ApiKey
@@ -28,7 +28,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def cluster(stablelog_broker):
-    with Cluster(stablelog_broker.bootstrap, deadline_s=60, timeout_s=TIMEOUT_S) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap, deadline_s=60, timeout_s=TIMEOUT_S) as cluster:
         yield cluster
 
 
@@ -63,7 +63,7 @@ class Child:
     @property
     def shown(self):
         """Its id, producer id and epoch. confluent-kafka does not tell, the coordinator does."""
-        with Cluster(self.address, timeout_s=TIMEOUT_S) as cluster:
+        with BlockingCluster(self.address, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.coordinator(self.id)
             found = run(describe_at(connection, self.id))
         return self.id, found.producer_id, found.producer_epoch
@@ -97,7 +97,7 @@ def read(address, topic, *, partition_count=2):
 def test_children_become_visible_together_and_the_commit_is_remembered(cluster, topic):
     key, at = unique("query"), cluster.bootstrap
     assert joint.supported(cluster)
-    assert joint.begin(cluster, key, 0, "r1") == joint.Begun(False, -1, -1)
+    assert joint.begin(cluster, key, 0, "r1") == joint.JointVersion(False, -1, -1)
     shown = [
         Child(at, key, 0, 0).write(topic, b"a1", b"a2").write(topic, b"a3", partition=1).shown,
         Child(at, key, 0, 1).write(topic, b"b1", partition=1).shown,
@@ -108,13 +108,13 @@ def test_children_become_visible_together_and_the_commit_is_remembered(cluster, 
     assert not done.already
     settled(at, topic)
     assert read(at, topic) == [b"a1", b"a2", b"a3", b"b1"]
-    assert joint.commit(cluster, key, 0, shown, run="r1") == joint.Committed(
+    assert joint.commit(cluster, key, 0, shown, run="r1") == joint.JointCommit(
         done.commit_sequence, True, run="r1"
     )
-    assert joint.begin(cluster, key, 0, "r2") == joint.Begun(True, done.commit_sequence, 0, run="r1")
+    assert joint.begin(cluster, key, 0, "r2") == joint.JointVersion(True, done.commit_sequence, 0, run="r1")
     assert joint.abort(cluster, key, 0, shown)
-    assert joint.commit(cluster, key, 5, []) == joint.Committed(done.commit_sequence + 1, False)
-    assert joint.commit(cluster, key, 3, shown) == joint.Committed(-1, True)
+    assert joint.commit(cluster, key, 5, []) == joint.JointCommit(done.commit_sequence + 1, False)
+    assert joint.commit(cluster, key, 3, shown) == joint.JointCommit(-1, True)
     assert read(at, topic) == [b"a1", b"a2", b"a3", b"b1"]
 
 
@@ -194,7 +194,7 @@ KILL_AFTER_S = (0, 0.004, None)  # the last one once it is answered
 @pytest.mark.extended
 def test_kill_between_the_decision_and_its_answer_leaves_all_or_nothing():
     """The request is sent, the broker killed, the answer lost: asked again, it is the commit that was, or it is made."""
-    with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=60) as cluster:
+    with stablelog.serve() as broker, BlockingCluster(broker.bootstrap, deadline_s=60) as cluster:
         topic = create(broker.bootstrap)
         expected, found_committed, sequences = [], [], []
         for version, delay_s in enumerate(KILL_AFTER_S):
@@ -249,7 +249,7 @@ def commit_frame(key, version, shown, run):
 def test_clients_that_do_not_know_the_apis_do_not_mind(stablelog_broker, topic):
     """They are advertised to everybody; the tests of tests/clients run with them too."""
     versions = {}
-    with Cluster(stablelog_broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+    with BlockingCluster(stablelog_broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         versions = cluster.any_connection().versions
     assert {10_001, 10_002, 10_003} <= versions.keys()
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"x"])

@@ -1,6 +1,6 @@
 """The brokers of one cluster over blocking sockets. What is asked of them is decided by `core.cluster`.
 
-A pickled `Cluster` contains the arguments of its constructor. In another process it opens new connections.
+A pickled `BlockingCluster` contains the arguments of its constructor. In another process it opens new connections.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
 
-from stablelog.client.connection import Blocking, Connection
+from stablelog.client.blocking.connection import BlockingRunner, SocketConnection
 from stablelog.client.core import cluster as core
 from stablelog.client.core import partitions
 from stablelog.client.core.admin.brokers import log_directories
@@ -23,14 +23,14 @@ from stablelog.client.core.cluster import (
     MAX_TIMESTAMP,
 )
 from stablelog.client.core.connection import CLIENT_ID
-from stablelog.client.core.connection import Connection as CoreConnection
-from stablelog.client.core.security import PLAINTEXT, PROBES, Security
+from stablelog.client.core.connection import BrokerConnection as CoreConnection
+from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Result, Steps, as_steps
 from stablelog.processes import watch
 from stablelog.types import SecurityProtocol
 
-__all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Cluster", "blocking"]
+__all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "BlockingCluster", "blocking"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -68,7 +68,7 @@ def blocking(
     return call
 
 
-class Cluster(Blocking):
+class BlockingCluster(BlockingRunner):
     """The brokers of one cluster, found by a list of addresses. One thread at a time uses it.
 
     Args:
@@ -93,7 +93,7 @@ class Cluster(Blocking):
         client_id: str = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
         deadline_s: float = DEADLINE_S,
-        security: Security = PLAINTEXT,
+        security: SecuritySettings = PLAINTEXT,
         backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
         self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security, backoff_s=backoff_s)
@@ -134,10 +134,10 @@ class Cluster(Blocking):
         """How long a call is retried before it fails."""
         return self.core.deadline_s
 
-    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> Connection:
+    def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
         """Open a connection that only the caller uses. The caller closes it. `probe` is that of `steps.Open`."""
         security = self.core.security if probe is None else PROBES[probe]
-        return Connection(
+        return SocketConnection(
             address,
             client_id=self._client_id,
             timeout_s=self._timeout_s,
@@ -169,7 +169,7 @@ class Cluster(Blocking):
 
     # --- connections ---
 
-    def connection_to(self, node_id: int) -> Connection:
+    def connection_to(self, node_id: int) -> SocketConnection:
         """Return the connection to a broker that metadata has named. All calls return one connection until it breaks.
 
         Raises:
@@ -178,7 +178,7 @@ class Cluster(Blocking):
         """
         return _own(self.run(self.core.connection_to(node_id)))
 
-    def any_connection(self) -> Connection:
+    def any_connection(self) -> SocketConnection:
         """Return a connection to any broker.
 
         Raises:
@@ -186,7 +186,7 @@ class Cluster(Blocking):
         """
         return _own(self.run(self.core.any_connection()))
 
-    def coordinator(self, transactional_id: str) -> Connection:
+    def coordinator(self, transactional_id: str) -> SocketConnection:
         """Return a connection to the coordinator of a transactional id. Call this inside an attempt of `retrying`.
 
         Raises:
@@ -196,11 +196,11 @@ class Cluster(Blocking):
         """
         return _own(self.run(self.core.coordinator(transactional_id)))
 
-    def lend_connection(self, address: str) -> Connection:
+    def lend_connection(self, address: str) -> SocketConnection:
         """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""
         return _own(self.run(self.core.lend_connection(address)))
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: SocketConnection) -> None:
         """Keep a lent connection for reuse, unless it broke, awaits responses, or enough connections are idle."""
         self.core.give_back(connection)
 
@@ -231,9 +231,9 @@ class Cluster(Blocking):
     fetch = blocking(partitions.fetch)
 
 
-def _own(connection: CoreConnection) -> Connection:
-    """Return a connection that `Cluster.open_connection` has opened."""
-    assert isinstance(connection, Connection)
+def _own(connection: CoreConnection) -> SocketConnection:
+    """Return a connection that `BlockingCluster.open_connection` has opened."""
+    assert isinstance(connection, SocketConnection)
     return connection
 
 
@@ -242,10 +242,10 @@ def _restore(
     client_id: str,
     timeout_s: float,
     deadline_s: float,
-    security: Security,
+    security: SecuritySettings,
     backoff_s: tuple[float, float],
-) -> Cluster:
-    return Cluster(
+) -> BlockingCluster:
+    return BlockingCluster(
         bootstrap,
         client_id=client_id,
         timeout_s=timeout_s,
