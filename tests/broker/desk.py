@@ -25,7 +25,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.session import Session
 from stablelog.broker.requests.router import Router
 from stablelog.broker.settings.config import BrokerConfig
@@ -186,7 +186,7 @@ class Desk:
         self.stranger = SimpleNamespace(
             host="nowhere",
             appending=asyncio.Lock(),
-            decoding=Decoding(),
+            decoding=RequestDecoder(),
             session=Session(host="nowhere"),
             mute=self.muted_ms.append,
         )

@@ -284,7 +284,7 @@ class Life:
             ("k", 1, {"cleanup.policy": "compact"}),
             ("r", 1, {}),
         ):
-            await self.call(partial(broker.topic_changes.create, name, count, configs))
+            await self.call(partial(broker.topic_changes.create_topic, name, count, configs))
         for _ in range(3):
             await self.write(("t", 0))
             await self.write(("c", 0))
@@ -312,11 +312,11 @@ class Life:
         await broker.maintenance.apply_retention()
         await broker.maintenance.remove_deleted()
         await self.delete_before("r", 3)
-        await self.call(partial(broker.topic_changes.grow, "r", 2))
+        await self.call(partial(broker.topic_changes.grow_topic, "r", 2))
         await self.write(("r", 1))
-        await self.call(partial(broker.topic_changes.delete, "r"))
+        await self.call(partial(broker.topic_changes.delete_topic, "r"))
         await broker.maintenance.remove_deleted()
-        await self.call(partial(broker.topic_changes.create, "r", 1, {}))
+        await self.call(partial(broker.topic_changes.create_topic, "r", 1, {}))
         for target in (("r", 0), ("r", 1)):
             self.plain.pop(target)
         await self.write(("r", 0))

@@ -7,9 +7,9 @@ from collections import deque
 import pytest
 
 from stablelog.broker.loop.tasks import Tasks
-from stablelog.broker.network.budget import Budget, Budgets
+from stablelog.broker.network.budget import MemoryBudget, MemoryBudgets
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.open_connections import Limits
+from stablelog.broker.network.connection_limits import ConnectionLimits
 from tests.declared_apis import APIS
 
 LENGTH = struct.Struct(">i")
@@ -157,11 +157,11 @@ class Door:
             "idle_ms_max": 600_000,
             "receive_ms_max": 30_000,
         }
-        self.limits = Limits(**values | limits)
+        self.limits = ConnectionLimits(**values | limits)
         loop = asyncio.get_running_loop()
         self.tasks = Tasks(pytest.fail)
-        self.budget = Budget(size_max, self.limits.receive_ms_max / 1000, loop.time, loop.call_later)
-        self.budgets = Budgets(self.budget, self.budget)
+        self.budget = MemoryBudget(size_max, self.limits.receive_ms_max / 1000, loop.time, loop.call_later)
+        self.budgets = MemoryBudgets(self.budget, self.budget)
         self.members = set()
         self.apis = APIS
         self.at_once = at_once

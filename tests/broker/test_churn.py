@@ -71,7 +71,7 @@ async def partitions(desk, number, kind):
     desk.broker.topic_files.create("t", 1, KINDS[kind])
     await fill(desk, rounds=2)
     await tidy(desk)
-    await desk.broker.topic_changes.delete("t")
+    await desk.broker.topic_changes.delete_topic("t")
     await expire(desk, 1)
 
 
@@ -98,9 +98,9 @@ async def members(desk, number):
     )
     coordinator, clock = desk.broker.groups.coordinator, desk.broker.clock
     clock.advance(61_000)
-    desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+    desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
     clock.advance(700_000)
-    desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+    desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
 
 
 async def ids(desk, number):
@@ -172,7 +172,7 @@ async def expire(desk, days):
     broker.clock.advance(60_000)
     await broker.maintenance.forget_expired()
     await broker.maintenance.expire_producers()
-    broker.groups.apply(coordinator.tick(broker.clock.now_ms()))
+    broker.groups.apply_decision(coordinator.tick(broker.clock.now_ms()))
     await broker.maintenance.remove_deleted()
     for _ in range(PASSES):
         await broker.tiering.copy_all()

@@ -152,10 +152,10 @@ def test_sessions_of_groups_end_by_broker_time(step_ms):
             assert joined.error_code is ErrorCode.none
             clock.set_wall_clock(step_ms)
             clock.advance(29_000)
-            desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+            desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
             assert len(coordinator.table.groups["g"].members) == 1
             clock.advance(31_002)
-            desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+            desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
             assert not coordinator.table.groups["g"].members
 
     run(conversation())
@@ -219,7 +219,7 @@ def test_nothing_expires_after_a_late_start_whose_clock_was_set_right(late_ms):
             clock, maintenance = desk.broker.clock, desk.broker.maintenance
             coordinator = desk.broker.groups.coordinator
             clock.advance(11 * 60_000)  # the first check of offsets after a start
-            desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+            desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
             assert offsets_of(desk, "early")
             assert offsets_of(desk, "late")
             await maintenance.expire_producers()
@@ -233,7 +233,7 @@ def test_nothing_expires_after_a_late_start_whose_clock_was_set_right(late_ms):
             await maintenance.abort_overdue()
             assert table.known("open").state is not State.ONGOING
             clock.advance(7 * DAY_MS)
-            desk.broker.groups.apply(coordinator.tick(clock.now_ms()))
+            desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
             assert not offsets_of(desk, "early")
 
     run(conversation())

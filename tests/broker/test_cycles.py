@@ -41,7 +41,7 @@ def test_a_deleted_partition_is_freed(order):
                     weakref.ref(one)
                     for one in desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values()
                 ]
-                await desk.broker.topic_changes.delete("t")
+                await desk.broker.topic_changes.delete_topic("t")
                 await until(lambda: not any(one() for one in partitions))
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
@@ -147,7 +147,7 @@ def test_nothing_of_a_partition_waits_for_the_collector(kind, when, tmp_path):
             await fill(desk, rounds=2)
             await tidy(desk)
             await read(desk)
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             desk.broker.clock.advance(3_600_000)
             await desk.broker.maintenance.remove_deleted()
             for _ in range(100):

@@ -32,7 +32,7 @@ def run(conversation):
 
 
 async def make(desk):
-    await desk.broker.topic_changes.create("z", 1, SETTINGS)
+    await desk.broker.topic_changes.create_topic("z", 1, SETTINGS)
 
 
 async def write(desk, count, size):
@@ -72,7 +72,7 @@ def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_be
                 assert old.deletion.apply_retention(desk.broker.now_ms()) > 0
             passing = asyncio.create_task(every_pass(desk)[name]())
             await asyncio.sleep(0)
-            await desk.broker.topic_changes.delete("z")
+            await desk.broker.topic_changes.delete_topic("z")
             await make(desk)
             await write(desk, 3, 10)
             deleted = DATA / "z-0" / "00000000000000000000.index.deleted"  # as if retention had been here
@@ -117,7 +117,7 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
                     partition.segments = list  # only the one that matters is read
             scrubbing = asyncio.create_task(desk.broker.scrub.scrub_all())
             assert await asyncio.to_thread(there.wait, 60)
-            await desk.broker.topic_changes.delete("z")
+            await desk.broker.topic_changes.delete_topic("z")
             await make(desk)
             await write(desk, 3, 10)
             go_on.set()
@@ -166,7 +166,7 @@ def test_a_compaction_that_begins_while_a_deletion_waits_for_a_sync_has_ended_be
     async def conversation():
         async with opened() as desk:
             compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-            await desk.broker.topic_changes.create("z", 1, SETTINGS | compacted)
+            await desk.broker.topic_changes.create_topic("z", 1, SETTINGS | compacted)
             partition = desk.broker.partitions.require("z", 0)
             for _ in range(20):
                 partition.append(keyed(), now_ms=desk.broker.now_ms())
@@ -174,7 +174,7 @@ def test_a_compaction_that_begins_while_a_deletion_waits_for_a_sync_has_ended_be
             unlist = desk.broker.topic_files.unlist
             desk.broker.topic_files.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
-                deleting = asyncio.create_task(desk.broker.topic_changes.delete("z"))
+                deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("z"))
                 await turns()
                 compacting = asyncio.create_task(desk.broker.compactor.compact_all())
                 assert await asyncio.to_thread(there.wait, 60)
@@ -210,7 +210,7 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
             topic_files.recover_partition = held
             topic_files.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
-                deleting = asyncio.create_task(desk.broker.topic_changes.delete("z"))
+                deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("z"))
                 await turns()
                 full = DiskError("writing failed", errno.ENOSPC)
                 desk.broker.fail_partition(desk.broker.partitions.require("z", 0), full)
@@ -233,7 +233,7 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
         async with opened(topics=()) as desk:
             await make(desk)
             old = desk.broker.partitions.require("z", 0)
-            await desk.broker.topic_changes.delete("z")
+            await desk.broker.topic_changes.delete_topic("z")
             await make(desk)
             caplog.clear()
             desk.broker.fail_partition(old, UnavailableError("the file is gone"))

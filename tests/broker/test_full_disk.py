@@ -293,7 +293,9 @@ def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
             {"retention.bytes": "2000", "file.delete.delay.ms": "0"},
         )
         for name in ("kept", "shrunk", "gone", "cut"):
-            await desk.broker.topic_changes.create(name, 1, {"segment.bytes": "2000", "retention.ms": "-1"})
+            await desk.broker.topic_changes.create_topic(
+                name, 1, {"segment.bytes": "2000", "retention.ms": "-1"}
+            )
             for _ in range(150):
                 assert (await desk.produce(batch(bytes(1500)), topic=name)).error_code is NONE
         disk.fill()
@@ -302,7 +304,7 @@ def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
         await tend(desk)
         assert partitions.require("shrunk", 0).size < 4000
         assert partitions.require("cut", 0).deletion.delete_records(140) == 140
-        await desk.broker.topic_changes.delete("gone")
+        await desk.broker.topic_changes.delete_topic("gone")
         await desk.broker.maintenance.remove_deleted()
         await tend(desk)
         assert not any(path.parent.name.startswith("gone") for path in disk.files(DATA))
@@ -375,7 +377,9 @@ def test_nothing_is_compacted_on_a_full_disk():
     disk = NoRoom()
 
     async def conversation(desk):
-        await desk.broker.topic_changes.create("k", 1, {"cleanup.policy": "compact", "segment.bytes": "1024"})
+        await desk.broker.topic_changes.create_topic(
+            "k", 1, {"cleanup.policy": "compact", "segment.bytes": "1024"}
+        )
         for _ in range(20):
             records = full_disk_life.encode_batch([full_disk_life.Record(0, 0, b"key", bytes(300))])
             assert (await desk.produce(records, topic="k")).error_code is NONE
@@ -417,7 +421,7 @@ def test_a_commit_that_finds_no_room_is_acknowledged_when_it_is_written_and_neve
     disk = NoRoom()
 
     async def conversation(desk):
-        await desk.broker.topic_changes.grow("t", 2)
+        await desk.broker.topic_changes.grow_topic("t", 2)
         producers = [await opened_transaction(desk, f"id-{n}", b"%d" % n, partition=n % 2) for n in range(4)]
         disk.fill()
         ends = [asyncio.create_task(desk.end(f"id-{n}", who, COMMIT)) for n, who in enumerate(producers)]
@@ -479,7 +483,7 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
     monkeypatch.setattr(Partition, "append_markers", append)
 
     async def conversation(desk):
-        await desk.broker.topic_changes.grow("t", 2)
+        await desk.broker.topic_changes.grow_topic("t", 2)
         producers = [await opened_transaction(desk, f"id-{n}", b"%d" % n, partition=n % 2) for n in range(6)]
         full.append(("t", 0))
         for n in range(6):
@@ -590,7 +594,7 @@ def test_a_deleted_topic_whose_markers_wait_keeps_no_log_from_being_trimmed(monk
 
     async def after(desk):
         group = desk.broker.transactions.default
-        await desk.broker.topic_changes.delete("t")
+        await desk.broker.topic_changes.delete_topic("t")
         assert group.unresolved() == []
         await desk.broker.maintenance.trim_logs()
         assert group.journal.partition.start_offset > 0
@@ -786,11 +790,11 @@ def test_a_directory_that_cannot_be_removed_does_not_keep_the_disk_full():
 
     async def conversation(desk):
         for name in ("gone", "other"):
-            await desk.broker.topic_changes.create(name, 1, {})
+            await desk.broker.topic_changes.create_topic(name, 1, {})
         disk.fill()
         assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
-        await desk.broker.topic_changes.delete("gone")
-        await desk.broker.topic_changes.delete("other")
+        await desk.broker.topic_changes.delete_topic("gone")
+        await desk.broker.topic_changes.delete_topic("other")
         disk.fault = lambda what, path: (
             errno.EIO if path.name.startswith("gone") and what == "removing" else None
         )
@@ -874,7 +878,7 @@ def test_a_partition_that_could_not_be_opened_for_lack_of_room_is_opened_when_th
     disk = NoRoom()
 
     async def fill(desk):
-        await desk.broker.topic_changes.grow("t", 2)
+        await desk.broker.topic_changes.grow_topic("t", 2)
         for index in (0, 1):
             who = await opened_transaction(desk, f"id-{index}", b"%d" % index, partition=index)
             assert (await desk.end(f"id-{index}", who, COMMIT)).error_code is NONE
@@ -903,7 +907,7 @@ def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there
     disk = NoRoom()
 
     async def conversation(desk):
-        await desk.broker.topic_changes.grow("t", 2)
+        await desk.broker.topic_changes.grow_topic("t", 2)
         who = await opened_transaction(desk, "a", b"x")
         disk.fault = lambda what, path: (
             errno.ENOSPC if path.parent.name == "t-0" and what == "writing" else None
@@ -978,12 +982,12 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
         disk.word = word
         for _ in range(2):
             with pytest.raises(RefusedError, match=r"No space left|is full") as refused:
-                await desk.broker.topic_changes.create("late", 2, {})
+                await desk.broker.topic_changes.create_topic("late", 2, {})
             assert refused.value.code is ErrorCode.kafka_storage_error
             assert desk.broker.topics.get("late") is None
         disk.grow()
         await tend(desk)
-        await desk.broker.topic_changes.create("late", 2, {})
+        await desk.broker.topic_changes.create_topic("late", 2, {})
         assert (await desk.produce(batch(b"x"), topic="late", partition=1)).error_code is ErrorCode.none
 
     assert run(disk, conversation) == []
@@ -1059,7 +1063,7 @@ def test_partitions_of_a_topic_that_was_not_made_keep_no_file_open(word, times):
 
         disk.step = step
         with pytest.raises(RefusedError, match="Too many open files"):
-            await desk.broker.topic_changes.create("late", 5, {"stablelog.order": "commit"})
+            await desk.broker.topic_changes.create_topic("late", 5, {"stablelog.order": "commit"})
         del disk.step
         assert +disk.held == held
 
@@ -1073,16 +1077,16 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
         topics = desk.broker.topics
         disk.word = "write cluster.json"
         with pytest.raises(RefusedError, match="No space left"):
-            await desk.broker.topic_changes.grow("t", 3)
+            await desk.broker.topic_changes.grow_topic("t", 3)
         with pytest.raises(RefusedError):
             desk.broker.topic_files.configure(topics.get("t"), {"retention.ms": "5000"})
         with pytest.raises(RefusedError):
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
         assert (topics.get("t").partition_count, topics.get("t").configs) == (1, {})
         disk.grow()
         await tend(desk)
         assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
-        await desk.broker.topic_changes.grow("t", 2)
+        await desk.broker.topic_changes.grow_topic("t", 2)
         assert len(desk.broker.partitions.of_topic(topics.get("t"))) == 2
 
     assert run(disk, conversation) == []

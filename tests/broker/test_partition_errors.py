@@ -220,7 +220,7 @@ def test_a_topic_that_is_deleted_before_an_append_is_durable_is_unknown():
     async def conversation(desk):
         with desk.held_disk():
             answers = await pending(desk, *appends())
-            await desk.broker.topic_changes.delete("bad")
+            await desk.broker.topic_changes.delete_topic("bad")
         await check(answers, UNKNOWN)
 
     run(conversation)
@@ -323,7 +323,7 @@ def test_a_partition_that_fails_in_an_administrators_marker_is_named_in_the_log_
 
 def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
-        await desk.broker.topic_changes.grow("good", 2)
+        await desk.broker.topic_changes.grow_topic("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
             desk.broker.partitions.require(name, index).usability.fail(UnavailableError("on purpose"))
             desk.broker.partitions.of_topic(desk.broker.topics.named(name))[index].usability.fail(

@@ -22,7 +22,7 @@ def test_requests_are_served_while_the_disk_takes_deleted_files_back(monkeypatch
 
     async def conversation():
         async with opened(topics=()) as desk:
-            await desk.broker.topic_changes.create("z", 1, SETTINGS)
+            await desk.broker.topic_changes.create_topic("z", 1, SETTINGS)
             for _ in range(10):
                 await desk.produce(batch(bytes(1500)), topic="z")
             await desk.durable()
@@ -45,7 +45,7 @@ def test_few_deleted_files_are_open_at_a_time(monkeypatch):
 
     async def conversation():
         async with opened(topics=()) as desk:
-            await desk.broker.topic_changes.create("z", 1, SETTINGS)
+            await desk.broker.topic_changes.create_topic("z", 1, SETTINGS)
             for _ in range(3 * HELD_MAX):
                 await desk.produce(batch(bytes(1500)), topic="z")
             await desk.durable()

@@ -197,7 +197,9 @@ def test_decisions_leave_a_quarter_for_what_frees_room():
     async def conversation(desk):
         topics = desk.broker.topics
         for name in ("gone", "cut", "short"):
-            await desk.broker.topic_changes.create(name, 1, {"segment.bytes": "20000", "retention.ms": "-1"})
+            await desk.broker.topic_changes.create_topic(
+                name, 1, {"segment.bytes": "20000", "retention.ms": "-1"}
+            )
             for _ in range(20):
                 assert (await desk.produce(batch(bytes(15_000)), topic=name)).error_code is NONE
         producers = [await opened_transaction(desk, f"{n:0900d}", b"x") for n in range(400)]
@@ -227,7 +229,7 @@ def test_decisions_leave_a_quarter_for_what_frees_room():
             },
         )
         assert deleted.topics[0].partitions[0].low_watermark == 15
-        deleting = asyncio.create_task(desk.broker.topic_changes.delete("gone"))
+        deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("gone"))
         await until(lambda: topics.get("gone") is None or deleting.done())
         for _ in range(3):
             await tend(desk)

@@ -250,7 +250,7 @@ def test_ids_are_not_passed_on_where_a_partition_has_failed():
             with desk.held_disk():
                 commit_without_durable_markers(desk, 0, a)
                 assert group.coordinator.table.take_spare_identity() is None
-                desk.broker.tasks.partition(partition).fail(UnavailableError("on purpose"))
+                desk.broker.tasks.partition_scope(partition).fail(UnavailableError("on purpose"))
                 assert group.coordinator.table.take_spare_identity() is None
 
     run(conversation)

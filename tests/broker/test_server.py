@@ -160,7 +160,7 @@ def test_a_stop_answers_requests_that_wait_for_records_or_for_other_members(
             writer.write(LENGTH.pack(len(request)) + request)
             broker = server.broker
             groups = broker.groups.coordinator.table.groups
-            waits = (lambda: len(broker.waiters)) if kind == "fetch" else (lambda: "g" in groups)
+            waits = (lambda: len(broker.long_polls)) if kind == "fetch" else (lambda: "g" in groups)
             await asyncio.to_thread(until, waits, "the request waits")
             async with asyncio.timeout(30):  # it would wait for 10 minutes, and the stop for 60 s
                 await server.stop()

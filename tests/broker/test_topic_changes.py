@@ -28,7 +28,7 @@ async def fill(desk):
 
 async def make_again(desk):
     """The topic is made anew, and there is nothing in it."""
-    await desk.broker.topic_changes.create("t", 2, {})
+    await desk.broker.topic_changes.create_topic("t", 2, {})
     for partition in (0, 1):
         assert desk.broker.partitions.require("t", partition).end_offset == 0
 
@@ -55,7 +55,7 @@ def test_a_partition_that_could_not_be_opened_goes_with_its_topic():
         async with opened() as desk:
             await fill(desk)
             desk.broker.partitions.of_topic(desk.broker.topics.named("t")).pop(0).close(clean=False)
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             assert not desk.broker.disk.is_dir(DATA / "t-0")
             await make_again(desk)
 
@@ -68,7 +68,7 @@ def test_so_does_one_of_which_nothing_is_there():
             await fill(desk)
             desk.broker.partitions.of_topic(desk.broker.topics.named("t")).pop(0).close(clean=False)
             desk.broker.disk.remove_dir(DATA / "t-0")
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             await make_again(desk)
 
     run(conversation)
@@ -85,7 +85,7 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
             await desk.durable()
             desk.broker.partitions.require("t", 0).deletion.delete_records(5)
             desk.broker.topic_files.checkpoints.log_starts.update()
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             await make_and_write_again(desk)
 
     run(written)
@@ -109,7 +109,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
                 rename(*paths)
 
             disk.rename = crashed
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
 
     async def again():
         async with opened(disk, topics=()) as desk:
@@ -147,7 +147,7 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
     async def delete_meanwhile(broker):
         assert await asyncio.to_thread(is_recovered.wait, 60)
         asyncio.get_running_loop().call_soon(may_go_on.set)  # once it waits
-        await broker.topic_changes.delete("t")
+        await broker.topic_changes.delete_topic("t")
 
     async def started(broker):
         await start(broker)
@@ -177,7 +177,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
                 await desk.produce(batch(b"old"), partition=index)
             partitions = list(desk.broker.partitions.of_topic(desk.broker.topics.named("t")).values())
             late = asyncio.create_task(desk.produce(batch(b"late"), partition=8))
-            deleting = asyncio.create_task(desk.broker.topic_changes.delete("t"))
+            deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("t"))
             served = refused = 0
             is_created = False
             while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
@@ -187,7 +187,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
                 answer = await desk.produce(batch(b"v"), topic="other")
                 served += answer.error_code is ErrorCode.none
                 try:  # The name is given back a little before the deletion has ended.
-                    await desk.broker.topic_changes.create("t", 1, {})
+                    await desk.broker.topic_changes.create_topic("t", 1, {})
                     is_created = True
                 except RefusedError as error:
                     if "exists already" not in str(error):
@@ -197,7 +197,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
             await deleting
             assert (await late).error_code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
             if not is_created:
-                await desk.broker.topic_changes.create("t", 1, {})
+                await desk.broker.topic_changes.create_topic("t", 1, {})
             assert desk.broker.partitions.require("t", 0).end_offset == 0
             assert not desk.broker.tasks.error_counts
 
@@ -207,11 +207,11 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
 def test_a_deletion_goes_on_when_its_client_has_gone():
     async def conversation():
         async with opened(partitions=9) as desk:
-            deleting = asyncio.create_task(desk.broker.topic_changes.delete("t"))
+            deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("t"))
             while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             deleting.cancel()
-            await desk.broker.tasks.finish_requested()
-            await desk.broker.topic_changes.create("t", 1, {})
+            await desk.broker.tasks.finish_request_work()
+            await desk.broker.topic_changes.create_topic("t", 1, {})
 
     run(conversation)

@@ -856,13 +856,13 @@ def test_names_of_commit_logs_are_not_for_clients():
                 with pytest.raises(RefusedError, match="broker's internal topics"):
                     desk.broker.topics.reservations.check_new(name, 1, {})
                 with pytest.raises(RefusedError, match="broker's internal topics"):
-                    await desk.broker.topic_changes.create(name, 1, {})
+                    await desk.broker.topic_changes.create_topic(name, 1, {})
             await begin(desk, "a/me")
             records = batch(b"v")
             answer = await desk.produce(records, topic="__transaction_state.a")
             assert answer.error_code is ErrorCode.invalid_topic_exception
             with pytest.raises(RefusedError):
-                await desk.broker.topic_changes.delete("__transaction_state.a")
+                await desk.broker.topic_changes.delete_topic("__transaction_state.a")
 
     run(conversation)
 
@@ -986,7 +986,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             await desk.end("a/me", who, COMMIT)
             await write(desk, "a/me", who, b"open", "ta", 1)
             await desk.durable()
-            await desk.broker.topic_changes.delete("ta")
+            await desk.broker.topic_changes.delete_topic("ta")
             desk.broker.topic_files.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
             other = await desk.init("b/me")
             await write(desk, "b/me", other, b"new", "ta")
@@ -1023,7 +1023,7 @@ def test_metrics_tell_of_each_group():
             await desk.durable()
             told = {
                 labels: value
-                for name, labels, value in await desk.broker.metrics.samples()
+                for name, labels, value in await desk.broker.metrics.read_samples()
                 if name == "stablelog_resolved_commit_sequence"
             }
             assert told == {("",): 0, ("a",): 1}

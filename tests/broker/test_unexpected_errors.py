@@ -193,7 +193,7 @@ def test_a_long_poll_that_fails_when_it_is_woken_fails_alone(monkeypatch, caplog
             desk = Desk(server.broker)
             server.broker.topic_files.create("t", 1, {})
             polls = [asyncio.create_task(ask(port, FETCH_REQUEST)) for _ in range(3)]
-            while len(server.broker.waiters) < 3:  # noqa: ASYNC110
+            while len(server.broker.long_polls) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             fails_once(monkeypatch, Partition, "read")
             assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
@@ -403,8 +403,8 @@ def test_making_a_topic_that_fails_unexpectedly_fails_the_request(monkeypatch, c
         async with two_partitions() as (desk, failures):
             fails_once(monkeypatch, TopicFiles, "make_partitions")
             with pytest.raises(UnavailableError):
-                await desk.broker.topic_changes.create("late", 2, {})
-            await desk.broker.topic_changes.create("late", 2, {})
+                await desk.broker.topic_changes.create_topic("late", 2, {})
+            await desk.broker.topic_changes.create_topic("late", 2, {})
             assert failures == []
             assert desk.broker.tasks.error_counts == {"making partitions": 1}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from stablelog.broker.groups import Groups
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.indexes.transaction_index import TransactionIndex
@@ -98,8 +98,8 @@ MUTANTS = {
     an_abort_at_the_end_of_a_fetch_is_left_out: (TransactionIndex, "collect"),
     the_stable_offset_ignores_open_transactions: (Partition, "last_stable_offset"),
     the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
-    offsets_of_aborted_transactions_count: (Groups, "transaction_ended"),
-    offsets_of_committed_transactions_are_lost: (Groups, "transaction_ended"),
+    offsets_of_aborted_transactions_count: (BrokerGroups, "transaction_ended"),
+    offsets_of_committed_transactions_are_lost: (BrokerGroups, "transaction_ended"),
     the_start_of_the_log_is_forgotten_at_a_restart: (Planner, "_read_log_start"),
     a_repetition_is_appended_again: (producers, "_repeated"),
     decided_transactions_get_no_markers_after_a_restart: (TransactionGroup, "write_decided"),

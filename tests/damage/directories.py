@@ -375,7 +375,7 @@ async def third_life(disk, after):
         pay_open = await Writer(desk, "pay/open").begin()
         await pay_open.write("open", *PAY_TARGETS)
         await write_plainly(desk, "keys", 0, "behind")
-        await desk.broker.topic_changes.delete("gone")
+        await desk.broker.topic_changes.delete_topic("gone")
         await desk.durable()
         for partition in desk.broker.partitions:
             if (partition.topic, partition.index) in DEFAULT_TARGETS:

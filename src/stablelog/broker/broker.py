@@ -17,14 +17,14 @@ from stablelog.broker.directory.locked_directory import LockedDirectory
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.fetch.long_polls import Waiters
+from stablelog.broker.fetch.long_polls import LongPolls
 from stablelog.broker.fetch.sessions import FetchSessions
-from stablelog.broker.groups import Groups
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
 from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.monitoring.metrics import Metrics, Sample
 from stablelog.broker.runtime import Runtime
-from stablelog.broker.security.quotas import Quotas
+from stablelog.broker.security.quotas import BrokerQuotas
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
@@ -52,9 +52,9 @@ from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.acls import Acls
+    from stablelog.broker.security.acls import BrokerAcls
     from stablelog.broker.security.logins import Logins
-    from stablelog.broker.security.users import Users
+    from stablelog.broker.security.users import BrokerUsers
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Broker:
         reserve = self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.directory = LockedDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
         tasks = self.tasks = Tasks(on_failure, self.fail_partition)
-        self.waiters = Waiters(tasks)
+        self.long_polls = LongPolls(tasks)
         self.flush = make_flush(to_disk=config["stablelog.flush"] == "fsync", reserve=reserve, tasks=tasks)
         self.runtime = Runtime(
             config, disk, directory, clock=clock, reserve=reserve, tasks=tasks, flush=self.flush
@@ -120,7 +120,7 @@ class Broker:
         )
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topic_files, self.runtime)
-        self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.proofs = Proofs(self.tasks, self.long_polls.wake)
         self.damage_log = DamageLog()
         self.tiering = self._make_tiering()
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -142,14 +142,14 @@ class Broker:
             self.runtime,
             opening=self._opening,
             end_work=self._end_work,
-            waiters=self.waiters,
+            long_polls=self.long_polls,
             transactions=self.transactions,
             groups=self.groups,
         )
         self.maintenance = self._make_maintenance()
         self.metrics = Metrics(lambda: self.partitions, self.now_ms)
-        self.metrics.register(self._samples)
-        for notify in (self.groups.advanced, self.transactions.advanced, self.waiters.wake):
+        self.metrics.register_source(self._samples)
+        for notify in (self.groups.on_high_watermark, self.transactions.advanced, self.long_polls.wake):
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
@@ -158,18 +158,18 @@ class Broker:
         # for that file.
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
-        self.config.groups.report()
+        self.config.groups.log_conflicts()
         self.acls = self._load_acls(self.directory.path)
         self.logins = self._make_logins()
         if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
             self.users  # noqa: B018 - a damaged file must end the start, not the first login
-        self.quotas = Quotas(self.runtime, threads=self.message_threads)
+        self.quotas = BrokerQuotas(self.runtime, threads=self.message_threads)
         self.topic_files.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
         self.directory.begin()
         if self.acls is not None:
-            self.acls.note()
+            self.acls.record_file()
 
-    def _load_acls(self, directory: Path) -> "Acls | None":
+    def _load_acls(self, directory: Path) -> "BrokerAcls | None":
         if not self.config["authorizer.class.name"]:
             if has_noted_file(ACLS, self.disk, directory):
                 from stablelog.data_directory.acl_file import acl_file
@@ -180,14 +180,14 @@ class Broker:
                         "everything. Set authorizer.class.name, or remove the ACLs first"
                     )
             return None
-        from stablelog.broker.security.acls import Acls
+        from stablelog.broker.security.acls import BrokerAcls
 
-        return Acls(self.runtime, threads=self.message_threads)
+        return BrokerAcls(self.runtime, threads=self.message_threads)
 
-    def _open_coordinators(self, own_logs: OwnLogs) -> tuple[Groups, Transactions]:
+    def _open_coordinators(self, own_logs: OwnLogs) -> tuple[BrokerGroups, Transactions]:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
-        groups = Groups(
+        groups = BrokerGroups(
             GroupCoordinator(self.config.group_config()),
             Journal(offsets, self.flush, self.reserve, self.clock),
             self.runtime,
@@ -207,17 +207,17 @@ class Broker:
 
     def _make_tiering(self) -> Tiering:
         tiering = Tiering(
-            self.topic_files, self.runtime, on_loaded=self.waiters.wake, damage_log=self.damage_log
+            self.topic_files, self.runtime, on_loaded=self.long_polls.wake, damage_log=self.damage_log
         )
         self.topic_files.directories.attach_remote = tiering.attach
         return tiering
 
     @cached_property
-    def users(self) -> "Users":
+    def users(self) -> "BrokerUsers":
         """The users. A broker without logins reads them only if there are any: the start imports only what it needs."""
-        from stablelog.broker.security.users import Users
+        from stablelog.broker.security.users import BrokerUsers
 
-        return Users(self.runtime, threads=self.message_threads)
+        return BrokerUsers(self.runtime, threads=self.message_threads)
 
     def _make_logins(self) -> "Logins | None":
         if not any(listener.is_sasl for listener in self.config.listeners):
@@ -326,7 +326,7 @@ class Broker:
             # The partition failed because the disk was full, and lost no data. Its open transactions need not be
             # compared with the commit log: only write the markers that waited for the partition.
             self.maintenance.retry()
-        self.waiters.wake(partition)
+        self.long_polls.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread reads or writes open partitions of a topic.
@@ -368,7 +368,7 @@ class Broker:
         if without_room:
             self._opening.open_later(partition)
         self.flush.forget(partition, failed)
-        self.waiters.wake(partition)
+        self.long_polls.wake(partition)
         if is_coordinator_log(partition.topic):
             self.tasks.stop_broker(failed)
 
@@ -409,10 +409,10 @@ class Broker:
         groups = self.config.groups.own if groups is None else groups
         self._dynamic_settings.store(settings, defaults, groups)
         self.config.set_dynamic(settings, defaults)
-        self.config.groups.replace(groups)
+        self.config.groups.replace_all(groups)
         self.partitions.reconfigure()
 
-    async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    async def run_batch_work(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Run `work`, which decodes a large batch, in the thread for such work.
 
         Return its result or raise its exception.

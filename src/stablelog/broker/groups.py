@@ -22,7 +22,7 @@ from stablelog.log.partition import Partition
 Token = asyncio.Future[Any]
 
 
-class Groups:
+class BrokerGroups:
     """The consumer groups: their coordinator, the offsets log, and the requests that wait for a response.
 
     Args:
@@ -54,20 +54,20 @@ class Groups:
                 coordinator.table.offsets.settle()
 
         self.journal.replay(coordinator.table.replay, ended, coordinator.table.offsets.begin_log)
-        self.apply(coordinator.loaded(self._now_ms()))
+        self.apply_decision(coordinator.loaded(self._now_ms()))
 
-    def apply(self, decision: GroupDecision[Any]) -> None:
+    def apply_decision(self, decision: GroupDecision[Any]) -> None:
         """Append a decision's records. The decision's responses are sent when the records are durable."""
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
-            self.journal.after(lambda: _give(answers))
+            self.journal.after(lambda: _set_results(answers))
         self.set_timer()
 
-    async def carry_out(self, decision: GroupDecision[Any]) -> Any:
+    async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
         """Append a decision's records, and return the response to its request when the records are durable."""
-        self.apply(decision)
-        await self.settled()
+        self.apply_decision(decision)
+        await self.wait_until_durable()
         return decision.answer
 
     def assign_soon(self, group_id: str, topics: TopicLookup) -> None:
@@ -81,15 +81,15 @@ class Groups:
         try:
             while (plan := consumers.plan(group_id, topics)) is not None:
                 target = await in_thread(None, computed, plan, topics)
-                self.apply(consumers.follow(group_id, plan, target))
+                self.apply_decision(consumers.follow(group_id, plan, target))
         finally:
             self._assigning.discard(group_id)
 
-    async def settled(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Wait until all records that the group coordinator has decided so far are durable."""
         await self.journal.settled()
 
-    def advanced(self, partition: Partition) -> None:
+    def on_high_watermark(self, partition: Partition) -> None:
         """Handle a new high watermark of a partition.
 
         If the partition is the offsets log, send the responses that waited until their records are durable.
@@ -101,7 +101,7 @@ class Groups:
         """Make a token: a future for the response to a request that must wait, such as JoinGroup."""
         return asyncio.get_running_loop().create_future()
 
-    async def wait(self, token: Token) -> Any:
+    async def wait_for_response(self, token: Token) -> Any:
         """Wait for the response to the request that this token was made for.
 
         Raises:
@@ -154,7 +154,7 @@ class Groups:
 
     def _tick(self) -> None:
         self._timer_ms = None
-        self.apply(self.coordinator.tick(self._now_ms()))
+        self.apply_decision(self.coordinator.tick(self._now_ms()))
 
     def close(self) -> None:
         """Stop the timer."""
@@ -162,7 +162,7 @@ class Groups:
             self._timer.cancel()
 
 
-def _give(answers: list[tuple[Any, Any]]) -> None:
+def _set_results(answers: list[tuple[Any, Any]]) -> None:
     for token, answer in answers:
         if not token.done():
             token.set_result(answer)

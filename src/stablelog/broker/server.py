@@ -17,10 +17,10 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.loop.garbage import collect_often
 from stablelog.broker.monitoring.limited_log import LimitedLog
 from stablelog.broker.monitoring.metrics import Sample
-from stablelog.broker.network.budget import LOGIN_SIZE_MAX, Budget, Budgets
+from stablelog.broker.network.budget import LOGIN_SIZE_MAX, MemoryBudget, MemoryBudgets
 from stablelog.broker.network.connection import Connection, OnMade
+from stablelog.broker.network.connection_limits import BACKLOG, CLOSING, ConnectionLimits, OpenConnection
 from stablelog.broker.network.inbox import LOGIN_INBOX_SIZE
-from stablelog.broker.network.open_connections import BACKLOG, CLOSING, Limits, Member
 from stablelog.broker.network.session import Session
 from stablelog.broker.requests.router import Router
 from stablelog.broker.settings.config import BrokerConfig
@@ -33,7 +33,7 @@ from stablelog.errors import DiskError, UnavailableError, in_words
 from stablelog.types import SecurityProtocol
 
 if TYPE_CHECKING:
-    from stablelog.broker.listeners.tls import Tls
+    from stablelog.broker.listeners.tls import ListenerTls
     from stablelog.broker.listeners.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,11 @@ class Server:
         self.failure: BaseException | None = None
         self.stopping = stopping
         self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
-        self.connections: set[Member] = set()
+        self.connections: set[OpenConnection] = set()
         self.listeners: list[Listener] = []
-        self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self.connections))])
+        self.broker.metrics.register_source(
+            lambda: [Sample("stablelog_connections", (), len(self.connections))]
+        )
         self._listening: list[asyncio.Server | TlsListener] = []
 
     def _fail(self, error: BaseException) -> None:
@@ -96,12 +98,12 @@ class Server:
         metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]
         # Made before the data directory, because a listener without a valid certificate ends the start.
-        tls = _certificates(config)
+        tls = _load_certificates(config)
         for listener in config.listeners:
-            with _naming(f"cannot listen on {listener.address}"):
+            with _prefix_os_errors(f"cannot listen on {listener.address}"):
                 await _check_address(listener.host, listener.port)
         if metrics_port >= 0:
-            with _naming(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+            with _prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
                 await _check_address(metrics_host, metrics_port)
         server = cls(
             config,
@@ -113,7 +115,7 @@ class Server:
         try:
             await server.broker.start()
             await server._listen(config, tls)
-            with _naming(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+            with _prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
                 server.broker.metrics.serve(metrics_host, metrics_port)
         except BaseException:
             await server.stop()
@@ -122,11 +124,11 @@ class Server:
             log.info("metrics are served at http://%s:%d/metrics", metrics_host, server.broker.metrics.port)
         return server
 
-    async def _listen(self, config: BrokerConfig, tls: "Mapping[Listener, Tls]") -> None:
+    async def _listen(self, config: BrokerConfig, tls: "Mapping[Listener, ListenerTls]") -> None:
         """Listen for connections on each listener."""
         closings = LimitedLog(log, logging.WARNING, "closed connections", self.broker.now_ms)
         in_flight_size_max: int = config["queued.max.request.bytes"]
-        limits = Limits(
+        limits = ConnectionLimits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
             **_connection_counts(config),
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
@@ -134,32 +136,33 @@ class Server:
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
             handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
             login_size_max=min(config["sasl.server.max.receive.size"], LOGIN_SIZE_MAX),
-            arrive=self.broker.quotas.arrive,
+            arrive=self.broker.quotas.count_connection,
             log_close=partial(closings.write, CLOSING),
         )
         loop = asyncio.get_running_loop()
         tasks = self.broker.tasks
-        tasks.watch(loop)
+        tasks.watch_loop(loop)
         more = limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
-        budgets = Budgets(
-            Budget(in_flight_size_max, *more), Budget(LOGIN_SIZE_MAX, *more, inbox_size=LOGIN_INBOX_SIZE)
+        budgets = MemoryBudgets(
+            MemoryBudget(in_flight_size_max, *more),
+            MemoryBudget(LOGIN_SIZE_MAX, *more, inbox_size=LOGIN_INBOX_SIZE),
         )
         router = Router(self.broker)
 
         for listener in config.listeners:
             listening = [listener]  # with the port, once it is bound
             count_max = None
-            if config.is_set_for(listener.name, "max.connections"):
-                count_max = config.of_listener(listener.name, "max.connections")
+            if config.is_set_for_listener(listener.name, "max.connections"):
+                count_max = config.listener_value(listener.name, "max.connections")
             own_limits = replace(limits, listener=listener.name, listener_count_max=count_max)
 
-            def present_limits(limits: Limits = own_limits) -> Limits:
+            def present_limits(limits: ConnectionLimits = own_limits) -> ConnectionLimits:
                 return replace(limits, **_connection_counts(config))
 
             def connect(
                 on_made: OnMade | None = None,
                 at: list[Listener] = listening,
-                present_limits: Callable[[], Limits] = present_limits,
+                present_limits: Callable[[], ConnectionLimits] = present_limits,
             ) -> Connection:
                 logins = self.broker.logins
                 session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
@@ -167,7 +170,7 @@ class Server:
                     router, present_limits(), budgets, self.connections, tasks, session, on_made
                 )
 
-            with _naming(f"cannot listen on {listener.address}"):
+            with _prefix_os_errors(f"cannot listen on {listener.address}"):
                 if listener.protocol.is_tls:
                     from stablelog.broker.listeners.tls_listener import TlsListener
 
@@ -204,7 +207,7 @@ class Server:
         for listening in self._listening:
             listening.close()
         # Requests that wait for records, or for other members of a group, are answered now.
-        self.broker.waiters.end()
+        self.broker.long_polls.end_all()
         self.broker.groups.end_waits()
         finishing = {
             self.broker.tasks.start("stop", connection.finish, scope=connection.scope): connection
@@ -224,15 +227,15 @@ class Server:
         await self.broker.stop()
 
 
-def _certificates(config: BrokerConfig) -> "dict[Listener, Tls]":
+def _load_certificates(config: BrokerConfig) -> "dict[Listener, ListenerTls]":
     """The certificates of each listener with TLS."""
     secured = [listener for listener in config.listeners if listener.protocol.is_tls]
     if not secured:
         return {}
-    from stablelog.broker.listeners.tls import Tls
+    from stablelog.broker.listeners.tls import ListenerTls
 
     now_s = asyncio.get_running_loop().time
-    return {listener: Tls(config, listener, now_s) for listener in secured}
+    return {listener: ListenerTls(config, listener, now_s) for listener in secured}
 
 
 async def _check_address(host: str, port: int) -> None:
@@ -267,7 +270,7 @@ def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming(what: str) -> Iterator[None]:
+def _prefix_os_errors(what: str) -> Iterator[None]:
     """Replace an OSError of the `with` block by an UnavailableError whose message begins with `what`."""
     try:
         yield
@@ -294,7 +297,7 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         raise server.failure
 
 
-def _take_all_descriptors() -> None:
+def _raise_descriptor_limit() -> None:
     """Raise the limit of file descriptors to its maximum.
 
     Each partition and each connection needs file descriptors. The usual limit of 1,024 is meant for programs that call
@@ -328,7 +331,7 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
 
         uvloop.install()
     use_arenas(ARENA_COUNT)
-    _take_all_descriptors()
+    _raise_descriptor_limit()
     # A thread that calls fsync needs Python's interpreter lock twice, briefly. With Python's default switch interval
     # the thread could wait 5 ms for the lock each time.
     sys.setswitchinterval(SWITCH_INTERVAL_S)

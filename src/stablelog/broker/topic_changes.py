@@ -13,8 +13,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.disk_reserve import WhileFull
-from stablelog.broker.fetch.long_polls import Waiters
-from stablelog.broker.groups import Groups
+from stablelog.broker.fetch.long_polls import LongPolls
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, free_in_turns, in_turns
 from stablelog.broker.runtime import Runtime
@@ -38,7 +38,7 @@ class TopicChanges:
         opening: opens partitions. A deletion waits until no partition of the topic is being opened.
         end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
             thread begins to read or write them.
-        waiters: wakes fetches that wait for records of a deleted partition.
+        long_polls: wakes fetches that wait for records of a deleted partition.
         transactions: drops markers that wait for a deleted partition.
         groups: removes the offsets that consumer groups have committed for a deleted topic.
     """
@@ -50,9 +50,9 @@ class TopicChanges:
         *,
         opening: Opening,
         end_work: Callable[[str], Awaitable[None]],
-        waiters: Waiters,
+        long_polls: LongPolls,
         transactions: Transactions,
-        groups: Groups,
+        groups: BrokerGroups,
     ) -> None:
         self._topic_files = topic_files
         self._topics = topic_files.topics
@@ -60,14 +60,14 @@ class TopicChanges:
         self._opening = opening
         self._end_work = end_work
         self._flush = runtime.flush
-        self._waiters = waiters
+        self._long_polls = long_polls
         self._transactions = transactions
         self._groups = groups
         self._reserve = runtime.reserve
         self._tasks = runtime.tasks
         self._now_ms = runtime.clock.now_ms
 
-    async def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+    async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic.
 
         Raises:
@@ -80,7 +80,7 @@ class TopicChanges:
         log.info("created topic %s with %d partitions", name, partition_count)
         return topic
 
-    async def grow(self, name: str, partition_count: int) -> None:
+    async def grow_topic(self, name: str, partition_count: int) -> None:
         """Grow a topic to `partition_count` partitions.
 
         Raises:
@@ -104,9 +104,9 @@ class TopicChanges:
             finally:
                 self._topics.end_reservation(topic)
 
-        await self._tasks.for_request("making partitions", make)
+        await self._tasks.run_for_request("making partitions", make)
 
-    async def delete(self, name: str) -> None:
+    async def delete_topic(self, name: str) -> None:
         """Delete a topic, fail the requests that wait for it, and remove the offsets that groups have committed for it.
 
         Raises:
@@ -119,9 +119,9 @@ class TopicChanges:
             if not self._opening.works_on(name):
                 break
         topic = self._topic_files.unlist(name)
-        await self._tasks.for_request("deleting a topic", partial(self._delete, topic))
+        await self._tasks.run_for_request("deleting a topic", partial(self._delete, topic))
 
-    async def _set_aside(self, topic: Topic) -> None:
+    async def _set_directories_aside(self, topic: Topic) -> None:
         """Rename the directories of a deleted topic, which are removed later, also on a full disk."""
         rename = partial(self._topic_files.set_aside, topic)
         try:
@@ -140,15 +140,15 @@ class TopicChanges:
         try:
             async for partition in in_turns(list(opened.values()), at_once=AT_ONCE_MAX):
                 self._flush.forget(partition, why)
-                self._waiters.wake(partition)
+                self._long_polls.wake(partition)
                 partition.close(clean=False)
             async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
                 self._transactions.partition_gone((topic.name, index), topic.group)
-            await self._set_aside(topic)
+            await self._set_directories_aside(topic)
             self._topic_files.forget_files(topic)
             await asyncio.sleep(0)
             for decision in self._groups.coordinator.topic_deleted(topic.name, now_ms=self._now_ms()):
-                self._groups.apply(decision)
+                self._groups.apply_decision(decision)
                 await asyncio.sleep(0)
         finally:
             self._topics.end_reservation(topic)

@@ -20,7 +20,7 @@ def is_internal(name: str) -> bool:
     return name == REMOTE_LOG_METADATA_TOPIC or is_coordinator_log(name)
 
 
-def check_not_internal(name: str) -> None:
+def check_not_reserved(name: str) -> None:
     """Refuse a name that is, or may later become, the name of an internal topic.
 
     Raises:
@@ -34,7 +34,7 @@ def check_not_internal(name: str) -> None:
         )
 
 
-def check_not_own(name: str) -> None:
+def check_clients_may_write(name: str) -> None:
     """Refuse a client's write to, or change of, an internal topic.
 
     Raises:

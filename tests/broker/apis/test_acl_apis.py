@@ -281,9 +281,9 @@ def test_the_denials_that_were_not_logged_are_counted_in_the_log(caplog):
     denials = DenialLog(lambda: now[0])
     with caplog.at_level(logging.INFO, logger="stablelog.authorizer"):
         for _ in range(LINES_MAX + 5):
-            denials.denied("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x" * 1000)
+            denials.log_denial("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x" * 1000)
         now[0] = PERIOD_MS
-        denials.denied("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x")
+        denials.log_denial("User:a", "h", "Fetch", Operation.READ, ResourceType.TOPIC, "x")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == LINES_MAX + 2
     assert lines[-2] == "5 denied requests were not logged"

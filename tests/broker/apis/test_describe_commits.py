@@ -165,7 +165,7 @@ def test_a_request_waits_for_a_transaction_to_list():
                 await desk.end("me", producer, True)
                 await desk.durable()
             assert await waiting == (await listed(desk))[1:]
-            assert len(desk.broker.waiters) == 0
+            assert len(desk.broker.long_polls) == 0
 
     run(conversation)
 
@@ -179,8 +179,8 @@ def test_a_request_that_waits_ends_with_its_time_or_its_topic():
             waiting = asyncio.ensure_future(ask(desk, max_wait_ms=90_000))
             for _ in range(20):  # turns of the loop, until it waits
                 await asyncio.sleep(0)
-            assert len(desk.broker.waiters) == 1
-            await desk.broker.topic_changes.delete("t")
+            assert len(desk.broker.long_polls) == 1
+            await desk.broker.topic_changes.delete_topic("t")
             assert (await waiting).error_code is ErrorCode.unknown_topic_or_partition
 
     run(conversation)

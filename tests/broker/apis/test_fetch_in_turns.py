@@ -61,7 +61,7 @@ async def fill(desk, count):
 
 async def waits(desk):
     """Until a fetch waits."""
-    while not len(desk.broker.waiters):  # noqa: ASYNC110
+    while not len(desk.broker.long_polls):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
@@ -79,13 +79,13 @@ def test_a_partition_that_opens_between_the_turns_of_a_fetch_is_not_missed(monke
             def require(name, index, codes):
                 if index == COUNT - 1 and 0 not in logs:
                     logs[0] = late
-                    desk.broker.waiters.wake(late)
+                    desk.broker.long_polls.wake(late)
                 return real(name, index, codes)
 
             monkeypatch.setattr(partitions, "require", require)
             answer = await fetch(desk, range(COUNT), offsets=dict.fromkeys(range(1, COUNT), 1))
             assert [bool(one.records) for one in partitions_of(answer)] == [True] + [False] * (COUNT - 1)
-            assert len(desk.broker.waiters) == 0
+            assert len(desk.broker.long_polls) == 0
 
     run(conversation)
 
@@ -153,7 +153,7 @@ def test_a_fetch_whose_time_is_over_tells_the_offsets_of_that_moment(monkeypatch
                 await desk.produce(batch(b"x", producer=producer, sequence=0), transactional_id="a")
                 return False
 
-            monkeypatch.setattr(desk.broker.waiters, "wait_for_more", write_and_end)
+            monkeypatch.setattr(desk.broker.long_polls, "wait_for_more", write_and_end)
             [found] = partitions_of(await fetch(desk, (0,), isolation=COMMITTED))
             assert (found.high_watermark, found.last_stable_offset) == (1, 0)
 

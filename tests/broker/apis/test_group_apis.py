@@ -72,26 +72,26 @@ class GroupsOnPaper:
         self.coordinator = GroupCoordinator(GroupConfig(initial_rebalance_delay_ms=0))
         self.records: list[tuple[bytes, bytes | None]] = []
 
-    def apply(self, decision: GroupDecision[Any]) -> None:
+    def apply_decision(self, decision: GroupDecision[Any]) -> None:
         self.records += decision.records
         for token, answer in decision.answers:
             token.set_result(answer)  # type: ignore[attr-defined]
 
-    async def carry_out(self, decision: GroupDecision[Any]) -> Any:
-        self.apply(decision)
+    async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
+        self.apply_decision(decision)
         return decision.answer
 
-    async def settled(self) -> None:
+    async def wait_until_durable(self) -> None:
         pass
 
     def assign_soon(self, group_id: str, topics: Any) -> None:
         while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
-            self.apply(self.coordinator.consumers.follow(group_id, plan, computed(plan, topics)))
+            self.apply_decision(self.coordinator.consumers.follow(group_id, plan, computed(plan, topics)))
 
     def new_token(self) -> Any:
         return asyncio.get_running_loop().create_future()
 
-    async def wait(self, token: Any) -> Any:
+    async def wait_for_response(self, token: Any) -> Any:
         return await token
 
 

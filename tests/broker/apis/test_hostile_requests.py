@@ -309,7 +309,7 @@ def test_who_asked_for_a_topic_may_go_and_it_is_made_whole():
                 await asyncio.sleep(0)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            await desk.broker.tasks.finish_requested()
+            await desk.broker.tasks.finish_request_work()
             assert len(desk.broker.partitions.of_topic(desk.broker.topics.named("left"))) == 20
 
     run(conversation)

@@ -166,7 +166,7 @@ def test_a_topic_that_is_created_again_while_a_time_is_looked_up_is_not_taken_fo
             for _ in range(10):
                 await asyncio.sleep(0)
             assert not asked.done()
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             desk.broker.topic_files.create("t", 1, {})
             (found,) = await asked
             assert found.error_code is ErrorCode.unknown_topic_or_partition

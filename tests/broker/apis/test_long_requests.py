@@ -196,7 +196,7 @@ def test_the_leader_of_many_members_is_answered_in_turns(monkeypatch):
             async def joined(_token):
                 return JoinAnswer(NONE, "m0", 1, "consumer", "range", "m0", members=members)
 
-            monkeypatch.setattr(desk.broker.groups, "wait", joined)
+            monkeypatch.setattr(desk.broker.groups, "wait_for_response", joined)
             values = {
                 "group_id": "g",
                 "session_timeout": timedelta(seconds=10),

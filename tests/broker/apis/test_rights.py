@@ -155,7 +155,7 @@ async def ask(desk: Any, api: ApiKey, version: int, values: dict[str, Any]) -> A
         return await desk.ask_with(api, version, values)
     # The library kio does not read the start time of a transaction that has not begun.
     request = filled(message_class(api, version, "request"), values)
-    access = desk.broker.acls.access(str(ALICE), "nowhere", api.message_name)
+    access = desk.broker.acls.access_of_client(str(ALICE), "nowhere", api.message_name)
     return await describe_transactions.handle(
         desk.broker,
         request,

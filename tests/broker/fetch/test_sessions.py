@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.fetch import sessions as session_module
-from stablelog.broker.fetch.sessions import EPOCH_MAX, NO_SESSION, FetchSessions, Wanted
+from stablelog.broker.fetch.sessions import EPOCH_MAX, NO_SESSION, FetchSessions, SessionPartition
 from stablelog.errors import RefusedError
 from stablelog.security.principal import Principal
 from tests.scale import examples
@@ -19,7 +19,7 @@ CODES = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_f
 
 
 def wanted(*keys, offset=0):
-    return OrderedDict((key, Wanted(offset, 100)) for key in keys)
+    return OrderedDict((key, SessionPartition(offset, 100)) for key in keys)
 
 
 def code_of(call, *arguments):
@@ -30,30 +30,30 @@ def code_of(call, *arguments):
 
 def test_a_client_that_wants_no_session_gets_none():
     sessions = FetchSessions(10)
-    assert sessions.begin(wanted(("t", 0)), ALICE, keep=False).session_id == NO_SESSION
+    assert sessions.begin_session(wanted(("t", 0)), ALICE, keep=False).session_id == NO_SESSION
     assert len(sessions) == 0
 
 
 def test_where_no_sessions_are_kept_every_fetch_is_a_full_one():
-    assert FetchSessions(0).begin(wanted(("t", 0)), ALICE, keep=True).session_id == NO_SESSION
+    assert FetchSessions(0).begin_session(wanted(("t", 0)), ALICE, keep=True).session_id == NO_SESSION
 
 
 def test_what_a_client_was_told_stays_when_it_changes_where_it_reads():
     sessions = FetchSessions(1)
-    session = sessions.begin(wanted(("t", 0)), ALICE, keep=True)
-    session.partitions["t", 0].told = (5, 5, 0)
-    again = sessions.resume(session.session_id, 1, ALICE, wanted(("t", 0), offset=7), [])
-    assert (again.partitions["t", 0].fetch_offset, again.partitions["t", 0].told) == (7, (5, 5, 0))
-    sessions.resume(session.session_id, 2, ALICE, OrderedDict(), [("t", 0)])
-    back = sessions.resume(session.session_id, 3, ALICE, wanted(("t", 0)), [])
-    assert back.partitions["t", 0].told is None, "forgotten and wanted again, it has been told nothing"
+    session = sessions.begin_session(wanted(("t", 0)), ALICE, keep=True)
+    session.partitions["t", 0].last_sent = (5, 5, 0)
+    again = sessions.resume_session(session.session_id, 1, ALICE, wanted(("t", 0), offset=7), [])
+    assert (again.partitions["t", 0].fetch_offset, again.partitions["t", 0].last_sent) == (7, (5, 5, 0))
+    sessions.resume_session(session.session_id, 2, ALICE, OrderedDict(), [("t", 0)])
+    back = sessions.resume_session(session.session_id, 3, ALICE, wanted(("t", 0)), [])
+    assert back.partitions["t", 0].last_sent is None, "forgotten and wanted again, it has been told nothing"
 
 
 def test_the_epoch_begins_again_after_the_last():
     sessions = FetchSessions(1)
-    session = sessions.begin(wanted(("t", 0)), ALICE, keep=True)
+    session = sessions.begin_session(wanted(("t", 0)), ALICE, keep=True)
     session.epoch = EPOCH_MAX
-    assert sessions.resume(session.session_id, EPOCH_MAX, ALICE, OrderedDict(), []).epoch == 1
+    assert sessions.resume_session(session.session_id, EPOCH_MAX, ALICE, OrderedDict(), []).epoch == 1
 
 
 class Model:
@@ -100,7 +100,7 @@ def test_sessions_agree_with_the_model(data):
         match data.draw(st.sampled_from(["begin", "resume", "resume", "end"])):
             case "begin":
                 keys = data.draw(some)
-                made = sessions.begin(wanted(*keys), owner, keep=True)
+                made = sessions.begin_session(wanted(*keys), owner, keep=True)
                 assert made.session_id not in model.sessions
                 model.begin(made.session_id, keys, owner)
                 ids.append(made.session_id)
@@ -108,7 +108,7 @@ def test_sessions_agree_with_the_model(data):
                 pass
             case "end":
                 gone = ids[data.draw(st.integers(0, len(ids) - 1))]
-                sessions.end(gone, owner)
+                sessions.end_session(gone, owner)
                 model.end(gone, owner)
             case "resume":
                 chosen = ids[data.draw(st.integers(0, len(ids) - 1))]
@@ -117,9 +117,9 @@ def test_sessions_agree_with_the_model(data):
                 expected = model.resume(chosen, epoch, owner, changed, forgotten, offset)
                 arguments = (chosen, epoch, owner, wanted(*changed, offset=offset), forgotten)
                 if expected in CODES:
-                    assert code_of(sessions.resume, *arguments) is expected
+                    assert code_of(sessions.resume_session, *arguments) is expected
                 else:
-                    found = sessions.resume(*arguments).partitions
+                    found = sessions.resume_session(*arguments).partitions
                     assert {key: each.fetch_offset for key, each in found.items()} == expected
                     assert list(found) == list(expected), "new partitions come behind those that are there"
         assert len(sessions) == len(model.sessions)
@@ -127,13 +127,14 @@ def test_sessions_agree_with_the_model(data):
 
 def test_of_too_many_sessions_the_one_used_longest_ago_goes():
     sessions = FetchSessions(2)
-    first, second = (sessions.begin(wanted(("t", 0)), ALICE, keep=True).session_id for _ in range(2))
-    sessions.resume(first, 1, ALICE, OrderedDict(), [])
-    sessions.begin(wanted(("t", 0)), ALICE, keep=True)
+    first, second = (sessions.begin_session(wanted(("t", 0)), ALICE, keep=True).session_id for _ in range(2))
+    sessions.resume_session(first, 1, ALICE, OrderedDict(), [])
+    sessions.begin_session(wanted(("t", 0)), ALICE, keep=True)
     assert (
-        code_of(sessions.resume, second, 1, ALICE, OrderedDict(), []) is ErrorCode.fetch_session_id_not_found
+        code_of(sessions.resume_session, second, 1, ALICE, OrderedDict(), [])
+        is ErrorCode.fetch_session_id_not_found
     )
-    assert sessions.resume(first, 2, ALICE, OrderedDict(), []).epoch == 3
+    assert sessions.resume_session(first, 2, ALICE, OrderedDict(), []).epoch == 3
 
 
 def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
@@ -144,23 +145,25 @@ def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
     def of(count, first=0):
         return wanted(*(("t", index) for index in range(first, first + count)))
 
-    assert sessions.begin(of(6), ALICE, keep=True).session_id == NO_SESSION, (
+    assert sessions.begin_session(of(6), ALICE, keep=True).session_id == NO_SESSION, (
         "it is answered, and not remembered"
     )
-    ids = [sessions.begin(of(4), ALICE, keep=True).session_id for _ in range(4)]
+    ids = [sessions.begin_session(of(4), ALICE, keep=True).session_id for _ in range(4)]
     assert len(sessions) == 3
     assert (
-        code_of(sessions.resume, ids[0], 1, ALICE, OrderedDict(), []) is ErrorCode.fetch_session_id_not_found
+        code_of(sessions.resume_session, ids[0], 1, ALICE, OrderedDict(), [])
+        is ErrorCode.fetch_session_id_not_found
     )
-    sessions.resume(ids[1], 1, ALICE, OrderedDict(), [("t", 0), ("t", 1)])
-    sessions.resume(ids[2], 1, ALICE, of(1, first=4), [])
+    sessions.resume_session(ids[1], 1, ALICE, OrderedDict(), [("t", 0), ("t", 1)])
+    sessions.resume_session(ids[2], 1, ALICE, of(1, first=4), [])
     assert (
-        code_of(sessions.resume, ids[2], 2, ALICE, of(1, first=5), []) is ErrorCode.fetch_session_id_not_found
+        code_of(sessions.resume_session, ids[2], 2, ALICE, of(1, first=5), [])
+        is ErrorCode.fetch_session_id_not_found
     )
-    sessions.end(ids[1], ALICE)
-    sessions.end(ids[3], ALICE)
+    sessions.end_session(ids[1], ALICE)
+    sessions.end_session(ids[3], ALICE)
     assert len(sessions) == 0
-    assert all(sessions.begin(of(4), ALICE, keep=True).session_id for _ in range(3))
+    assert all(sessions.begin_session(of(4), ALICE, keep=True).session_id for _ in range(3))
     assert len(sessions) == 3, "what has ended takes no room"
 
 
@@ -169,10 +172,10 @@ def test_a_request_that_changes_more_than_a_session_may_store_ends_the_session_a
 ):
     monkeypatch.setattr(session_module, "SESSION_PARTITIONS_MAX", 5)
     sessions = FetchSessions(10)
-    session = sessions.begin(wanted(("t", 0)), ALICE, keep=True)
+    session = sessions.begin_session(wanted(("t", 0)), ALICE, keep=True)
     many = wanted(*(("t", index) for index in range(6)))
     forgotten = [("t", index) for index in range(6)]
-    code = code_of(sessions.resume, session.session_id, 1, ALICE, many, forgotten)
+    code = code_of(sessions.resume_session, session.session_id, 1, ALICE, many, forgotten)
     assert code is ErrorCode.fetch_session_id_not_found
     assert list(session.partitions) == [("t", 0)]
     assert len(sessions) == 0
@@ -181,26 +184,26 @@ def test_a_request_that_changes_more_than_a_session_may_store_ends_the_session_a
 def test_names_that_no_topic_can_have_are_not_remembered():
     """The names of unknown topics are up to 32 KB long."""
     sessions = FetchSessions(10)
-    session = sessions.begin(wanted(("t" * 249, 0)), ALICE, keep=True)
+    session = sessions.begin_session(wanted(("t" * 249, 0)), ALICE, keep=True)
     assert session.session_id != NO_SESSION
     for name in ("t" * 250, "\N{GRINNING FACE}"):
-        assert sessions.begin(wanted(("t", 0), (name, 0)), ALICE, keep=True).session_id == NO_SESSION
+        assert sessions.begin_session(wanted(("t", 0), (name, 0)), ALICE, keep=True).session_id == NO_SESSION
     arguments = (session.session_id, 1, ALICE, wanted(("t" * 250, 0)), [])
-    assert code_of(sessions.resume, *arguments) is ErrorCode.fetch_session_id_not_found
+    assert code_of(sessions.resume_session, *arguments) is ErrorCode.fetch_session_id_not_found
     assert len(sessions) == 0
 
 
 def test_a_fetch_session_remembers_and_is_in_step():
     sessions = FetchSessions(2)
-    session = sessions.begin(wanted(("t", 0), ("t", 1)), ALICE, keep=True)
-    again = sessions.resume(session.session_id, 1, ALICE, wanted(("t", 2)), [("t", 0)])
+    session = sessions.begin_session(wanted(("t", 0), ("t", 1)), ALICE, keep=True)
+    again = sessions.resume_session(session.session_id, 1, ALICE, wanted(("t", 2)), [("t", 0)])
     assert list(again.partitions) == [("t", 1), ("t", 2)]
     with pytest.raises(RefusedError) as caught:
-        sessions.resume(session.session_id, 1, ALICE, wanted(), [])
+        sessions.resume_session(session.session_id, 1, ALICE, wanted(), [])
     assert caught.value.code is ErrorCode.invalid_fetch_session_epoch
     for _ in range(3):
-        sessions.begin(wanted(("t", 0)), ALICE, keep=True)
+        sessions.begin_session(wanted(("t", 0)), ALICE, keep=True)
     assert len(sessions) == 2
     with pytest.raises(RefusedError) as caught:
-        sessions.resume(session.session_id, 2, ALICE, wanted(), [])
+        sessions.resume_session(session.session_id, 2, ALICE, wanted(), [])
     assert caught.value.code is ErrorCode.fetch_session_id_not_found

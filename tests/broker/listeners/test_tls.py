@@ -18,7 +18,7 @@ from stablelog.broker.apis import api_versions
 from stablelog.broker.listeners.tls_listener import TlsListener
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.open_connections import Limits
+from stablelog.broker.network.connection_limits import ConnectionLimits
 from stablelog.broker.server import Server
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.errors import UsageError
@@ -119,7 +119,7 @@ def test_requests_are_answered_over_tls(tmp_path, authority, new_loop, version):
             answers, _ = await ask(server.port, context, *[versions_request()] * 20)
             answer, _ = read_answer(API_VERSIONS, 0, answers[-1])
             assert len(answers) == 20
-            assert len(answer.api_keys) == len(api_versions.answer(0).api_keys)
+            assert len(answer.api_keys) == len(api_versions.versions_response(0).api_keys)
 
     run(conversation, new_loop)
 
@@ -318,7 +318,7 @@ def test_the_limits_are_read_once_for_a_connection_and_its_handshake(authority, 
 
     def present_limits():
         read.append(1)
-        return Limits(1 << 20, count_max, count_max, 10, 60_000, 60_000)
+        return ConnectionLimits(1 << 20, count_max, count_max, 10, 60_000, 60_000)
 
     async def conversation():
         failures, members = [], set()

@@ -152,7 +152,7 @@ def test_work_for_a_request_that_has_gone_is_done_all_the_same():
             await asyncio.sleep(1)
             done.append(True)
 
-        asked = asyncio.create_task(found.tasks.for_request("making", work))
+        asked = asyncio.create_task(found.tasks.run_for_request("making", work))
         await settle()
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -166,10 +166,10 @@ def test_work_for_a_request_that_raises_fails_the_request_and_nothing_else(caplo
     async def conversation():
         found = Failures()
         with pytest.raises(UnavailableError, match="making failed unexpectedly"):
-            await found.tasks.for_request("making", broken)
+            await found.tasks.run_for_request("making", broken)
         with pytest.raises(DiskError):
-            await found.tasks.for_request("making", full)
-        gone = asyncio.create_task(found.tasks.for_request("making", broken))
+            await found.tasks.run_for_request("making", full)
+        gone = asyncio.create_task(found.tasks.run_for_request("making", broken))
         await asyncio.sleep(0)
         gone.cancel()
         await settle()
@@ -384,7 +384,7 @@ def test_what_the_event_loop_contains_is_counted():
     async def conversation():
         found = Failures()
         loop = asyncio.get_running_loop()
-        found.tasks.watch(loop)
+        found.tasks.watch_loop(loop)
         loop.call_soon(lambda: 1 / 0)
         loop.call_exception_handler({"message": "a task was destroyed"})
         await settle()

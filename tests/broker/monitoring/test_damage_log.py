@@ -48,8 +48,8 @@ def test_each_damage_is_logged_once_and_refusals_are_not(caplog):
     damage_log = DamageLog()
     for number in range(MESSAGES_MAX + 1):
         for _ in range(2):
-            damage_log.note(DamageError(f"/x: {number}"))
-    damage_log.note(RefusedError(ErrorCode.invalid_request, "/x: refused"))
+            damage_log.log_once(DamageError(f"/x: {number}"))
+    damage_log.log_once(RefusedError(ErrorCode.invalid_request, "/x: refused"))
     assert len(_of_damage(caplog)) == MESSAGES_MAX + 1
-    damage_log.note(DamageError("/x: 0"))
+    damage_log.log_once(DamageError("/x: 0"))
     assert len(_of_damage(caplog)) == MESSAGES_MAX + 2

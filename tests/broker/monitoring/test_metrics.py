@@ -101,7 +101,7 @@ def test_the_broker_is_read_on_its_loop_only():
                 readers.add(threading.get_ident())
                 return ()
 
-            desk.broker.metrics.register(watched)
+            desk.broker.metrics.register_source(watched)
             await asyncio.to_thread(scrape, desk.broker.metrics.port)
             assert readers == {threading.get_ident()}
 
@@ -221,7 +221,7 @@ def test_a_request_is_counted_when_it_is_answered():
             async def counted():
                 return {
                     sample.labels: sample.value
-                    for sample in await desk.broker.metrics.samples()
+                    for sample in await desk.broker.metrics.read_samples()
                     if sample.name == "stablelog_requests"
                 }
 
@@ -316,7 +316,7 @@ def test_unexpected_errors_are_counted_by_where_they_were_raised():
             told = teller(desk.broker.metrics.port)
             for _ in range(2):
                 scope = Scope("nothing fails", lambda _why: None)
-                desk.broker.tasks.unexpected("some work", scope, RuntimeError("on purpose"))
+                desk.broker.tasks.report_unexpected("some work", scope, RuntimeError("on purpose"))
             count = await asyncio.to_thread(lambda: told("stablelog_unexpected_errors", where="some work"))
             assert count == 2
 
@@ -365,7 +365,7 @@ def test_logins_are_counted():
     async def conversation(desk):
         for password in ("carol-secret", "wrong", "wrong"):
             await Client(desk).log_in("PLAIN", "carol", password)
-        samples = await desk.broker.metrics.samples()
+        samples = await desk.broker.metrics.read_samples()
 
         def told(name, **labels):
             return next(one.value for one in samples if one[:2] == (name, tuple(labels.values())))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.broker.network.budget import GROWTH_MAX, PATIENCE_S, Budget, Claim, Completions
+from stablelog.broker.network.budget import GROWTH_MAX, PATIENCE_S, CompletionOrder, MemoryBudget, MemoryClaim
 from tests.scale import examples
 
 KB = 1 << 10
@@ -42,10 +42,10 @@ class Sender:
         self.budget = budget
         self.arrived = first
         self.waits = self.is_closed = False
-        self.claim = budget.claim(self, size)
+        self.claim = budget.open_claim(self, size)
         self.why = None
 
-    def admitted(self):
+    def resume_receiving(self):
         assert self.waits
         self.waits = False
 
@@ -53,7 +53,7 @@ class Sender:
         self.is_closed, self.why = True, why
 
     def start(self):
-        self.waits = not self.budget.grow(self.claim, self.arrived)
+        self.waits = not self.budget.grow_claim(self.claim, self.arrived)
         return self
 
     def send(self, count):
@@ -62,9 +62,9 @@ class Sender:
             return
         self.arrived = self.claim.arrived = min(self.arrived + count, self.claim.held)
         if self.arrived == self.claim.size:
-            self.budget.whole(self.claim, is_quick=True)
+            self.budget.mark_complete(self.claim, is_quick=True)
         elif self.arrived == self.claim.held:
-            self.waits = not self.budget.grow(self.claim, self.arrived)
+            self.waits = not self.budget.grow_claim(self.claim, self.arrived)
 
     def send_all(self):
         while not (self.waits or self.claim.is_whole):
@@ -72,7 +72,7 @@ class Sender:
         return self
 
     def finish(self):
-        self.budget.give_back(self.claim)
+        self.budget.release_claim(self.claim)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def clock():
 
 
 def budget_of(size, clock):
-    return Budget(size, 30.0, clock.time, clock.later)
+    return MemoryBudget(size, 30.0, clock.time, clock.later)
 
 
 def test_what_is_announced_holds_nothing_and_what_has_come_holds_twice_as_much_at_most(clock):
@@ -177,7 +177,7 @@ def test_who_is_on_time_is_let_finish_though_others_wait(clock):
 def test_a_long_poll_with_a_huge_request_gives_way_and_a_write_does_not(clock):
     budget = budget_of(1 << 20, clock)
     poll, write = Sender(budget, 500 * KB).start().send_all(), Sender(budget, 400 * KB).start().send_all()
-    budget.whole(poll.claim, is_quick=False)
+    budget.mark_complete(poll.claim, is_quick=False)
     clock.advance(100)
     assert not poll.is_closed
     Sender(budget, 900 * KB).start()
@@ -282,7 +282,7 @@ def test_a_claim_gets_bytes_if_all_requests_can_be_completed_one_after_the_other
     if not is_possible(requests, free):
         return
     claims = [budget_claim(budget, rest, held) for rest, held in requests]
-    order = Completions(claims, free + sum(held for _, held in requests))
+    order = CompletionOrder(claims, free + sum(held for _, held in requests))
     if which < len(requests):
         rest, held = requests.pop(which)
         claim = claims[which]
@@ -295,7 +295,7 @@ def test_a_claim_gets_bytes_if_all_requests_can_be_completed_one_after_the_other
 
 
 def budget_claim(budget, rest, held):
-    return Claim(budget, None, rest + held, 0.0, held)
+    return MemoryClaim(budget, None, rest + held, 0.0, held)
 
 
 @pytest.mark.extended

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.network.budget import Budget, Budgets
+from stablelog.broker.network.budget import MemoryBudget, MemoryBudgets
 from stablelog.broker.network.connection import BEGUN_AT_ONCE_COUNT, FREE_IN_FLIGHT_COUNT
 from stablelog.broker.network.inbox import INBOX_SIZE, LOGIN_INBOX_SIZE
 from stablelog.broker.network.request_head import is_one_way
@@ -634,8 +634,8 @@ def test_before_the_login_requests_have_memory_of_their_own():
     async def conversation():
         door = Door(size_max=1 << 20, login_size_max=65_536)
         loop = asyncio.get_running_loop()
-        own = Budget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
-        door.budgets = Budgets(door.budget, own)
+        own = MemoryBudget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
+        door.budgets = MemoryBudgets(door.budget, own)
         strangers = [door.connect(session=not_logged_in()) for _ in range(20)]
         for wire in strangers:
             wire.send(request(65_000)[:-1])
@@ -660,8 +660,8 @@ def test_a_connection_gets_a_large_inbox_with_its_login():
     async def conversation():
         door = Door(login_size_max=65_536)
         loop = asyncio.get_running_loop()
-        own = Budget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
-        door.budgets = Budgets(door.budget, own)
+        own = MemoryBudget(256 << 10, 30, loop.time, loop.call_later, inbox_size=LOGIN_INBOX_SIZE)
+        door.budgets = MemoryBudgets(door.budget, own)
         session = not_logged_in()
         wire = door.connect(session=session)
         first, second = request(5_000), request(40_000)

@@ -16,7 +16,7 @@ from stablelog.broker.network.connection_states import (
     Intake,
     Life,
     Sending,
-    follow,
+    transition,
 )
 from stablelog.broker.network.inbox import INBOX_SIZE
 from stablelog.broker.network.responses import TURN_SIZE
@@ -47,10 +47,10 @@ def test_what_has_ended_stays_ended():
 def test_a_change_that_the_table_does_not_have_is_an_error(kind):
     for before, after in itertools.product(kind, kind):
         if after in TABLES[kind][before]:
-            assert follow(before, after) is after
+            assert transition(before, after) is after
         else:
             with pytest.raises(AssertionError, match=f"{after.name} does not follow .*{before.name}"):
-                follow(before, after)
+                transition(before, after)
 
 
 class Client:
@@ -184,15 +184,15 @@ RARE = (
 
 @pytest.mark.extended
 def test_a_connection_uses_the_whole_table_and_nothing_else(monkeypatch):
-    """An assertion of `follow` would be an unexpected error, which fails the test."""
+    """An assertion of `transition` would be an unexpected error, which fails the test."""
     seen = set()
 
     def noted(before, after):
         seen.add((before, after))
-        return follow(before, after)
+        return transition(before, after)
 
     for module in (connection, responses):
-        monkeypatch.setattr(module, "follow", noted)
+        monkeypatch.setattr(module, "transition", noted)
     for seed in seeds(50):
 
         async def conversation(seed=seed):

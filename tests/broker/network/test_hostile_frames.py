@@ -18,9 +18,9 @@ import struct
 import pytest
 import trustme
 
-from stablelog.broker.network.budget import Budget, Budgets
+from stablelog.broker.network.budget import MemoryBudget, MemoryBudgets
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.open_connections import Limits
+from stablelog.broker.network.connection_limits import ConnectionLimits
 from stablelog.broker.network.session import Session
 from stablelog.broker.requests.router import Router
 from stablelog.broker.server import Server
@@ -158,11 +158,11 @@ class InMemory:
     def __init__(self, server, listener):
         self._server = server
         self._listener = listener
-        limits = Limits(1 << 20, 10, 10, 20, 600_000, 30_000)
+        limits = ConnectionLimits(1 << 20, 10, 10, 20, 600_000, 30_000)
         loop = asyncio.get_running_loop()
         self._tasks = server.broker.tasks
-        budget = Budget(4 << 20, 30, loop.time, loop.call_later)
-        self._budgets = Budgets(budget, budget)
+        budget = MemoryBudget(4 << 20, 30, loop.time, loop.call_later)
+        self._budgets = MemoryBudgets(budget, budget)
         self._router = Router(server.broker)
         self._made = lambda session: Connection(
             self._router, limits, self._budgets, set(), self._tasks, session

@@ -16,11 +16,11 @@ def test_inboxes_that_share_buffers_keep_their_bytes_apart(steps):
     expected = [b"", b"", b""]
     for number, arrived, dropped in steps:
         box = boxes[number]
-        box.room(inboxes)[: len(arrived)] = arrived
+        box.free_space(inboxes)[: len(arrived)] = arrived
         box.filled += len(arrived)
         expected[number] += arrived
         dropped = min(dropped, len(expected[number]))
-        box.drop(dropped)
+        box.drop_bytes(dropped)
         expected[number] = expected[number][dropped:]
         for one, content in zip(boxes, expected, strict=True):
             assert bytes(one.buffer[: one.filled]) == content
@@ -31,9 +31,9 @@ def test_a_full_inbox_has_no_room_and_few_buffers_are_kept():
     inboxes = Inboxes()
     boxes = [Inbox() for _ in range(KEPT_COUNT + 2)]
     for box in boxes:
-        assert len(box.room(inboxes)) == INBOX_SIZE
+        assert len(box.free_space(inboxes)) == INBOX_SIZE
         box.filled = INBOX_SIZE
-        assert len(box.room(inboxes)) == 0
+        assert len(box.free_space(inboxes)) == 0
     for box in boxes:
         box.clear()
         box.clear()
@@ -43,9 +43,9 @@ def test_a_full_inbox_has_no_room_and_few_buffers_are_kept():
 def test_an_inbox_takes_its_bytes_into_a_larger_buffer():
     small, large = Inboxes(LOGIN_INBOX_SIZE), Inboxes()
     box = Inbox()
-    box.room(small)[:3] = b"abc"
+    box.free_space(small)[:3] = b"abc"
     box.filled = 3
-    assert len(box.room(large)) == INBOX_SIZE - 3
+    assert len(box.free_space(large)) == INBOX_SIZE - 3
     assert (bytes(box.buffer[:3]), len(small), len(large)) == (b"abc", 1, 0)
     box.clear()
     assert (len(small), len(large)) == (1, 1)

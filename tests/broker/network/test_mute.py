@@ -2,8 +2,8 @@
 
 import asyncio
 
+from stablelog.broker.network.connection_limits import AT_ONCE, Arrival
 from stablelog.broker.network.inbox import INBOX_SIZE
-from stablelog.broker.network.open_connections import AT_ONCE, Arrival
 from tests.broker.jump import Door, request, run, settle
 
 KB = 1 << 10

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.session import Session
 from stablelog.errors import RefusedError
 from stablelog.wire.messages import PREFIX
@@ -14,7 +14,7 @@ from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 from tests.declared_apis import APIS
 
 STRANGER = SimpleNamespace(
-    host="nowhere", appending=asyncio.Lock(), decoding=Decoding(), session=Session(host="nowhere")
+    host="nowhere", appending=asyncio.Lock(), decoding=RequestDecoder(), session=Session(host="nowhere")
 )
 
 

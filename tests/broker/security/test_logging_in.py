@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.monitoring.limited_log import LINES_MAX
-from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.session import Session
 from stablelog.broker.requests.router import Router
 from stablelog.broker.security.logins import ListenerLogins, Logins
@@ -88,7 +88,7 @@ class Client(Desk):
         self.stranger = SimpleNamespace(
             host="198.51.100.7",
             appending=asyncio.Lock(),
-            decoding=Decoding(),
+            decoding=RequestDecoder(),
             session=self.session,
             close_when_sent=self._close,
             close=self._close,

@@ -512,7 +512,7 @@ def test_a_long_poll_is_not_charged_for_the_time_that_it_waits():
             _, throttle_ms, _ = await waiting
             assert throttle_ms == 0
         key = broker_quotas.QuotaKey.REQUEST_PERCENTAGE
-        rate = desk.broker.quotas.rate(key, ("", "me"))
+        rate = desk.broker.quotas.client_rate(key, ("", "me"))
         assert 0 < rate.total(desk.broker.now_ms()) < 10
 
     at_desk(conversation)
@@ -535,22 +535,22 @@ def test_new_connections_of_an_address_above_its_quota_are_closed_after_a_delay_
         quotas, clock = desk.broker.quotas, desk.broker.clock
         await allow(desk, (("ip", None),), connection_creation_rate=2.0)
         await allow(desk, (("ip", "10.0.0.9"),), connection_creation_rate=100.0)
-        found = [quotas.arrive("10.0.0.1") for _ in range(30)]
+        found = [quotas.count_connection("10.0.0.1") for _ in range(30)]
         assert [one.delay_ms for one in found[:20]] == [0] * 20
         assert all(
             0 < one.delay_ms <= 1000 and "more than 2 connections" in one.why_closed for one in found[20:]
         )
-        assert all(quotas.arrive("10.0.0.9").delay_ms == 0 for _ in range(1000))
-        assert quotas.arrive("10.0.0.2").delay_ms == 0
+        assert all(quotas.count_connection("10.0.0.9").delay_ms == 0 for _ in range(1000))
+        assert quotas.count_connection("10.0.0.2").delay_ms == 0
         clock.advance(11_000)
-        assert quotas.arrive("10.0.0.1").delay_ms == 0
+        assert quotas.count_connection("10.0.0.1").delay_ms == 0
 
     at_desk(conversation)
 
 
 def test_new_connections_above_the_rate_of_the_broker_are_served_after_a_delay():
     async def conversation(desk):
-        found = [desk.broker.quotas.arrive(f"10.0.0.{n}") for n in range(30)]
+        found = [desk.broker.quotas.count_connection(f"10.0.0.{n}") for n in range(30)]
         assert [one.delay_ms for one in found[:20]] == [0] * 20
         assert all(0 < one.delay_ms <= 1000 and one.why_closed is None for one in found[20:])
 
@@ -561,7 +561,7 @@ def test_addresses_that_come_and_go_take_no_memory():
     async def conversation(desk):
         await allow(desk, (("ip", None),), connection_creation_rate=2.0)
         for n in range(20_000):
-            desk.broker.quotas.arrive(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
+            desk.broker.quotas.count_connection(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
         [measured] = [s.value for s in desk.broker.quotas.samples() if s.name == "stablelog_measured_clients"]
         assert measured <= 10_000
 
@@ -578,9 +578,9 @@ def test_a_client_with_a_new_client_id_in_each_request_takes_no_memory():
         try:
             before = tracemalloc.get_traced_memory()[0]
             for n in range(40_000):
-                throttle = quotas.throttle("ANONYMOUS", f"{long}{n}", 100, None, lambda _ms: None)
-                throttle.produced()
-                throttle.mutate(1, is_strict=True)
+                throttle = quotas.begin_request("ANONYMOUS", f"{long}{n}", 100, None, lambda _ms: None)
+                throttle.charge_produce()
+                throttle.charge_partitions(1, is_strict=True)
             grown = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()

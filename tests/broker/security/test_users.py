@@ -43,7 +43,7 @@ def test_users_are_kept():
         users = broker.users
         assert users.credentials.users == {}
         assert not disk.exists(PATH)
-        await users.alter([], [upsertion(), upsertion("bob")])
+        await users.alter_credentials([], [upsertion(), upsertion("bob")])
         made_up.append(users.credentials.find_any("nobody"))
 
     async def go_on(broker):
@@ -51,7 +51,7 @@ def test_users_are_kept():
         assert [broker.users.credentials.find_any("nobody")] == made_up
 
     async def remove(broker):
-        await broker.users.alter([Deletion("alice", 1)], [])
+        await broker.users.alter_credentials([Deletion("alice", 1)], [])
 
     for conversation in (begin, go_on, go_on, remove):
         at_desk(conversation, disk)
@@ -60,7 +60,7 @@ def test_users_are_kept():
 
 def test_a_change_without_effect_writes_nothing():
     async def conversation(broker):
-        await broker.users.alter([Deletion("alice", 1)], [upsertion(iterations=1)])
+        await broker.users.alter_credentials([Deletion("alice", 1)], [upsertion(iterations=1)])
         assert not broker.disk.exists(PATH)
 
     at_desk(conversation)
@@ -68,7 +68,7 @@ def test_a_change_without_effect_writes_nothing():
 
 def test_a_disk_that_refuses_changes_nothing(monkeypatch):
     async def conversation(broker):
-        await broker.users.alter([], [upsertion()])
+        await broker.users.alter_credentials([], [upsertion()])
 
         def refuse(path, _content, **_options):
             raise DiskError(f"writing {path} failed", errno.EIO)
@@ -76,9 +76,9 @@ def test_a_disk_that_refuses_changes_nothing(monkeypatch):
         with monkeypatch.context() as broken:
             broken.setattr(broker.disk, "write_atomic", refuse)
             with pytest.raises(RefusedError, match="the users' credentials cannot be stored"):
-                await broker.users.alter([], [upsertion("bob")])
+                await broker.users.alter_credentials([], [upsertion("bob")])
         assert broker.users.credentials.users.keys() == {"alice"}
-        await broker.users.alter([], [upsertion("carol")])
+        await broker.users.alter_credentials([], [upsertion("carol")])
         assert names_on(broker.disk) == {"alice", "carol"}
 
     at_desk(conversation)
@@ -86,7 +86,7 @@ def test_a_disk_that_refuses_changes_nothing(monkeypatch):
 
 def test_the_file_is_written_in_a_thread_once_it_is_noted(monkeypatch):
     async def conversation(broker):
-        await broker.users.alter([], [upsertion()])
+        await broker.users.alter_credentials([], [upsertion()])
         write, threads = broker.disk.write_atomic, []
 
         def watched(path, content, **options):
@@ -95,7 +95,7 @@ def test_the_file_is_written_in_a_thread_once_it_is_noted(monkeypatch):
 
         with monkeypatch.context() as watching:
             watching.setattr(broker.disk, "write_atomic", watched)
-            await broker.users.alter([], [upsertion("bob")])
+            await broker.users.alter_credentials([], [upsertion("bob")])
         assert threads
         assert threading.main_thread() not in threads
 
@@ -106,7 +106,7 @@ def test_the_event_loop_writes_what_the_disk_refuses_a_thread(monkeypatch, caplo
     """The event loop may use the reserve. Nothing is refused then, so nothing is logged."""
 
     async def conversation(broker):
-        await broker.users.alter([], [upsertion()])
+        await broker.users.alter_credentials([], [upsertion()])
         write = broker.disk.write_atomic
 
         def watched(path, content, **options):
@@ -116,7 +116,7 @@ def test_the_event_loop_writes_what_the_disk_refuses_a_thread(monkeypatch, caplo
 
         with monkeypatch.context() as full:
             full.setattr(broker.disk, "write_atomic", watched)
-            await broker.users.alter([], [upsertion("bob")])
+            await broker.users.alter_credentials([], [upsertion("bob")])
         assert names_on(broker.disk) == {"alice", "bob"}
 
     at_desk(conversation)
@@ -126,7 +126,7 @@ def test_the_event_loop_writes_what_the_disk_refuses_a_thread(monkeypatch, caplo
 def test_changes_at_the_same_time_are_made_one_after_another():
     async def conversation(broker):
         names = [f"user-{number}" for number in range(20)]
-        await asyncio.gather(*(broker.users.alter([], [upsertion(name)]) for name in names))
+        await asyncio.gather(*(broker.users.alter_credentials([], [upsertion(name)]) for name in names))
         assert broker.users.credentials.users.keys() == set(names)
         assert names_on(broker.disk) == set(names)
 
@@ -170,7 +170,7 @@ def test_a_broker_does_not_start_without_its_users(content, error, why):
     async def life():
         disk = SimDisk()
         async with opened(disk) as desk:
-            await desk.broker.users.alter([], [upsertion()])
+            await desk.broker.users.alter_credentials([], [upsertion()])
         if content is None:
             disk.remove(PATH)
         else:

@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.errors import UsageError
 from stablelog.settings import SettingType
@@ -107,17 +107,17 @@ def test_each_listener_has_its_protocol_its_advertised_address_and_its_own_value
         SecurityProtocol.SASL_SSL,
         ("log.example.org", 9094),
     )
-    assert config.of_listener("INSIDE", "ssl.keystore.location") == "all.pem"
-    assert config.of_listener("OUTSIDE", "ssl.keystore.location") == "outside.pem"
+    assert config.listener_value("INSIDE", "ssl.keystore.location") == "all.pem"
+    assert config.listener_value("OUTSIDE", "ssl.keystore.location") == "outside.pem"
     assert config.client_auth(inside) == "none"
     # As in Kafka, a listener with SASL asks for certificates only if the setting is its own.
     assert config.client_auth(outside) == "none"
-    asking = BrokerConfig(config.given | {"listener.name.outside.ssl.client.auth": "required"})
+    asking = BrokerConfig(config.static | {"listener.name.outside.ssl.client.auth": "required"})
     assert asking.client_auth(asking.listeners[1]) == "required"
 
 
 def test_an_error_leaves_out_the_value_of_a_secret():
-    secret = Setting("a.password", SettingType(int, "a number"), "1", "", is_secret=True)
+    secret = BrokerSetting("a.password", SettingType(int, "a number"), "1", "", is_secret=True)
     with pytest.raises(UsageError) as refused:
         secret.read("hunter2")
     assert str(refused.value) == "a.password is not valid: a number"
@@ -149,7 +149,7 @@ def test_settings_of_kafka_that_change_nothing_have_kafkas_defaults_and_limits()
 
 
 def test_a_setting_of_the_broker_with_one_possible_value_is_accepted_with_it():
-    assert BrokerConfig(FIXED_BROKER_SETTINGS).given == {}
+    assert BrokerConfig(FIXED_BROKER_SETTINGS).static == {}
     for name in FIXED_BROKER_SETTINGS:
         with pytest.raises(UsageError, match=f"{name}='3' is not supported: the value is always "):
             BrokerConfig({name: "3"})

@@ -549,7 +549,7 @@ def test_a_log_that_was_trimmed_up_to_its_end_before_it_was_copied_keeps_no_topi
             await desk.produce(batch(b"0"))
             await desk.broker.tiering.copy_coordinator_logs()
             objects.is_rejecting = True
-            groups.apply(groups.coordinator.delete_groups(["g"], now_ms=desk.broker.now_ms()))
+            groups.apply_decision(groups.coordinator.delete_groups(["g"], now_ms=desk.broker.now_ms()))
             await desk.broker.maintenance.trim_logs()
             assert groups.journal.partition.start_offset == groups.journal.partition.end_offset
             objects.is_rejecting = False

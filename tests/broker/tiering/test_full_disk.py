@@ -108,7 +108,7 @@ class Case:
 async def list_of_topics(case):
     case.create("gone")
     yield
-    await case.desk.broker.topic_changes.delete("gone")
+    await case.desk.broker.topic_changes.delete_topic("gone")
     assert b"gone" not in case.disk.read_bytes(DATA / CATALOG_FILE)
 
 
@@ -116,7 +116,7 @@ async def deleted_directory(case):
     case.create("gone")
     yield
     case.refuse_once("renaming", "gone-0")
-    await case.desk.broker.topic_changes.delete("gone")
+    await case.desk.broker.topic_changes.delete_topic("gone")
     await case.desk.broker.maintenance.remove_deleted()
     assert not [path for path in case.disk.files(DATA) if path.parent.name.startswith("gone-0")]
 
@@ -256,7 +256,7 @@ async def checkpoint_of_coordinator(case):
 
 async def deleted_from_store(case):
     case.create("o", **LOCAL_NOTHING)
-    await case.desk.broker.topic_changes.delete("o")
+    await case.desk.broker.topic_changes.delete_topic("o")
     assert case.listed() == ["o"]
     yield
     for _ in range(2):  # the first pass finds what may be deleted

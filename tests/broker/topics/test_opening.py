@@ -82,7 +82,7 @@ def test_a_fetch_that_waits_for_a_partition_is_answered_when_it_opens():
         gate = Gate("t")
         async with opened(disk, topics=(), gate=gate) as desk:
             waiting = asyncio.create_task(desk.fetch("t", 0, 0, max_wait_ms=1_000_000))
-            while not desk.broker.waiters:  # noqa: ASYNC110
+            while not desk.broker.long_polls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             gate.open()
             answer = await asyncio.wait_for(waiting, 60)

@@ -69,7 +69,7 @@ def in_all_states(conversation):
 def test_metrics_count_the_partitions_in_each_state():
     async def conversation(desk):
         own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
-        found = {sample.name: sample.value for sample in await desk.broker.metrics.samples()}
+        found = {sample.name: sample.value for sample in await desk.broker.metrics.read_samples()}
         assert found["stablelog_partitions"] == own + 4
         assert found["stablelog_offline_partitions"] == 2
         assert found["stablelog_opening_partitions"] == 1

@@ -153,10 +153,10 @@ def test_a_client_that_leaves_does_not_leave_children_open(api):
             children = await children_of(desk)
             asked = begin(desk, run="r2") if api == "begin" else abort(desk, children[:1], run="r1")
             task = asyncio.ensure_future(asked)
-            await until(lambda: any(desk.broker.tasks.running_for_requests()))
+            await until(lambda: any(desk.broker.tasks.request_work_names()))
             await asyncio.sleep(0)
             task.cancel()
-            await until(lambda: not any(desk.broker.tasks.running_for_requests()))
+            await until(lambda: not any(desk.broker.tasks.request_work_names()))
             await desk.durable()
             assert open_count(desk) == 0
 
@@ -336,7 +336,9 @@ def test_an_unexpected_error_between_two_decisions_stops_the_broker(monkeypatch)
             )
             joint = group_of(desk).coordinator.joint
             tasks, failed = desk.broker.tasks, []
-            monkeypatch.setattr(tasks, "unexpected", lambda name, scope, _: failed.append((name, scope)))
+            monkeypatch.setattr(
+                tasks, "report_unexpected", lambda name, scope, _: failed.append((name, scope))
+            )
             end_some, calls = joint.end_accepted, []
 
             def broken(*, now_ms):

@@ -214,7 +214,7 @@ async def transact_at_once(desk, name, topic):
 def test_a_topic_that_is_deleted_while_its_last_commit_is_read_is_no_damage(disk, monkeypatch, caplog):
     async def conversation():
         async with reading(disk, monkeypatch) as (desk, may_go_on):
-            await desk.broker.topic_changes.delete("q")
+            await desk.broker.topic_changes.delete_topic("q")
             may_go_on.set()
             await desk.opened("o")
             await transact(desk, "o", 1)

@@ -59,7 +59,7 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
             log.log.prove()
             assert log.compaction.first_dirty_offset == 200
             assert len(records(log)) == 10
-            await desk.broker.topic_changes.delete("c")
+            await desk.broker.topic_changes.delete_topic("c")
             assert desk.create("c", COMPACTED).compaction.first_dirty_offset == 0
 
     run(conversation)
@@ -105,7 +105,7 @@ def test_a_topic_that_is_compacted_is_read_written_and_deleted_as_ever(held):
             await reached(there)
             await written(desk, rounds=1)
             assert len(records(log)) > 0
-            deleting = asyncio.create_task(desk.broker.topic_changes.delete("c"))
+            deleting = asyncio.create_task(desk.broker.topic_changes.delete_topic("c"))
             await asyncio.sleep(0)
             assert not deleting.done()
             go_on.set()

@@ -206,7 +206,9 @@ def test_nothing_is_trimmed_while_a_partition_has_failed(monkeypatch):
     async def conversation():
         async with working() as (desk, _):
             broker = desk.broker
-            broker.tasks.partition(broker.partitions.require("t", 0)).fail(UnavailableError("on purpose"))
+            broker.tasks.partition_scope(broker.partitions.require("t", 0)).fail(
+                UnavailableError("on purpose")
+            )
             log = broker.transactions.default.journal.partition
             for _ in range(40):
                 await desk.init("a")
@@ -225,7 +227,7 @@ def test_deleted_topics_are_removed_from_the_disk(monkeypatch):
     async def conversation():
         async with working(disk) as (desk, _):
             await fill(desk, 0)
-            await desk.broker.topic_changes.delete("t")
+            await desk.broker.topic_changes.delete_topic("t")
             await until(lambda: not any(name.startswith("t-") for name in disk.list_dir(DATA)))
 
     run(conversation())

@@ -23,7 +23,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
 from stablelog.broker.security.access import Access, every_operation
-from stablelog.broker.security.throttle import Throttle
+from stablelog.broker.security.throttle import RequestThrottle
 from stablelog.broker.topics.partition_state import Codes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
@@ -37,9 +37,9 @@ __all__ = [
     "Operation",
     "ResourceType",
     "ServedApi",
-    "check_marked",
-    "code_for",
-    "durable_code",
+    "check_no_missing_markers",
+    "error_code_for",
+    "wait_durable_code",
     "for_each",
     "for_each_part",
 ]
@@ -81,7 +81,7 @@ class Context(NamedTuple):
     appending: asyncio.Lock
     session: Session
     access: Access | None = None
-    throttle: Throttle | None = None
+    throttle: RequestThrottle | None = None
 
     @property
     def client_host(self) -> str:
@@ -109,7 +109,9 @@ class Context(NamedTuple):
                 f"the client is not authorized to {operation.name} on {kind.name} {name[:NAME_SHOWN_MAX]!r}: ask for an ACL",
             )
 
-    def refusal(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> ErrorCode | None:
+    def denied_code(
+        self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+    ) -> ErrorCode | None:
         """The error code if the client may not carry out an operation on a resource; None if it may."""
         return None if self.allows(operation, kind, name) else DENIED_CODES[kind]
 
@@ -117,9 +119,9 @@ class Context(NamedTuple):
         """Whether the client may carry out an operation on some resource of a type."""
         return self.access is None or self.access.allows_some(operation, kind)
 
-    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+    def allowed_operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
         """The operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
-        return every_operation(kind) if self.access is None else self.access.operations(kind, name)
+        return every_operation(kind) if self.access is None else self.access.allowed_operations(kind, name)
 
     def charge_partitions(self, count: int, *, strict_since: int) -> None:
         """Charge the creation or deletion of partitions to the quota of the client.
@@ -132,7 +134,7 @@ class Context(NamedTuple):
             RefusedError: the client is above its quota already.
         """
         if self.throttle is not None:
-            self.throttle.mutate(count, is_strict=self.api_version >= strict_since)
+            self.throttle.charge_partitions(count, is_strict=self.api_version >= strict_since)
 
 
 async def for_each(
@@ -165,16 +167,16 @@ async def for_each_part(
     return await for_each(items, lambda item: join(item, tuple(islice(results, len(parts(item))))))
 
 
-def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
+def error_code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
     """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
     If the exception reports damaged data or a disk error, the broker also logs it, but each message only once.
     """
-    broker.damage_log.note(error)
+    broker.damage_log.log_once(error)
     return codes.of_error(error)
 
 
-def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
+def check_no_missing_markers(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
     """Refuse a write to a partition that lacks transaction markers, because the disk is full and has no space for them.
 
     The missing markers end transactions that were decided before the broker's start. If a producer's next transaction
@@ -196,7 +198,7 @@ def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None)
         )
 
 
-async def durable_code(
+async def wait_durable_code(
     broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: Codes
 ) -> ErrorCode:
     """Wait until an append is durable, and return the error code of its partition.

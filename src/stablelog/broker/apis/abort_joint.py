@@ -40,7 +40,7 @@ else:
     messages = API.messages
 
 
-async def _abort(broker: Broker, request: "messages.AbortJointRequest", context: Context) -> Decided:
+async def _abort_children(broker: Broker, request: "messages.AbortJointRequest", context: Context) -> Decided:
     await require_joint(
         context, request.group, request.key, [child.transactional_id for child in request.children]
     )
@@ -64,7 +64,7 @@ async def handle(
     try:
         # Hold the lock `appending`, so that the children end before a later request of the connection begins.
         async with context.appending:
-            decided = await _abort(broker, request, context)
+            decided = await _abort_children(broker, request, context)
         answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))

@@ -27,7 +27,7 @@ class AskedFilter(Protocol):
     permission_type: int
 
 
-def filter_of(asked: AskedFilter) -> AclFilter:
+def parse_filter(asked: AskedFilter) -> AclFilter:
     """The filter that a request describes.
 
     Raises:
@@ -49,7 +49,7 @@ def filter_of(asked: AskedFilter) -> AclFilter:
     return found
 
 
-def author_of(context: Context) -> "Author":
+def request_author(context: Context) -> "Author":
     """The client of a request, for the log of changes."""
     assert context.access is not None
     from stablelog.broker.security.acls import Author  # only a broker with an authorizer needs it

@@ -55,14 +55,14 @@ messages = API.messages
 BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
 
 
-def _refusal(
+def _refused_code(
     broker: Broker, context: Context, target: TopicPartition, *, verify_only: bool
 ) -> ErrorCode | None:
     """Return the error code for a partition that the client's transaction cannot write to; None if the partition can be
     added.
     """
     if context.api_version < BROKERS_VERSION:
-        denied = context.refusal(Operation.WRITE, ResourceType.TOPIC, target[0])
+        denied = context.denied_code(Operation.WRITE, ResourceType.TOPIC, target[0])
         if denied is not None:
             return denied
     state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.partitions.state(*target)
@@ -81,7 +81,7 @@ def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None
         group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
-def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
+def _is_other_group(broker: Broker, transactional_id: str, name: str) -> bool:
     try:
         broker.transactions.check_topic(transactional_id, name)
     except RefusedError:
@@ -89,16 +89,16 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
     return False
 
 
-async def _add(
+async def _add_partitions(
     broker: Broker, asked: "AddPartitionsToTxnTransaction", context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
     if context.api_version < BROKERS_VERSION:
-        denied = context.refusal(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id)
+        denied = context.denied_code(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id)
         if denied is not None:
             return dict.fromkeys(targets, denied)
     refused = {
-        target: _refusal(broker, context, target, verify_only=asked.verify_only)
+        target: _refused_code(broker, context, target, verify_only=asked.verify_only)
         async for target in in_turns(targets, at_once=AT_ONCE_MAX)
     }
     if any(refused.values()):
@@ -109,7 +109,7 @@ async def _add(
     crossing = {
         name
         async for name in in_turns(names, at_once=AT_ONCE_MAX)
-        if _is_refused(broker, asked.transactional_id, name)
+        if _is_other_group(broker, asked.transactional_id, name)
     }
     if crossing:
         group = broker.transactions.find(asked.transactional_id)
@@ -153,13 +153,13 @@ async def handle(
 ) -> "AddPartitionsToTxnResponse":
     """Handle the request."""
     if context.api_version >= BROKERS_VERSION:
-        denied = context.refusal(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        denied = context.denied_code(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         if denied is not None:
             return messages.AddPartitionsToTxnResponse(
                 throttle_time=NO_THROTTLE, error_code=denied, results_by_transaction=()
             )
     async with context.appending:
-        codes = [await _add(broker, asked, context) for asked in request.transactions]
+        codes = [await _add_partitions(broker, asked, context) for asked in request.transactions]
     turn = Turn()
     results = [
         messages.AddPartitionsToTxnResult(

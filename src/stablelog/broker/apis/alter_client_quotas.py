@@ -31,7 +31,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _alteration(entry: "asked.EntryData") -> Alteration:
+def _parse_entry(entry: "asked.EntryData") -> Alteration:
     """Convert an entry of the request.
 
     Raises:
@@ -48,7 +48,7 @@ def _alteration(entry: "asked.EntryData") -> Alteration:
     return Alteration(entity, values)
 
 
-def _answer(entry: "asked.EntryData", refused: RefusedError | None) -> "EntryData":
+def _entry_response(entry: "asked.EntryData", refused: RefusedError | None) -> "EntryData":
     return messages.EntryData(
         error_code=ErrorCode.none if refused is None else ErrorCode(refused.code),
         error_message=None if refused is None else str(refused),
@@ -71,13 +71,13 @@ async def handle(
         refusal = denied
         return messages.AlterClientQuotasResponse(
             throttle_time=NO_THROTTLE,
-            entries=await for_each(request.entries, lambda entry: _answer(entry, refusal)),
+            entries=await for_each(request.entries, lambda entry: _entry_response(entry, refusal)),
         )
     outcomes: list[RefusedError | None] = []
     changes: dict[int, Alteration] = {}
     async for number, entry in in_turns(enumerate(request.entries)):
         try:
-            changes[number] = _alteration(entry)
+            changes[number] = _parse_entry(entry)
             outcomes.append(None)
         except RefusedError as refused:
             outcomes.append(refused)
@@ -89,7 +89,7 @@ async def handle(
             )
             del changes[number]
     try:
-        made = await broker.quotas.alter(list(changes.values()), validate_only=request.validate_only)
+        made = await broker.quotas.alter_quotas(list(changes.values()), validate_only=request.validate_only)
     except RefusedError as refused:  # The disk has refused the write.
         made = [refused] * len(changes)
     for number, outcome in zip(changes, made, strict=True):
@@ -97,6 +97,6 @@ async def handle(
     return messages.AlterClientQuotasResponse(
         throttle_time=NO_THROTTLE,
         entries=await for_each(
-            zip(request.entries, outcomes, strict=True), lambda each: _answer(each[0], each[1])
+            zip(request.entries, outcomes, strict=True), lambda each: _entry_response(each[0], each[1])
         ),
     )

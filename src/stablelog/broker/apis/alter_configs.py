@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, ServedApi
-from stablelog.broker.apis.config_changes import ALTER_CONFIGS_RIGHTS, Present, change_each, no_value
+from stablelog.broker.apis.config_changes import (
+    ALTER_CONFIGS_RIGHTS,
+    PresentConfigs,
+    change_each,
+    missing_value_error,
+)
 from stablelog.broker.settings.table import TOPIC_SETTINGS
 from stablelog.wire.api import ApiKey
 
@@ -29,7 +34,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _replaced(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
+def _replace_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
     """The settings of a resource after the replacement.
 
     Raises:
@@ -38,16 +43,16 @@ def _replaced(asked: "AlterConfigsResource", present: Present) -> dict[str, str]
     result = {
         name: value
         for name, value in present.own.items()
-        if name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].is_settled
+        if name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].is_fixed_at_creation
     }
     for config in asked.configs:
         if config.value is None:
-            raise no_value(config.name)
+            raise missing_value_error(config.name)
         result[config.name] = config.value
     return result
 
 
-def _answer(
+def _resource_response(
     asked: "AlterConfigsResource", error: ErrorCode, why: str | None
 ) -> "AlterConfigsResourceResponse":
     return messages.AlterConfigsResourceResponse(
@@ -61,6 +66,11 @@ def _answer(
 async def handle(broker: Broker, request: "AlterConfigsRequest", context: Context) -> "AlterConfigsResponse":
     """Handle each topic or broker on its own: either all its settings are replaced or none."""
     responses = await change_each(
-        broker, request.resources, _replaced, _answer, validate_only=request.validate_only, context=context
+        broker,
+        request.resources,
+        _replace_configs,
+        _resource_response,
+        validate_only=request.validate_only,
+        context=context,
     )
     return messages.AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

@@ -48,7 +48,9 @@ messages = API.messages
 DENIED = "the client is not authorized to ALTER the cluster"
 
 
-def _answer(broker: Broker, name: str, asked: "ReassignablePartition") -> tuple[ErrorCode, str | None]:
+def _reassignment_code(
+    broker: Broker, name: str, asked: "ReassignablePartition"
+) -> tuple[ErrorCode, str | None]:
     replicas: Sequence[int] | None = asked.replicas
     unknown = PARTITION_CODES.of(broker.partitions.state(name, asked.partition_index))
     if unknown is not None:
@@ -67,10 +69,10 @@ async def handle(
     broker: Broker, request: "AlterPartitionReassignmentsRequest", context: Context
 ) -> "AlterPartitionReassignmentsResponse":
     """Handle the request."""
-    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
 
     def answer(topic: "ReassignableTopic", asked: "ReassignablePartition") -> "ReassignablePartitionResponse":
-        code, why = (denied, DENIED) if denied is not None else _answer(broker, topic.name, asked)
+        code, why = (denied, DENIED) if denied is not None else _reassignment_code(broker, topic.name, asked)
         return messages.ReassignablePartitionResponse(
             partition_index=asked.partition_index, error_code=code, error_message=why
         )

@@ -45,7 +45,7 @@ async def handle(
     broker: Broker, request: "AlterReplicaLogDirsRequest", context: Context
 ) -> "AlterReplicaLogDirsResponse":
     """Handle the request. The response has each topic once."""
-    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     here = broker.directory.path.resolve()
     asked = (
         (Path(moved.path), topic.name, index)

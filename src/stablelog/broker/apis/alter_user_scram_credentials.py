@@ -44,7 +44,7 @@ async def handle(
         outcomes: Sequence[Outcome]
         try:
             context.require(Operation.ALTER, ResourceType.CLUSTER)
-            outcomes = await broker.users.alter(deletions, upsertions)
+            outcomes = await broker.users.alter_credentials(deletions, upsertions)
         except RefusedError as refused:
             code, why = ErrorCode(refused.code), str(refused)
             changes: list[Deletion | Upsertion] = [*deletions, *upsertions]

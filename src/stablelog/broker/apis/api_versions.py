@@ -25,7 +25,7 @@ messages = API.messages
 FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1)}
 
 
-def answer(error: ErrorCode = ErrorCode.none) -> "ApiVersionsResponse":
+def versions_response(error: ErrorCode = ErrorCode.none) -> "ApiVersionsResponse":
     """Make the response: all APIs, versions and features."""
     return messages.ApiVersionsResponse(
         error_code=error,
@@ -49,4 +49,4 @@ def answer(error: ErrorCode = ErrorCode.none) -> "ApiVersionsResponse":
 
 async def handle(_broker: Broker, _request: "ApiVersionsRequest", _context: Context) -> "ApiVersionsResponse":
     """Handle the request."""
-    return answer()
+    return versions_response()

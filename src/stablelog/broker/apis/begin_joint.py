@@ -75,7 +75,9 @@ async def require_joint(
             context.require(operation, ResourceType.TRANSACTIONAL_ID, child)
 
 
-async def _begin(broker: Broker, request: "messages.BeginJointRequest", context: Context) -> Decided | None:
+async def _begin_version(
+    broker: Broker, request: "messages.BeginJointRequest", context: Context
+) -> Decided | None:
     """Return the decision; None if the request asks for a version of a transaction group that does not exist."""
     operation = Operation.WRITE if request.run else Operation.DESCRIBE
     await require_joint(context, request.group, request.key, operation=operation)
@@ -97,14 +99,14 @@ async def handle(
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
         async with context.appending:
-            decided = await _begin(broker, request, context)
+            decided = await _begin_version(broker, request, context)
         answer = JointAnswer(ErrorCode.none) if decided is None else await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
-    return _answer(answer)
+    return _begin_response(answer)
 
 
-def _answer(answer: JointAnswer) -> "messages.BeginJointResponse":
+def _begin_response(answer: JointAnswer) -> "messages.BeginJointResponse":
     return messages.BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,

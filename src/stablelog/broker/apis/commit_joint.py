@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, check_marked
+from stablelog.broker.apis import (
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    check_no_missing_markers,
+)
 from stablelog.broker.apis.begin_joint import JOINT_RIGHT, require_joint
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import in_turns
@@ -123,16 +130,16 @@ async def _write_offsets(
     # Abort the child after any exception, even if the client has disconnected: otherwise the offsets would stay pending
     # until the child times out.
     except BaseException:
-        _drop(broker, group, child)
+        _abort_offsets_child(broker, group, child)
         raise
     return child
 
 
-def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
+def _abort_offsets_child(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
     group.apply(group.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
 
 
-async def _require(request: "messages.CommitJointRequest", context: Context) -> None:
+async def _require_rights(request: "messages.CommitJointRequest", context: Context) -> None:
     """Refuse a joint commit if the client may not write a child of it, or may not commit one of its offsets.
 
     Raises:
@@ -147,8 +154,10 @@ async def _require(request: "messages.CommitJointRequest", context: Context) -> 
             context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
 
 
-async def _commit(broker: Broker, request: "messages.CommitJointRequest", context: Context) -> Decided:
-    await _require(request, context)
+async def _commit_children(
+    broker: Broker, request: "messages.CommitJointRequest", context: Context
+) -> Decided:
+    await _require_rights(request, context)
     group = broker.transactions.for_joint(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
@@ -165,17 +174,17 @@ async def _commit(broker: Broker, request: "messages.CommitJointRequest", contex
         if not ends_some:
             broker.reserve.check(WHILE_FULL)
     if request.group_offsets and not is_answered:
-        check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
+        check_no_missing_markers(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)
     try:
         decided = await joint.commit(request, children)
     except BaseException:
         if offsets is not None:
-            _drop(broker, group, offsets)
+            _abort_offsets_child(broker, group, offsets)
         raise
     if offsets is not None and decided.answer.error is not ErrorCode.none:
-        _drop(broker, group, offsets)
+        _abort_offsets_child(broker, group, offsets)
     return decided
 
 
@@ -186,7 +195,7 @@ async def handle(
     try:
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
         async with context.appending:
-            decided = await _commit(broker, request, context)
+            decided = await _commit_children(broker, request, context)
         answer = await decided.settled()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import Broker, Context, Operation, for_each
 from stablelog.broker.apis.config_resources import (
     BrokerResource,
+    ConfigResourceType,
     GroupResource,
-    ResourceType,
     find_resource,
     require_config_right,
 )
@@ -43,7 +43,7 @@ class NamedValue(Protocol):
     value: str | None
 
 
-class Asked(Protocol):
+class ResourceChange(Protocol):
     """A resource with the changes of its settings, as a request has it."""
 
     resource_type: int
@@ -54,7 +54,7 @@ class Asked(Protocol):
         """The settings to change."""
 
 
-class Present(NamedTuple):
+class PresentConfigs(NamedTuple):
     """The settings of a resource before a change.
 
     Attributes:
@@ -67,13 +67,13 @@ class Present(NamedTuple):
     effective: Callable[[str], str]
 
 
-AskedResource = TypeVar("AskedResource", bound=Asked)
+AskedResource = TypeVar("AskedResource", bound=ResourceChange)
 Answer = TypeVar("Answer")
 # Returns the settings that a resource has after the change that a request asks for.
-Change = Callable[[AskedResource, Present], dict[str, str]]
+Change = Callable[[AskedResource, PresentConfigs], dict[str, str]]
 
 
-def _check_values(configs: Sequence[NamedValue]) -> None:
+def _check_new_values(configs: Sequence[NamedValue]) -> None:
     """Refuse a setting that is named twice, and a value that is so long that it takes time to divide it into words.
 
     Raises:
@@ -94,7 +94,7 @@ def _change_topic(
 ) -> None:
     policy = "cleanup.policy"  # The only setting whose value is a list of words.
     default = {policy: TOPIC_SETTINGS[policy].default}
-    configs = change(asked, Present(topic.configs, lambda name: default.get(name, "")))
+    configs = change(asked, PresentConfigs(topic.configs, lambda name: default.get(name, "")))
     check_change(topic.configs, configs)
     broker.config.check_tiered(configs, topic.configs)
     if not validate_only:
@@ -112,7 +112,9 @@ def _change_broker(
     config = broker.config
     settings, defaults = config.dynamic, config.dynamic_defaults
     present = settings if resource is BrokerResource.THIS else defaults
-    changed = change(asked, Present(present, lambda name: config.text(dynamic_setting(name).name)))
+    changed = change(
+        asked, PresentConfigs(present, lambda name: config.value_text(dynamic_setting(name).name))
+    )
     config.check_dynamic(changed)
     if validate_only:
         return
@@ -132,8 +134,8 @@ def _change_group(
 ) -> None:
     config = broker.config
     groups = config.groups.own
-    changed = change(asked, Present(groups.get(resource.name, {}), lambda _name: ""))
-    config.groups.check(changed)
+    changed = change(asked, PresentConfigs(groups.get(resource.name, {}), lambda _name: ""))
+    config.groups.check_group(changed)
     if resource.name not in groups and len(groups) >= GROUPS_MAX:
         raise RefusedError(
             ErrorCode.policy_violation,
@@ -164,7 +166,7 @@ async def change_each(
     def alter(asked: AskedResource) -> Answer:
         invalid_code = (
             ErrorCode.invalid_request
-            if asked.resource_type == ResourceType.BROKER
+            if asked.resource_type == ConfigResourceType.BROKER
             else ErrorCode.invalid_config
         )
         try:
@@ -173,10 +175,10 @@ async def change_each(
                 raise RefusedError(
                     ErrorCode.invalid_request, "a resource is named more than once in the request"
                 )
-            if asked.resource_type == ResourceType.TOPIC and asked.resource_name:
+            if asked.resource_type == ConfigResourceType.TOPIC and asked.resource_name:
                 check_topic_name(asked.resource_name)
             resource = find_resource(broker, asked.resource_type, asked.resource_name)
-            _check_values(asked.configs)
+            _check_new_values(asked.configs)
             if isinstance(resource, Topic):
                 _change_topic(broker, resource, asked, change, validate_only=validate_only)
             elif isinstance(resource, GroupResource):
@@ -194,6 +196,6 @@ async def change_each(
         return await for_each(resources, alter)
 
 
-def no_value(name: str) -> RefusedError:
+def missing_value_error(name: str) -> RefusedError:
     """Return the error for a setting that a request names with null as its new value."""
     return RefusedError(ErrorCode.invalid_request, f"{name}: the new value is null")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context, Operation
-from stablelog.broker.settings.config import NOTHING, Source, setting_of_broker
+from stablelog.broker.settings.config import NOTHING, ValueSource, setting_of_broker
 from stablelog.broker.settings.table import (
     FIXED_BROKER_SETTINGS,
     GROUP_SETTINGS,
@@ -25,7 +25,7 @@ from stablelog.errors import RefusedError
 from stablelog.wire import acls
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Kafka's numbers for the types of resources."""
 
     TOPIC = 2
@@ -37,8 +37,8 @@ class ResourceType(IntEnum):
 
 # What the broker says of the types of resources that Kafka has and stablelog does not.
 NOT_HERE: Mapping[int, str] = {
-    ResourceType.BROKER_LOGGER: "the levels of the broker's loggers cannot be described or changed",
-    ResourceType.CLIENT_METRICS: "the broker receives no metrics of clients, so there is no client metrics resource",
+    ConfigResourceType.BROKER_LOGGER: "the levels of the broker's loggers cannot be described or changed",
+    ConfigResourceType.CLIENT_METRICS: "the broker receives no metrics of clients, so there is no client metrics resource",
 }
 
 BOOLEAN, STRING, LONG = 1, 2, 5
@@ -67,13 +67,13 @@ class ConfigValue(NamedTuple):
     """
 
     name: str
-    values: tuple[tuple[Source, str, str], ...]
+    values: tuple[tuple[ValueSource, str, str], ...]
     read_only: bool
     doc: str
     is_secret: bool = False
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ValueSource:
         """Where the value in effect comes from."""
         return self.values[0][0]
 
@@ -98,9 +98,9 @@ def require_config_right(context: Context, operation: Operation, resource_type: 
     Raises:
         RefusedError: with the error code for the resource.
     """
-    if resource_type == ResourceType.TOPIC:
+    if resource_type == ConfigResourceType.TOPIC:
         context.require(operation, acls.ResourceType.TOPIC, name)
-    elif resource_type == ResourceType.GROUP:
+    elif resource_type == ConfigResourceType.GROUP:
         context.require(operation, acls.ResourceType.GROUP, name)
     else:
         context.require(operation, acls.ResourceType.CLUSTER)
@@ -112,15 +112,15 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
     Raises:
         RefusedError: there is no such topic or broker, or stablelog does not have resources of this type.
     """
-    if resource_type == ResourceType.TOPIC:
+    if resource_type == ConfigResourceType.TOPIC:
         if not name:
             raise RefusedError(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
         return broker.topics.named(name)
-    if resource_type == ResourceType.GROUP:
+    if resource_type == ConfigResourceType.GROUP:
         if not name:
             raise RefusedError(ErrorCode.invalid_request, "a resource of type 32 needs the name of a group")
         return GroupResource(name)
-    if resource_type != ResourceType.BROKER:
+    if resource_type != ConfigResourceType.BROKER:
         why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
         raise RefusedError(
             ErrorCode.invalid_request, f"{why}; use 2 for a topic, 4 for a broker or 32 for a group"
@@ -132,11 +132,13 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
     return BrokerResource.THIS if name else BrokerResource.ALL
 
 
-def _values_of(broker: Broker, name: str) -> tuple[tuple[Source, str, str], ...]:
-    return tuple((source, name, text) for source, text in broker.config.values_of(name))
+def _broker_values(broker: Broker, name: str) -> tuple[tuple[ValueSource, str, str], ...]:
+    return tuple((source, name, text) for source, text in broker.config.values_by_source(name))
 
 
-def _own_value(source: Source, name: str, own: Mapping[str, str]) -> tuple[tuple[Source, str, str], ...]:
+def _own_value(
+    source: ValueSource, name: str, own: Mapping[str, str]
+) -> tuple[tuple[ValueSource, str, str], ...]:
     return ((source, name, own[name]),) if name in own else ()
 
 
@@ -144,16 +146,16 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
     """Return every setting of a topic. `own` has the values that are set for the topic itself."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
-        found = _own_value(Source.TOPIC, name, own)
+        found = _own_value(ValueSource.TOPIC, name, own)
         # A topic keeps the order and the group that it was created with, so the broker's values do not apply to it.
         rest = (
-            ((Source.DEFAULT, name, setting.default),)
-            if setting.is_settled
-            else _values_of(broker, setting.name)
+            ((ValueSource.DEFAULT, name, setting.default),)
+            if setting.is_fixed_at_creation
+            else _broker_values(broker, setting.name)
         )
-        values.append(ConfigValue(name, found + rest, setting.is_settled, setting.doc))
+        values.append(ConfigValue(name, found + rest, setting.is_fixed_at_creation, setting.doc))
     for name, setting in UNUSED_TOPIC_SETTINGS.items():
-        given = (*_own_value(Source.TOPIC, name, own), (Source.DEFAULT, name, setting.default))
+        given = (*_own_value(ValueSource.TOPIC, name, own), (ValueSource.DEFAULT, name, setting.default))
         values.append(ConfigValue(name, given, False, setting.doc))
     return values
 
@@ -164,7 +166,7 @@ def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
     return [
         ConfigValue(
             name,
-            _own_value(Source.GROUP, name, own) + _values_of(broker, setting.name),
+            _own_value(ValueSource.GROUP, name, own) + _broker_values(broker, setting.name),
             False,
             setting.doc,
         )
@@ -176,7 +178,7 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
     """Every setting of this broker; or the dynamic settings of all brokers of the cluster."""
     if resource is BrokerResource.ALL:
         texts = broker.config.dynamic_defaults
-        source = Source.DYNAMIC_DEFAULT_BROKER
+        source = ValueSource.DYNAMIC_DEFAULT_BROKER
         return [
             ConfigValue(one.name, ((source, one.name, texts[one.name]),), False, one.doc)
             for one in SETTINGS
@@ -185,7 +187,7 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
     whole = [
         ConfigValue(
             setting.name,
-            _values_of(broker, setting.name),
+            _broker_values(broker, setting.name),
             not setting.dynamic,
             setting.doc,
             setting.is_secret,
@@ -193,7 +195,9 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
         for setting in SETTINGS
     ]
     fixed = [
-        ConfigValue(name, ((Source.DEFAULT, name, text),), True, "The only value that stablelog supports.")
+        ConfigValue(
+            name, ((ValueSource.DEFAULT, name, text),), True, "The only value that stablelog supports."
+        )
         for name, text in FIXED_BROKER_SETTINGS.items()
     ]
     return [*whole, *fixed, *_listener_values(broker)]
@@ -201,8 +205,8 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
 
 def _listener_values(broker: Broker) -> Iterator[ConfigValue]:
     """The settings that were given for one listener."""
-    for name, text in broker.config.given.items():
+    for name, text in broker.config.static.items():
         setting = setting_of_broker(name)
         if setting.name != name:
-            given = ((Source.STATIC_BROKER, name, text),)
+            given = ((ValueSource.STATIC_BROKER, name, text),)
             yield ConfigValue(name, given, True, setting.doc, setting.is_secret)

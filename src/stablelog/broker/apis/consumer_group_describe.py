@@ -53,7 +53,7 @@ messages = API.messages
 CONSUMER_MEMBER = i8(1)
 
 
-def _assignment(broker: Broker, partitions: Partitions) -> "Assignment":
+def _assignment_response(broker: Broker, partitions: Partitions) -> "Assignment":
     """Return an assignment without the partitions of topics that were deleted."""
     return messages.Assignment(
         topic_partitions=tuple(
@@ -64,7 +64,7 @@ def _assignment(broker: Broker, partitions: Partitions) -> "Assignment":
     )
 
 
-def _member(broker: Broker, member: DescribedConsumer) -> "Member":
+def _member_response(broker: Broker, member: DescribedConsumer) -> "Member":
     subscription = member.subscription
     return messages.Member(
         member_id=member.member_id,
@@ -75,13 +75,13 @@ def _member(broker: Broker, member: DescribedConsumer) -> "Member":
         client_host=subscription.client_host,
         subscribed_topic_names=subscription.topics,
         subscribed_topic_regex=subscription.pattern or None,
-        assignment=_assignment(broker, member.assigned),
-        target_assignment=_assignment(broker, member.target),
+        assignment=_assignment_response(broker, member.assigned),
+        target_assignment=_assignment_response(broker, member.target),
         member_type=CONSUMER_MEMBER,
     )
 
 
-def _topics(broker: Broker, group: DescribedConsumerGroup) -> set[str]:
+def _topic_names(broker: Broker, group: DescribedConsumerGroup) -> set[str]:
     """The names of the topics in the description of a group."""
     ids = {topic_id for member in group.members for topic_id, _ in member.assigned | member.target}
     names = {name for topic_id in ids if (name := broker.topics.name_of(topic_id)) is not None}
@@ -95,7 +95,7 @@ MESSAGES = {
 }
 
 
-def _group(
+def _group_response(
     described: DescribedConsumerGroup, members: "tuple[Member, ...]", operations: int
 ) -> "DescribedGroup":
     message = MESSAGES.get(described.code)
@@ -121,28 +121,29 @@ async def handle(
     coordinator = broker.groups.coordinator
 
     def describe(group_id: str) -> DescribedConsumerGroup:
-        denied = context.refusal(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        denied = context.denied_code(Operation.DESCRIBE, ResourceType.GROUP, group_id)
         if denied is not None:
             return DescribedConsumerGroup(denied, group_id, "")
         found = coordinator.consumers.describe([group_id]).answer[0]
         if all(
-            context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in _topics(broker, found)
+            context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
+            for name in _topic_names(broker, found)
         ):
             return found
         return DescribedConsumerGroup(ErrorCode.topic_authorization_failed, group_id, "")
 
     def operations(group_id: str) -> int:
         is_asked = request.include_authorized_operations
-        return context.operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
+        return context.allowed_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
 
     described = await for_each(dict.fromkeys(request.group_ids), describe)
-    await broker.groups.settled()
+    await broker.groups.wait_until_durable()
     return messages.ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,
             lambda group: group.members,
-            lambda _group_of, member: _member(broker, member),
-            lambda group, members: _group(group, members, operations(group.group_id)),
+            lambda _group_of, member: _member_response(broker, member),
+            lambda group, members: _group_response(group, members, operations(group.group_id)),
         ),
     )

@@ -76,7 +76,7 @@ class SubscribableTopics:
         return self._topics.name_of(topic_id)
 
 
-async def _selected(broker: Broker, context: Context, request: HeartbeatRequest) -> Selection | None:
+async def _select_topics(broker: Broker, context: Context, request: HeartbeatRequest) -> Selection | None:
     """Return the topics that the pattern of a member selects, of those that the client may describe.
 
     Only topics that are new since an earlier heartbeat of the group are compared with the pattern, unless the rights of
@@ -102,7 +102,7 @@ async def _selected(broker: Broker, context: Context, request: HeartbeatRequest)
     return replace(before, seen=names, names=(before.names & names) | added)
 
 
-def _owned(topics: "Iterable[OwnedPartitions] | None") -> Partitions | None:
+def _parse_owned(topics: "Iterable[OwnedPartitions] | None") -> Partitions | None:
     if topics is None:
         return None
     return frozenset(
@@ -113,7 +113,7 @@ def _owned(topics: "Iterable[OwnedPartitions] | None") -> Partitions | None:
     )
 
 
-def _answered(answer: HeartbeatAnswer) -> "ConsumerGroupHeartbeatResponse":
+def _heartbeat_response(answer: HeartbeatAnswer) -> "ConsumerGroupHeartbeatResponse":
     assignment = None
     if answer.assignment is not None:
         assignment = messages.Assignment(
@@ -148,7 +148,7 @@ async def handle(
         topics=request.subscribed_topic_names,
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
-        owned=_owned(request.topic_partitions),
+        owned=_parse_owned(request.topic_partitions),
         client_id=context.client_id or "",
         client_host=context.client_host,
         makes_own_id=context.api_version >= OWN_ID_VERSION,
@@ -162,12 +162,12 @@ async def handle(
                     context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
             if request.member_epoch == JOIN_EPOCH:
                 broker.reserve.check(WHILE_FULL)
-            heartbeat = replace(heartbeat, selection=await _selected(broker, context, heartbeat))
+            heartbeat = replace(heartbeat, selection=await _select_topics(broker, context, heartbeat))
         except RefusedError as refused:
-            return _answered(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
+            return _heartbeat_response(HeartbeatAnswer(ErrorCode(refused.code), str(refused)))
         topics = SubscribableTopics(broker.topics)
         decision = broker.groups.coordinator.consumers.heartbeat(heartbeat, topics, now_ms=broker.now_ms())
         broker.groups.assign_soon(request.group_id, topics)
-        broker.groups.apply(decision)
-    await broker.groups.settled()
-    return _answered(decision.answer)
+        broker.groups.apply_decision(decision)
+    await broker.groups.wait_until_durable()
+    return _heartbeat_response(decision.answer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
-from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, request_author
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security import acls
@@ -32,7 +32,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _binding(asked: "AclCreation") -> AclBinding:
+def _parse_entry(asked: "AclCreation") -> AclBinding:
     """The rule that an entry of the request describes.
 
     Raises:
@@ -56,7 +56,7 @@ def _binding(asked: "AclCreation") -> AclBinding:
     return binding
 
 
-async def _create(
+async def _create_bindings(
     broker: Broker, request: "CreateAclsRequest", context: Context
 ) -> list[RefusedError | None]:
     """Create the rules. Return the error of each entry, or None.
@@ -71,18 +71,18 @@ async def _create(
     bindings = []
     async for asked in in_turns(request.creations):
         try:
-            bindings.append(_binding(asked))
+            bindings.append(_parse_entry(asked))
             errors.append(None)
         except RefusedError as refused:
             errors.append(refused)
-    await broker.acls.create(bindings, author_of(context))
+    await broker.acls.create_bindings(bindings, request_author(context))
     return errors
 
 
 async def handle(broker: Broker, request: "CreateAclsRequest", context: Context) -> "CreateAclsResponse":
     """Create each valid rule of the request."""
     try:
-        errors = await _create(broker, request, context)
+        errors = await _create_bindings(broker, request, context)
     except RefusedError as refused:
         errors = [refused] * len(request.creations)
     return messages.CreateAclsResponse(

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topic_changes import NO_NEW_PARTITIONS
-from stablelog.broker.topic_names import check_not_own
+from stablelog.broker.topic_names import check_clients_may_write
 from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_topic
@@ -32,13 +32,13 @@ messages = API.messages
 STRICT_SINCE = 3
 
 
-async def _add(
+async def _add_partitions(
     broker: Broker, asked: "CreatePartitionsTopic", context: Context, *, validate_only: bool
 ) -> "CreatePartitionsTopicResult":
     try:
         context.require(Operation.ALTER, ResourceType.TOPIC, asked.name)
         topic = broker.topics.named(asked.name)
-        check_not_own(asked.name)
+        check_clients_may_write(asked.name)
         if asked.assignments is not None and (
             len(asked.assignments) != asked.count - topic.partition_count
             or any(assignment.broker_ids != (broker.node_id,) for assignment in asked.assignments)
@@ -53,7 +53,7 @@ async def _add(
             )
         context.charge_partitions(asked.count - topic.partition_count, strict_since=STRICT_SINCE)
         if not validate_only:
-            await broker.topic_changes.grow(asked.name, asked.count)
+            await broker.topic_changes.grow_topic(asked.name, asked.count)
     except RefusedError as refused:
         return messages.CreatePartitionsTopicResult(
             name=asked.name, error_code=refused.code, error_message=str(refused)
@@ -69,7 +69,7 @@ async def handle(
         throttle_time=NO_THROTTLE,
         results=tuple(
             [
-                await _add(broker, asked, context, validate_only=request.validate_only)
+                await _add_partitions(broker, asked, context, validate_only=request.validate_only)
                 async for asked in in_turns(request.topics)
             ]
         ),

@@ -69,7 +69,7 @@ def _partition_count(broker: Broker, asked: "CreatableTopic") -> int:
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
 
-async def _create(
+async def _create_topic(
     broker: Broker, asked: "CreatableTopic", context: Context, *, validate_only: bool
 ) -> "CreatableTopicResult":
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
@@ -82,7 +82,7 @@ async def _create(
             broker.topics.reservations.check_new(asked.name, count, configs)
             context.charge_partitions(count, strict_since=STRICT_SINCE)
         if not validate_only:
-            topic = await broker.topic_changes.create(asked.name, count, configs)
+            topic = await broker.topic_changes.create_topic(asked.name, count, configs)
     except RefusedError as refused:
         return messages.CreatableTopicResult(
             name=asked.name,
@@ -136,5 +136,5 @@ async def handle(broker: Broker, request: "CreateTopicsRequest", context: Contex
                 )
             )
         else:
-            results.append(await _create(broker, asked, context, validate_only=request.validate_only))
+            results.append(await _create_topic(broker, asked, context, validate_only=request.validate_only))
     return messages.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

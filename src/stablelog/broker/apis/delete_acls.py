@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
-from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, author_of, filter_of
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, parse_filter, request_author
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster
@@ -36,7 +36,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _deleted(binding: AclBinding) -> "DeleteAclsMatchingAcl":
+def _binding_response(binding: AclBinding) -> "DeleteAclsMatchingAcl":
     return messages.DeleteAclsMatchingAcl(
         error_code=ErrorCode.none,
         error_message=None,
@@ -50,13 +50,13 @@ def _deleted(binding: AclBinding) -> "DeleteAclsMatchingAcl":
     )
 
 
-def _refused(error: RefusedError) -> "DeleteAclsFilterResult":
+def _refused_filter(error: RefusedError) -> "DeleteAclsFilterResult":
     return messages.DeleteAclsFilterResult(
         error_code=ErrorCode(error.code), error_message=str(error), matching_acls=()
     )
 
 
-async def _delete(
+async def _delete_bindings(
     broker: Broker, request: "DeleteAclsRequest", context: Context
 ) -> "list[DeleteAclsFilterResult]":
     """Delete the rules.
@@ -70,18 +70,18 @@ async def _delete(
     asked: list[AclFilter | RefusedError] = []
     async for one in in_turns(request.filters):
         try:
-            asked.append(filter_of(one))
+            asked.append(parse_filter(one))
         except RefusedError as refused:
             asked.append(refused)
     valid = [one for one in asked if isinstance(one, AclFilter)]
-    deleted = iter(await broker.acls.delete(valid, author_of(context)))
+    deleted = iter(await broker.acls.delete_bindings(valid, request_author(context)))
     return [
-        _refused(one)
+        _refused_filter(one)
         if isinstance(one, RefusedError)
         else messages.DeleteAclsFilterResult(
             error_code=ErrorCode.none,
             error_message=None,
-            matching_acls=tuple([_deleted(binding) async for binding in in_turns(next(deleted))]),
+            matching_acls=tuple([_binding_response(binding) async for binding in in_turns(next(deleted))]),
         )
         async for one in in_turns(asked)
     ]
@@ -90,7 +90,7 @@ async def _delete(
 async def handle(broker: Broker, request: "DeleteAclsRequest", context: Context) -> "DeleteAclsResponse":
     """Delete the rules that each valid filter selects."""
     try:
-        results = await _delete(broker, request, context)
+        results = await _delete_bindings(broker, request, context)
     except RefusedError as refused:
-        results = [_refused(refused)] * len(request.filters)
+        results = [_refused_filter(refused)] * len(request.filters)
     return messages.DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=tuple(results))

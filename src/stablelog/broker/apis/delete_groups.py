@@ -26,14 +26,14 @@ API = ServedApi(
 messages = API.messages
 
 
-async def _delete(broker: Broker, group_id: str, context: Context) -> "DeletableGroupResult":
+async def _delete_group(broker: Broker, group_id: str, context: Context) -> "DeletableGroupResult":
     """Delete a group. If it has many offsets, other tasks run between two parts of the deletion."""
-    denied = context.refusal(Operation.DELETE, ResourceType.GROUP, group_id)
+    denied = context.denied_code(Operation.DELETE, ResourceType.GROUP, group_id)
     if denied is not None:
         return messages.DeletableGroupResult(group_id=group_id, error_code=denied)
     while True:
         decision = broker.groups.coordinator.delete_groups([group_id], now_ms=broker.now_ms())
-        broker.groups.apply(decision)
+        broker.groups.apply_decision(decision)
         if decision.answer:
             return messages.DeletableGroupResult(group_id=group_id, error_code=decision.answer[group_id])
         await asyncio.sleep(0)
@@ -44,6 +44,6 @@ async def handle(broker: Broker, request: "DeleteGroupsRequest", context: Contex
     # Hold the lock `appending`, so that the groups of one connection change in the order of its requests.
     async with context.appending:
         group_ids = dict.fromkeys(request.groups_names)
-        results = [await _delete(broker, group_id, context) async for group_id in in_turns(group_ids)]
-    await broker.groups.settled()
+        results = [await _delete_group(broker, group_id, context) async for group_id in in_turns(group_ids)]
+    await broker.groups.wait_until_durable()
     return messages.DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import Turn, in_turns
-from stablelog.broker.topic_names import check_not_own
+from stablelog.broker.topic_names import check_clients_may_write
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_topic
@@ -49,7 +49,7 @@ async def handle(
             name=topic.name,
             partitions=tuple(
                 [
-                    await _delete(broker, topic.name, asked, context)
+                    await _delete_partition_records(broker, topic.name, asked, context)
                     async for asked in in_turns(topic.partitions, turn=turn)
                 ]
             ),
@@ -59,7 +59,7 @@ async def handle(
     return messages.DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-async def _delete(
+async def _delete_partition_records(
     broker: Broker, name: str, asked: "DeleteRecordsPartition", context: Context
 ) -> "DeleteRecordsPartitionResult":
     """Delete records of one partition. If the deletion needs commit indexes in an object store, these are loaded, and
@@ -67,7 +67,7 @@ async def _delete(
     """
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)
-        check_not_own(name)
+        check_clients_may_write(name)
         partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
         before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
         start = await broker.tiering.reads.loading(
@@ -81,7 +81,7 @@ async def _delete(
             low_watermark=-1,
             error_code=PARTITION_CODES.of_error(error),
         )
-    broker.waiters.wake(partition)
+    broker.long_polls.wake(partition)
     return messages.DeleteRecordsPartitionResult(
         partition_index=asked.partition_index, low_watermark=start, error_code=ErrorCode.none
     )

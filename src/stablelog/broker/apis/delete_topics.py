@@ -35,7 +35,9 @@ messages = API.messages
 STRICT_SINCE = 5
 
 
-async def _delete(broker: Broker, asked: "DeleteTopicState", context: Context) -> "DeletableTopicResult":
+async def _delete_topic(
+    broker: Broker, asked: "DeleteTopicState", context: Context
+) -> "DeletableTopicResult":
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
@@ -56,7 +58,7 @@ async def _delete(broker: Broker, asked: "DeleteTopicState", context: Context) -
             )
         if context.throttle is not None:
             context.charge_partitions(broker.topics.named(name).partition_count, strict_since=STRICT_SINCE)
-        await broker.topic_changes.delete(name)
+        await broker.topic_changes.delete_topic(name)
     except RefusedError as refused:
         return messages.DeletableTopicResult(
             name=asked.name, topic_id=asked.topic_id, error_code=refused.code, error_message=str(refused)
@@ -66,5 +68,5 @@ async def _delete(broker: Broker, asked: "DeleteTopicState", context: Context) -
 
 async def handle(broker: Broker, request: "DeleteTopicsRequest", context: Context) -> "DeleteTopicsResponse":
     """Delete each topic that the request names. An error of one topic does not affect the others."""
-    results = [await _delete(broker, asked, context) async for asked in in_turns(request.topics)]
+    results = [await _delete_topic(broker, asked, context) async for asked in in_turns(request.topics)]
     return messages.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
-from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, filter_of
+from stablelog.broker.apis.acl_messages import NO_AUTHORIZER, parse_filter
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster
@@ -34,14 +34,14 @@ API = ServedApi(
 messages = API.messages
 
 
-async def _found(
+async def _find_resources(
     broker: Broker, request: "DescribeAclsRequest", context: Context
 ) -> "tuple[DescribeAclsResource, ...]":
     context.require(Operation.DESCRIBE, ResourceType.CLUSTER)
     if broker.acls is None:
         raise RefusedError(ErrorCode.security_disabled, NO_AUTHORIZER)
     resources: dict[Pattern, list[AclDescription]] = {}
-    async for binding in in_turns(await broker.acls.matching(filter_of(request))):
+    async for binding in in_turns(await broker.acls.find_bindings(parse_filter(request))):
         resources.setdefault(binding.pattern, []).append(
             messages.AclDescription(
                 principal=binding.principal,
@@ -66,7 +66,7 @@ async def _found(
 async def handle(broker: Broker, request: "DescribeAclsRequest", context: Context) -> "DescribeAclsResponse":
     """Handle the request."""
     try:
-        resources = await _found(broker, request, context)
+        resources = await _find_resources(broker, request, context)
     except RefusedError as refused:
         return messages.DescribeAclsResponse(
             throttle_time=NO_THROTTLE,

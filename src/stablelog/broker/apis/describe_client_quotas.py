@@ -32,7 +32,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _entry(entity: Entity, values: Values) -> "EntryData":
+def _entry_response(entity: Entity, values: Values) -> "EntryData":
     return messages.EntryData(
         entity=tuple(
             [messages.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.pairs]
@@ -57,7 +57,7 @@ async def handle(
         )
     # Without components, a strict filter selects nothing: each entity has a type that the filter does not name.
     entries = [
-        _entry(entity, values)
+        _entry_response(entity, values)
         async for entity, values in in_turns(broker.quotas.table.entities.items())
         if selects(components, entity, strict=request.strict)
     ]

@@ -32,7 +32,7 @@ NO_CONTROLLER_ID = -1
 def cluster_operations(context: Context) -> int:
     """The operations that the client may carry out on the cluster; none if it may not describe the cluster."""
     can_describe = context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
-    return context.operations(ResourceType.CLUSTER) if can_describe else 0
+    return context.allowed_operations(ResourceType.CLUSTER) if can_describe else 0
 
 
 async def handle(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, error_code_for
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.commit_order.view import CommitOrder
 from stablelog.errors import RefusedError
@@ -48,27 +48,27 @@ async def handle(
     try:
         while True:
             context.require(Operation.READ, ResourceType.TOPIC, request.topic)
-            response = await broker.tiering.reads.loading(lambda: _describe(broker, request))
+            response = await broker.tiering.reads.loading(lambda: _describe_commits(broker, request))
             if response.commits or loop.time() >= deadline:
                 return response
-            seen = [(_partition(broker, request), int(response.end_offset))]
-            with broker.waiters.poll() as poll:
+            seen = [(_find_partition(broker, request), int(response.end_offset))]
+            with broker.long_polls.begin_poll() as poll:
                 left_s = deadline - loop.time()
-                if not await broker.waiters.wait_for_more(poll, seen, Isolation.READ_COMMITTED, left_s):
+                if not await broker.long_polls.wait_for_more(poll, seen, Isolation.READ_COMMITTED, left_s):
                     return response
     except PARTITION_ERRORS as error:
-        code = code_for(broker, error, PARTITION_CODES)
+        code = error_code_for(broker, error, PARTITION_CODES)
         return messages.DescribeCommitsResponse(error_code=code, error_message=str(error))
 
 
-def _partition(broker: Broker, request: "messages.DescribeCommitsRequest") -> Partition:
+def _find_partition(broker: Broker, request: "messages.DescribeCommitsRequest") -> Partition:
     return broker.partitions.require(request.topic, request.partition_index, PARTITION_CODES)
 
 
-def _describe(
+def _describe_commits(
     broker: Broker, request: "messages.DescribeCommitsRequest"
 ) -> "messages.DescribeCommitsResponse":
-    view = _partition(broker, request).view
+    view = _find_partition(broker, request).view
     if not isinstance(view, CommitOrder):
         raise RefusedError(
             ErrorCode.invalid_request,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, error_code_for
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transactions.transaction_group import TransactionGroup
@@ -49,7 +49,7 @@ else:
 NAMED_MAX = 5  # The maximum number of partitions that the message of a refused request names.
 
 
-def _views(broker: Broker, name: str) -> list[CommitOrder]:
+def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
     """The partitions of one topic as read in commit order (their *views*), by partition index.
 
     Raises:
@@ -68,7 +68,7 @@ def _views(broker: Broker, name: str) -> list[CommitOrder]:
     return views
 
 
-def _cut(index: int, view: CommitOrder, commit_sequence: int) -> "messages.CutPartition":
+def _partition_cut(index: int, view: CommitOrder, commit_sequence: int) -> "messages.CutPartition":
     """Return the offset of the cut in one partition: all commits up to `commit_sequence` stand before it.
 
     Raises:
@@ -84,7 +84,7 @@ def _cut(index: int, view: CommitOrder, commit_sequence: int) -> "messages.CutPa
     )
 
 
-def _group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
+def _common_group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
     """Return the transaction group that all topics of the request belong to.
 
     Raises:
@@ -105,7 +105,7 @@ def _group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
     return DEFAULT_GROUP if group is None else group
 
 
-def _resolved(
+def _cut_sequence(
     broker: Broker, numbers: TransactionGroup | None, group: str, asked: int, context: Context
 ) -> int:
     """Return the commit sequence of the requested cut: `asked`, or the last resolved one if `asked` is RESOLVED.
@@ -156,13 +156,13 @@ async def handle(
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
         if not request.topics:
             context.require(Operation.DESCRIBE, ResourceType.CLUSTER)
-        return await broker.tiering.reads.loading(lambda: _describe(broker, request, context))
+        return await broker.tiering.reads.loading(lambda: _describe_cut(broker, request, context))
     except PARTITION_ERRORS as error:
-        code = code_for(broker, error, PARTITION_CODES)
+        code = error_code_for(broker, error, PARTITION_CODES)
         return messages.DescribeCutResponse(error_code=code, error_message=str(error))
 
 
-def _describe(
+def _describe_cut(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
     """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the
@@ -170,14 +170,14 @@ def _describe(
     """
     # A topic that is named several times is returned once.
     names = list(dict.fromkeys(request.topics))
-    group = _group(broker, request)
+    group = _common_group(broker, request)
     numbers = broker.transactions.get(group)
-    found = {name: _views(broker, name) for name in names}
-    wanted = _resolved(broker, numbers, group, request.commit_sequence, context)
+    found = {name: _topic_views(broker, name) for name in names}
+    wanted = _cut_sequence(broker, numbers, group, request.commit_sequence, context)
     topics = tuple(
         messages.CutTopic(
             name=name,
-            partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
+            partitions=tuple(_partition_cut(index, view, wanted) for index, view in enumerate(found[name])),
         )
         for name in names
     )

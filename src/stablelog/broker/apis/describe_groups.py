@@ -45,7 +45,7 @@ messages = API.messages
 NOT_FOUND_VERSION = 6
 
 
-def _group(
+def _group_response(
     described: Description, members: "tuple[DescribedGroupMember, ...]", operations: int, api_version: int
 ) -> "DescribedGroup":
     if described.code is ErrorCode.group_authorization_failed:
@@ -72,7 +72,7 @@ def _group(
     )
 
 
-def _member(_group: Description, member: DescribedMember) -> "DescribedGroupMember":
+def _member_response(_group: Description, member: DescribedMember) -> "DescribedGroupMember":
     return messages.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
@@ -90,7 +90,7 @@ async def handle(
     coordinator = broker.groups.coordinator
 
     def describe(group_id: str) -> Description:
-        denied = context.refusal(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        denied = context.denied_code(Operation.DESCRIBE, ResourceType.GROUP, group_id)
         return (
             coordinator.describe([group_id]).answer[0]
             if denied is None
@@ -99,16 +99,18 @@ async def handle(
 
     def operations(group_id: str) -> int:
         is_asked = request.include_authorized_operations
-        return context.operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
+        return context.allowed_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
 
     described = await for_each(dict.fromkeys(request.groups), describe)
-    await broker.groups.settled()
+    await broker.groups.wait_until_durable()
     return messages.DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
         groups=await for_each_part(
             described,
             lambda group: group.members,
-            _member,
-            lambda group, members: _group(group, members, operations(group.group_id), context.api_version),
+            _member_response,
+            lambda group, members: _group_response(
+                group, members, operations(group.group_id), context.api_version
+            ),
         ),
     )

@@ -50,7 +50,7 @@ async def handle(
     broker: Broker, request: "DescribeLogDirsRequest", context: Context
 ) -> "DescribeLogDirsResponse":
     """Handle the request. Topics that do not exist and partitions that are not open are left out."""
-    denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
         return messages.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
     if request.topics is None:

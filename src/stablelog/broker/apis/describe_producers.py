@@ -32,7 +32,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _state(producer: Producer) -> "ProducerState":
+def _producer_response(producer: Producer) -> "ProducerState":
     return messages.ProducerState(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
@@ -62,7 +62,7 @@ async def handle(
         return messages.PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.none,
-            active_producers=await for_each(producers, _state),
+            active_producers=await for_each(producers, _producer_response),
         )
 
     return messages.DescribeProducersResponse(

@@ -55,7 +55,7 @@ NO_LEADER_ID = -1
 PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
 
 
-def _in_order(names: Iterable[str]) -> Iterator[str]:
+def _sorted_once(names: Iterable[str]) -> Iterator[str]:
     """Yield each name once, in their order. Only the names that the caller takes are sorted."""
     heap = list(set(names))
     heapify(heap)
@@ -63,7 +63,9 @@ def _in_order(names: Iterable[str]) -> Iterator[str]:
         yield heappop(heap)
 
 
-def _partition(broker: Broker, topic: Topic, index: int) -> "DescribeTopicPartitionsResponsePartition":
+def _partition_response(
+    broker: Broker, topic: Topic, index: int
+) -> "DescribeTopicPartitionsResponsePartition":
     here = (broker.node_id,)
     state = broker.partitions.state_in(topic, index)
     return messages.DescribeTopicPartitionsResponsePartition(
@@ -79,9 +81,7 @@ def _partition(broker: Broker, topic: Topic, index: int) -> "DescribeTopicPartit
     )
 
 
-def _without_partitions(
-    name: str, code: ErrorCode, operations: int
-) -> "DescribeTopicPartitionsResponseTopic":
+def _topic_error(name: str, code: ErrorCode, operations: int) -> "DescribeTopicPartitionsResponseTopic":
     return messages.DescribeTopicPartitionsResponseTopic(
         error_code=code,
         name=name,
@@ -92,19 +92,19 @@ def _without_partitions(
     )
 
 
-def _unknown(name: str, operations: int) -> "DescribeTopicPartitionsResponseTopic":
+def _unknown_topic(name: str, operations: int) -> "DescribeTopicPartitionsResponseTopic":
     try:
         check_topic_name(name)
     except RefusedError as refused:
-        return _without_partitions(name, ErrorCode(refused.code), operations)
-    return _without_partitions(name, PARTITION_CODES.unknown, operations)
+        return _topic_error(name, ErrorCode(refused.code), operations)
+    return _topic_error(name, PARTITION_CODES.unknown, operations)
 
 
-def _start(cursor: "AskedCursor | None", name: str) -> int:
+def _first_partition(cursor: "AskedCursor | None", name: str) -> int:
     return cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
 
 
-async def _page(
+async def _describe_page(
     broker: Broker,
     names: Iterable[str],
     cursor: "AskedCursor | None",
@@ -134,12 +134,13 @@ async def _page(
             return topics, messages.Cursor(topic_name=name, partition_index=0)
         if topic is None:
             if not skips_unknown:
-                topics.append(_unknown(name, context.operations(ResourceType.TOPIC, name)))
+                topics.append(_unknown_topic(name, context.allowed_operations(ResourceType.TOPIC, name)))
             continue
-        start = _start(cursor, name)
+        start = _first_partition(cursor, name)
         end = min(start + limit, topic.partition_count)
         partitions = [
-            _partition(broker, topic, index) async for index in in_turns(range(start, end), turn=turn)
+            _partition_response(broker, topic, index)
+            async for index in in_turns(range(start, end), turn=turn)
         ]
         topics.append(
             messages.DescribeTopicPartitionsResponseTopic(
@@ -148,7 +149,7 @@ async def _page(
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=tuple(partitions),
-                topic_authorized_operations=context.operations(ResourceType.TOPIC, name),
+                topic_authorized_operations=context.allowed_operations(ResourceType.TOPIC, name),
             )
         )
         if end < topic.partition_count:
@@ -166,8 +167,10 @@ async def handle(
     is_valid = cursor is None or (cursor.partition_index >= 0 and (not names or cursor.topic_name in names))
     if not is_valid:
         refused = [
-            _without_partitions(name, ErrorCode.invalid_request, context.operations(ResourceType.TOPIC, name))
-            async for name in in_turns(_in_order(names))
+            _topic_error(
+                name, ErrorCode.invalid_request, context.allowed_operations(ResourceType.TOPIC, name)
+            )
+            async for name in in_turns(_sorted_once(names))
         ]
         return messages.DescribeTopicPartitionsResponse(
             throttle_time=NO_THROTTLE, topics=tuple(refused), next_cursor=None
@@ -180,14 +183,14 @@ async def handle(
         elif name >= first:
             wanted.append(name)
     limit = max(1, min(request.response_partition_limit, PAGE_SIZE_MAX))
-    topics, next_cursor = await _page(
-        broker, _in_order(wanted), cursor, limit, context, skips_unknown=not names
+    topics, next_cursor = await _describe_page(
+        broker, _sorted_once(wanted), cursor, limit, context, skips_unknown=not names
     )
     if names:
         # As in Kafka, these are in every page, wherever it begins and ends.
         topics += [
-            _without_partitions(name, ErrorCode.topic_authorization_failed, NOT_ASKED)
-            async for name in in_turns(_in_order(denied))
+            _topic_error(name, ErrorCode.topic_authorization_failed, NOT_ASKED)
+            async for name in in_turns(_sorted_once(denied))
         ]
     return messages.DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor

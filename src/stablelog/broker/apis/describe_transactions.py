@@ -31,8 +31,8 @@ messages = API.messages
 NEVER = datetime.fromtimestamp(-0.001, UTC)
 
 
-def _describe(broker: Broker, transactional_id: str, context: Context) -> "TransactionState":
-    denied = context.refusal(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+def _describe_transaction(broker: Broker, transactional_id: str, context: Context) -> "TransactionState":
+    denied = context.denied_code(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     found = broker.transactions.describe(transactional_id) if denied is None else None
     if found is None:
         return messages.TransactionState(
@@ -74,7 +74,7 @@ async def handle(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(
             [
-                _describe(broker, each, context)
+                _describe_transaction(broker, each, context)
                 async for each in in_turns(dict.fromkeys(request.transactional_ids))
             ]
         ),

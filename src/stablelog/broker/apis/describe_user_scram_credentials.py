@@ -33,7 +33,7 @@ async def handle(
     broker: Broker, request: "DescribeUserScramCredentialsRequest", context: Context
 ) -> "DescribeUserScramCredentialsResponse":
     """Handle the request."""
-    denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
         return messages.DescribeUserScramCredentialsResponse(
             throttle_time=NO_THROTTLE, error_code=denied, error_message=None, results=()

@@ -54,7 +54,7 @@ WORDS = {
 }
 
 
-async def _unopened(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
+async def _partitions_not_open(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
     """Yield each topic with its partitions that are not open, if it has any."""
     for topic in broker.topics:
         indexes = [
@@ -66,14 +66,14 @@ async def _unopened(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list
             yield topic.name, indexes
 
 
-async def _asked(request: "ElectLeadersRequest") -> AsyncIterator[tuple[str, list[int]]]:
+async def _requested_partitions(request: "ElectLeadersRequest") -> AsyncIterator[tuple[str, list[int]]]:
     for topic in request.topic_partitions or ():
         yield topic.topic, list(topic.partitions)
 
 
 async def handle(broker: Broker, request: "ElectLeadersRequest", context: Context) -> "ElectLeadersResponse":
     """Handle the request."""
-    denied = context.refusal(Operation.ALTER, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     codes = TYPES.get(request.election_type)
     turn = Turn()
 
@@ -87,7 +87,11 @@ async def handle(broker: Broker, request: "ElectLeadersRequest", context: Contex
             code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
         return messages.PartitionResult(partition_id=index, error_code=code, error_message=why)
 
-    wanted = _asked(request) if request.topic_partitions is not None or denied else _unopened(broker, turn)
+    wanted = (
+        _requested_partitions(request)
+        if request.topic_partitions is not None or denied
+        else _partitions_not_open(broker, turn)
+    )
     results = [
         messages.ReplicaElectionResult(
             topic=name,

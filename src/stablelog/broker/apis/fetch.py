@@ -19,10 +19,16 @@ from errno import EIO
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, code_for
+from stablelog.broker.apis import Broker, Context, Operation, ResourceType, ServedApi, error_code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.fetch.long_polls import Poll
-from stablelog.broker.fetch.sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
+from stablelog.broker.fetch.long_polls import LongPoll
+from stablelog.broker.fetch.sessions import (
+    FINAL_EPOCH,
+    FULL_FETCH_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    SessionPartition,
+)
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
@@ -70,30 +76,30 @@ def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
     return topic.name or broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
 
 
-async def _session(broker: Broker, request: FetchRequest, owner: Principal) -> FetchSession:
+async def _find_session(broker: Broker, request: FetchRequest, owner: Principal) -> FetchSession:
     """Find or begin the fetch session of this request of `owner` (KIP-227).
 
     Raises:
         RefusedError: the session does not exist any more, or its epoch does not match.
     """
-    wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
+    wanted: OrderedDict[TopicPartition, SessionPartition] = OrderedDict()
     turn = Turn()
     async for topic in in_turns(request.topics, turn=turn):
         name = _topic_name(broker, topic)
         async for asked in in_turns(topic.partitions, turn=turn):
-            wanted[name, asked.partition] = Wanted(
+            wanted[name, asked.partition] = SessionPartition(
                 asked.fetch_offset, asked.size_max, asked.current_leader_epoch, topic.topic_id
             )
     sessions = broker.fetch_sessions
     if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
         if request.session_id != NO_SESSION:
-            sessions.end(request.session_id, owner)
-        return sessions.begin(wanted, owner, keep=request.session_epoch == FULL_FETCH_EPOCH)
+            sessions.end_session(request.session_id, owner)
+        return sessions.begin_session(wanted, owner, keep=request.session_epoch == FULL_FETCH_EPOCH)
     forgotten = []
     async for gone in in_turns(request.forgotten, turn=turn):
         name = _topic_name(broker, gone)
         forgotten += [(name, index) for index in gone.partitions]
-    return sessions.resume(request.session_id, request.session_epoch, owner, wanted, forgotten)
+    return sessions.resume_session(request.session_id, request.session_epoch, owner, wanted, forgotten)
 
 
 def _may_read(context: Context, name: str) -> bool:
@@ -102,10 +108,10 @@ def _may_read(context: Context, name: str) -> bool:
     return context.allows(Operation.READ, ResourceType.TOPIC, name)
 
 
-def _read(
+def _read_partition(
     broker: Broker,
     key: TopicPartition,
-    wanted: Wanted,
+    wanted: SessionPartition,
     isolation: Isolation,
     size_left: int,
     codes: Codes,
@@ -143,7 +149,7 @@ def _read(
             broker.proofs.request(partition, ahead)
         broker.tiering.read_ahead(partition, read)
     except PARTITION_ERRORS as error:
-        return FetchedPartition(index, error=code_for(broker, error, codes)), None
+        return FetchedPartition(index, error=error_code_for(broker, error, codes)), None
     answer.records = read.buffers
     if read.aborted is not None and read.buffers:
         answer.aborted = [(txn.producer_id, txn.first_offset) for txn in read.aborted]
@@ -151,7 +157,7 @@ def _read(
 
 
 @dataclass(slots=True)
-class Found:
+class SessionRead:
     """The result of a read of all partitions of a session.
 
     Attributes:
@@ -179,15 +185,15 @@ async def _read_all(
     isolation: Isolation,
     size_max: int,
     codes: Codes,
-    poll: Poll,
-) -> Found:
+    poll: LongPoll,
+) -> SessionRead:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
 
     Whether the client may read a topic is decided in the same step as the read: another request may add partitions to
     the session meanwhile, and an ACL may be removed while this request waits. After this call, `poll` waits for the
     partitions that cannot be read yet.
     """
-    found = Found()
+    found = SessionRead()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
     async for key in in_turns(list(session.partitions)):
         wanted = session.partitions.get(key)
@@ -197,7 +203,7 @@ async def _read_all(
             found.answers[key] = FetchedPartition(key[1], error=ErrorCode.topic_authorization_failed)
             found.refused = True
             continue
-        answer, partition = _read(
+        answer, partition = _read_partition(
             broker, key, wanted, isolation, size_max - found.size, codes, at_least_one=found.size == 0
         )
         found.answers[key] = answer
@@ -210,15 +216,15 @@ async def _read_all(
             )
         elif answer.error is ErrorCode.none:
             found.loading.append(key)
-            poll.wait_for(key)
+            poll.wait_for_partition(key)
         elif answer.error in (codes.opening, codes.offline):
-            poll.wait_for(key)
+            poll.wait_for_partition(key)
         else:
             found.refused = True
     return found
 
 
-async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
+async def _load_pages(broker: Broker, found: SessionRead, codes: Codes) -> None:
     """Load the pages of the records into memory, in a thread.
 
     If the event loop read a page that is not in memory, it would wait for the disk, and all clients would wait too.
@@ -234,7 +240,7 @@ async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
                 await in_thread(broker.read_threads, populate, view)
             except OSError as error:
                 failed = DiskError(f"reading {key[0]}-{key[1]} failed", error.errno or EIO)
-                found.answers[key] = FetchedPartition(key[1], error=code_for(broker, failed, codes))
+                found.answers[key] = FetchedPartition(key[1], error=error_code_for(broker, failed, codes))
                 break
 
 
@@ -246,10 +252,15 @@ async def _topics_of(
         wanted = session.partitions.get(key)
         if wanted is None:
             continue
-        told = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
-        if incremental and not answer.records and answer.error is ErrorCode.none and wanted.told == told:
+        offsets = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
+        if (
+            incremental
+            and not answer.records
+            and answer.error is ErrorCode.none
+            and wanted.last_sent == offsets
+        ):
             continue
-        wanted.told = told if answer.error is ErrorCode.none else None
+        wanted.last_sent = offsets if answer.error is ErrorCode.none else None
         name = key[0]
         if name not in topics:
             topics[name] = FetchedTopic(name, wanted.topic_id, [])
@@ -267,7 +278,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     """Read the partitions, wait if they have fewer bytes than `min_bytes`, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
-        session = await _session(broker, request, context.session.principal)
+        session = await _find_session(broker, request, context.session.principal)
     except RefusedError as refused:
         throttle_ms = 0 if context.throttle is None else context.throttle.charge_time()
         code = ErrorCode(refused.code)
@@ -282,7 +293,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.wait_ms_max / 1000
     while True:
-        with broker.waiters.poll() as poll:
+        with broker.long_polls.begin_poll() as poll:
             found = await _read_all(broker, session, context, isolation, size_max, codes, poll)
             if (
                 found.refused
@@ -294,7 +305,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             ):
                 break
             left_s = deadline - loop.time()
-            if not await broker.waiters.wait_for_more(poll, found.seen, isolation, left_s):
+            if not await broker.long_polls.wait_for_more(poll, found.seen, isolation, left_s):
                 deadline = loop.time()
         # Free the responses of the last read one after another. If `found` were assigned first, Python would free them
         # all at once, and block the event loop.
@@ -306,14 +317,14 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
         for key in found.loading:
             found.answers[key].error = codes.opening or ErrorCode.none
     if found.size >= COLD_SIZE_MIN:
-        await _bring_in(broker, found, codes)
+        await _load_pages(broker, found, codes)
     throttle_ms = 0
     if context.throttle is not None:
-        is_allowed = context.throttle.may_fetch(await _response_size(found, incremental=incremental))
+        is_allowed = context.throttle.charge_fetch(await _response_size(found, incremental=incremental))
         throttle_ms = context.throttle.ms
         if not is_allowed:
             await free_in_turns(found.answers, found.seen)
-            return _empty(broker, request, session, version, correlation_id, throttle_ms)
+            return _throttled_response(broker, request, session, version, correlation_id, throttle_ms)
     broker.metrics.fetched_size += found.size
     topics = await _topics_of(session, found.answers, incremental=incremental)
     answer = (version, correlation_id, ErrorCode.none, session.session_id, topics, throttle_ms)
@@ -324,7 +335,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     return encode_fetch_response(*answer)
 
 
-async def _response_size(found: Found, *, incremental: bool) -> int:
+async def _response_size(found: SessionRead, *, incremental: bool) -> int:
     """The number of bytes of a response, without the names of topics and the fields of a partition that vary."""
     count = len(found.answers)
     if incremental:
@@ -334,7 +345,7 @@ async def _response_size(found: Found, *, incremental: bool) -> int:
     return RESPONSE_OVERHEAD + found.size + PARTITION_OVERHEAD * count
 
 
-def _empty(
+def _throttled_response(
     broker: Broker,
     request: FetchRequest,
     session: FetchSession,
@@ -349,13 +360,13 @@ def _empty(
     """
     session_id = session.session_id
     if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
-        broker.fetch_sessions.end(session_id, session.owner)
+        broker.fetch_sessions.end_session(session_id, session.owner)
         session_id = NO_SESSION
     return encode_fetch_response(version, correlation_id, ErrorCode.none, session_id, (), throttle_ms)
 
 
 async def _free(
-    request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
+    request: FetchRequest, found: SessionRead, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
     """Free the memory of the request and of the response, in several turns of the event loop.
 

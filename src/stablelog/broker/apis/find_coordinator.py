@@ -44,7 +44,7 @@ async def handle(
             )
         elif not key and request.key_type == TRANSACTION:
             error, why = ErrorCode.invalid_request, "the transactional id is empty"
-        elif denied := context.refusal(Operation.DESCRIBE, RESOURCES[request.key_type], key):
+        elif denied := context.denied_code(Operation.DESCRIBE, RESOURCES[request.key_type], key):
             error, why = denied, "the client is not authorized to DESCRIBE the group or transactional id"
         else:
             return messages.Coordinator(

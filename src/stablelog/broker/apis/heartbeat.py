@@ -25,9 +25,9 @@ messages = API.messages
 
 async def handle(broker: Broker, request: "HeartbeatRequest", context: Context) -> "HeartbeatResponse":
     """Handle the request."""
-    code = context.refusal(
+    code = context.denied_code(
         Operation.READ, ResourceType.GROUP, request.group_id
-    ) or await broker.groups.carry_out(
+    ) or await broker.groups.carry_out_decision(
         broker.groups.coordinator.heartbeat(
             request.group_id,
             request.member_id,

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, ServedApi
-from stablelog.broker.apis.config_changes import ALTER_CONFIGS_RIGHTS, Present, change_each, no_value
+from stablelog.broker.apis.config_changes import (
+    ALTER_CONFIGS_RIGHTS,
+    PresentConfigs,
+    change_each,
+    missing_value_error,
+)
 from stablelog.errors import RefusedError
 from stablelog.wire.api import ApiKey
 
@@ -45,7 +50,7 @@ THROTTLES = frozenset(
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def _changed(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
+def _change_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
     """The settings of a resource after the changes.
 
     Raises:
@@ -65,7 +70,7 @@ def _changed(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
                 ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is unknown"
             )
         if change.value is None:
-            raise no_value(change.name)
+            raise missing_value_error(change.name)
         if change.config_operation == SET:
             result[change.name] = change.value
             continue
@@ -77,7 +82,7 @@ def _changed(asked: "AlterConfigsResource", present: Present) -> dict[str, str]:
     return result
 
 
-def _answer(
+def _resource_response(
     asked: "AlterConfigsResource", error: ErrorCode, why: str | None
 ) -> "AlterConfigsResourceResponse":
     return messages.AlterConfigsResourceResponse(
@@ -93,6 +98,11 @@ async def handle(
 ) -> "IncrementalAlterConfigsResponse":
     """Handle each topic or broker on its own: either all its changes are made or none."""
     responses = await change_each(
-        broker, request.resources, _changed, _answer, validate_only=request.validate_only, context=context
+        broker,
+        request.resources,
+        _change_configs,
+        _resource_response,
+        validate_only=request.validate_only,
+        context=context,
     )
     return messages.IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=responses)

@@ -39,7 +39,7 @@ messages = API.messages
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def _require(request: "InitProducerIdRequest", context: Context) -> None:
+def _require_rights(request: "InitProducerIdRequest", context: Context) -> None:
     """Refuse a client that may not get a producer id.
 
     Raises:
@@ -56,8 +56,8 @@ def _require(request: "InitProducerIdRequest", context: Context) -> None:
         context.require(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
 
-async def _answer(broker: Broker, request: "InitProducerIdRequest", context: Context) -> InitAnswer:
-    _require(request, context)
+async def _init_producer(broker: Broker, request: "InitProducerIdRequest", context: Context) -> InitAnswer:
+    _require_rights(request, context)
     broker.reserve.check(WHILE_FULL)
     group = broker.transactions.for_producer(request.transactional_id)
     return await group.carry_out(
@@ -79,7 +79,7 @@ async def handle(
 ) -> "InitProducerIdResponse":
     """Handle the request."""
     try:
-        answer = await _answer(broker, request, context)
+        answer = await _init_producer(broker, request, context)
     except RefusedError as refused:
         answer = InitAnswer(ErrorCode(refused.code))
     return messages.InitProducerIdResponse(

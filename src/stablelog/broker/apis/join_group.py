@@ -62,8 +62,8 @@ async def handle(broker: Broker, request: "JoinGroupRequest", context: Context) 
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check(WHILE_FULL)
         token = broker.groups.new_token()
-        broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
-        answer = await broker.groups.wait(token)
+        broker.groups.apply_decision(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
+        answer = await broker.groups.wait_for_response(token)
     except RefusedError as refused:
         answer = JoinAnswer(ErrorCode(refused.code), member_id=request.member_id)
     return messages.JoinGroupResponse(

@@ -31,7 +31,7 @@ LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one tu
 
 async def handle(broker: Broker, request: "LeaveGroupRequest", context: Context) -> "LeaveGroupResponse":
     """Remove each member that the request names. An error of one member does not affect the others."""
-    denied = context.refusal(Operation.READ, ResourceType.GROUP, request.group_id)
+    denied = context.denied_code(Operation.READ, ResourceType.GROUP, request.group_id)
     if denied is not None:
         return messages.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=denied, members=())
     code, members = ErrorCode.none, []
@@ -45,7 +45,7 @@ async def handle(broker: Broker, request: "LeaveGroupRequest", context: Context)
                 for member in request.members[begin : begin + LEAVING_AT_ONCE]
             ]
             decision = broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())
-            broker.groups.apply(decision)
+            broker.groups.apply_decision(decision)
             if decision.answer.code is not ErrorCode.none:
                 code = decision.answer.code
                 break
@@ -55,7 +55,7 @@ async def handle(broker: Broker, request: "LeaveGroupRequest", context: Context)
                 )
                 for one, of_member in decision.answer.members
             ]
-    await broker.groups.settled()
+    await broker.groups.wait_until_durable()
     return messages.LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ServedApi
-from stablelog.broker.apis.config_resources import ResourceType
+from stablelog.broker.apis.config_resources import ConfigResourceType
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.security.api_rights import on_cluster
 from stablelog.wire import acls
@@ -38,33 +38,33 @@ async def handle(
     broker: Broker, request: "ListConfigResourcesRequest", context: Context
 ) -> "ListConfigResourcesResponse":
     """Handle the request."""
-    types = frozenset(request.resource_types or ResourceType)
+    types = frozenset(request.resource_types or ConfigResourceType)
     if context.api_version < VERSION_WITH_TYPES:
-        types = frozenset({ResourceType.CLIENT_METRICS})
-    if not types <= frozenset(ResourceType):
+        types = frozenset({ConfigResourceType.CLIENT_METRICS})
+    if not types <= frozenset(ConfigResourceType):
         return messages.ListConfigResourcesResponse(
             throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
         )
-    denied = context.refusal(Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER)
     if denied is not None:
         return messages.ListConfigResourcesResponse(
             throttle_time=NO_THROTTLE, error_code=denied, config_resources=()
         )
     found = []
-    if ResourceType.BROKER in types:
+    if ConfigResourceType.BROKER in types:
         found.append(
             messages.ConfigResource(
-                resource_name=str(broker.node_id), resource_type=ResourceType.BROKER.value
+                resource_name=str(broker.node_id), resource_type=ConfigResourceType.BROKER.value
             )
         )
-    if ResourceType.TOPIC in types:
+    if ConfigResourceType.TOPIC in types:
         found += [
-            messages.ConfigResource(resource_name=topic.name, resource_type=ResourceType.TOPIC.value)
+            messages.ConfigResource(resource_name=topic.name, resource_type=ConfigResourceType.TOPIC.value)
             async for topic in in_turns(list(broker.topics), at_once=AT_ONCE_MAX)
         ]
-    if ResourceType.GROUP in types:
+    if ConfigResourceType.GROUP in types:
         found += [
-            messages.ConfigResource(resource_name=group, resource_type=ResourceType.GROUP.value)
+            messages.ConfigResource(resource_name=group, resource_type=ConfigResourceType.GROUP.value)
             for group in broker.config.groups.own
         ]
     return messages.ListConfigResourcesResponse(

@@ -29,7 +29,7 @@ messages = API.messages
 
 async def handle(broker: Broker, request: "ListGroupsRequest", context: Context) -> "ListGroupsResponse":
     """Handle the request."""
-    listed = await broker.groups.carry_out(
+    listed = await broker.groups.carry_out_decision(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
     )
     if not context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):

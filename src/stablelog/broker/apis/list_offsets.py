@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, code_for
+from stablelog.broker.apis import (
+    NO_THROTTLE,
+    Broker,
+    Context,
+    Operation,
+    ResourceType,
+    ServedApi,
+    error_code_for,
+)
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
@@ -68,7 +76,7 @@ NOT_FOUND = -1
 BRIEF_MAX = 1000
 
 
-class Limits(NamedTuple):
+class LookupOptions(NamedTuple):
     """What the version and the fields of a request say about all its partitions.
 
     Attributes:
@@ -81,8 +89,8 @@ class Limits(NamedTuple):
     deadline_s: float | None
 
 
-async def _look_up(
-    broker: Broker, name: str, asked: "ListOffsetsPartition", limits: Limits
+async def _find_offset(
+    broker: Broker, name: str, asked: "ListOffsetsPartition", limits: LookupOptions
 ) -> tuple[int, int, int]:
     """Look up what the request asks for one partition: (offset, timestamp, leader epoch), with -1 for each that does
     not exist.
@@ -98,21 +106,21 @@ async def _look_up(
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
     if timestamp in BOUNDS:
-        offset = _bound(partition, timestamp, isolation)
+        offset = _boundary_offset(partition, timestamp, isolation)
         return offset, -1, partition.leader_epoch if offset >= 0 else -1
-    lookup, done = _lookup(partition, timestamp, isolation), None
+    lookup, done = _start_lookup(partition, timestamp, isolation), None
     while True:
         try:
             work = lookup.send(done)
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
         except NotLoadedError as missing:
-            await _load(broker, partition, missing, limits.deadline_s)
-            lookup, work = _lookup(partition, timestamp, isolation), None
+            await _load_from_store(broker, partition, missing, limits.deadline_s)
+            lookup, work = _start_lookup(partition, timestamp, isolation), None
         except UnprovenError as unproven:
             await broker.proofs.request(partition, unproven)
-            lookup, work = _lookup(partition, timestamp, isolation), None
-        done = None if work is None else await broker.look_into_batch(work)
+            lookup, work = _start_lookup(partition, timestamp, isolation), None
+        done = None if work is None else await broker.run_batch_work(work)
         await asyncio.sleep(0)
         if broker.partitions.require(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise RefusedError(
@@ -121,7 +129,7 @@ async def _look_up(
             )
 
 
-async def _load(
+async def _load_from_store(
     broker: Broker, partition: Partition, missing: NotLoadedError, deadline_s: float | None
 ) -> None:
     """Load from the object store what a lookup needs.
@@ -140,7 +148,7 @@ async def _load(
         ) from late
 
 
-def _bound(partition: Partition, timestamp: int, isolation: Isolation) -> int:
+def _boundary_offset(partition: Partition, timestamp: int, isolation: Isolation) -> int:
     """Return the first or the last offset on the local disk or in the object store, as the special timestamp asks; -1
     if it does not exist.
     """
@@ -157,13 +165,13 @@ def _bound(partition: Partition, timestamp: int, isolation: Isolation) -> int:
     return max(start, remote.end_offset)
 
 
-def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Lookup:
+def _start_lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Lookup:
     if timestamp == NEWEST_TIMESTAMP:
         return partition.look_up_newest(isolation)
     return partition.look_up_time(timestamp, isolation)
 
 
-async def _markers_durable(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:
+async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:
     """Wait until readers can see all earlier writes, except those of open transactions.
 
     Topics that the client may not describe are left out: how long a request takes would tell of their writes.
@@ -187,7 +195,7 @@ async def _markers_durable(broker: Broker, request: "ListOffsetsRequest", contex
                 await wait
 
 
-def _is_brief(request: "ListOffsetsRequest") -> bool:
+def _asks_only_bounds(request: "ListOffsetsRequest") -> bool:
     """Whether the request asks only for start or end offsets, and for at most BRIEF_MAX of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
@@ -200,16 +208,16 @@ async def handle(broker: Broker, request: "ListOffsetsRequest", context: Context
     deadline_s = asyncio.get_running_loop().time() + time_s if time_s > 0 else None
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
-        await _markers_durable(broker, request, context)
-    limits = Limits(context.api_version, isolation, deadline_s)
-    at_once = BRIEF_MAX if _is_brief(request) else 1
+        await _wait_for_markers(broker, request, context)
+    limits = LookupOptions(context.api_version, isolation, deadline_s)
+    at_once = BRIEF_MAX if _asks_only_bounds(request) else 1
 
     async def answer(name: str, asked: "ListOffsetsPartition") -> "ListOffsetsPartitionResponse":
         try:
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
-            offset, timestamp, epoch = await _look_up(broker, name, asked, limits)
+            offset, timestamp, epoch = await _find_offset(broker, name, asked, limits)
         except PARTITION_ERRORS as error:
-            code = code_for(broker, error, PARTITION_CODES)
+            code = error_code_for(broker, error, PARTITION_CODES)
             return messages.ListOffsetsPartitionResponse(
                 partition_index=asked.partition_index, error_code=code
             )

@@ -28,7 +28,7 @@ async def handle(
     _broker: Broker, _request: "ListPartitionReassignmentsRequest", context: Context
 ) -> "ListPartitionReassignmentsResponse":
     """Handle the request."""
-    denied = context.refusal(Operation.DESCRIBE, ResourceType.CLUSTER)
+    denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     return messages.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=denied or ErrorCode.none, error_message=None, topics=()
     )

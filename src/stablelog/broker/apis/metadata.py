@@ -56,7 +56,7 @@ messages = API.messages
 NO_LEADER_ID = -1
 
 
-def _partition(broker: Broker, topic: Topic, index: int) -> "MetadataResponsePartition":
+def _partition_response(broker: Broker, topic: Topic, index: int) -> "MetadataResponsePartition":
     here = (broker.node_id,)
     state = broker.partitions.state_in(topic, index)
     return messages.MetadataResponsePartition(
@@ -70,25 +70,25 @@ def _partition(broker: Broker, topic: Topic, index: int) -> "MetadataResponsePar
     )
 
 
-async def _topic(broker: Broker, topic: Topic, operations: int) -> "MetadataResponseTopic":
+async def _topic_response(broker: Broker, topic: Topic, operations: int) -> "MetadataResponseTopic":
     indexes = in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX)
     return messages.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple([_partition(broker, topic, index) async for index in indexes]),
+        partitions=tuple([_partition_response(broker, topic, index) async for index in indexes]),
         topic_authorized_operations=operations,
     )
 
 
-def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> "MetadataResponseTopic":
+def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> "MetadataResponseTopic":
     return messages.MetadataResponseTopic(
         error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=()
     )
 
 
-async def _find(
+async def _find_or_create(
     broker: Broker,
     name: str | None,
     topic_id: uuid.UUID | None,
@@ -103,33 +103,33 @@ async def _find(
             refused = PARTITION_CODES.refusal(
                 PartitionState.UNKNOWN_ID, f"there is no topic with the id {topic_id}"
             )
-            return _missing(ErrorCode(refused.code), None, topic_id)
+            return _topic_error(ErrorCode(refused.code), None, topic_id)
     elif not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
-        return _missing(ErrorCode.topic_authorization_failed, name, None)
+        return _topic_error(ErrorCode.topic_authorization_failed, name, None)
     topic = broker.topics.get(name)
     if topic is None and create:
         if not context.allows(Operation.CREATE, ResourceType.CLUSTER, is_logged=False):
-            denied = context.refusal(Operation.CREATE, ResourceType.TOPIC, name)
+            denied = context.denied_code(Operation.CREATE, ResourceType.TOPIC, name)
             if denied is not None:
-                return _missing(denied, name, None)
+                return _topic_error(denied, name, None)
         partition_count = broker.config["num.partitions"]
         try:
             if context.throttle is not None:
                 broker.topics.reservations.check_new(name, partition_count, {})
             context.charge_partitions(partition_count, strict_since=0)
-            topic = await broker.topic_changes.create(name, partition_count, {})
+            topic = await broker.topic_changes.create_topic(name, partition_count, {})
         except RefusedError as refused:
             if refused.code in (ErrorCode.kafka_storage_error, ErrorCode.throttling_quota_exceeded):
                 # Return a code after which all clients retry, as Kafka does while it creates a topic.
-                return _missing(ErrorCode.leader_not_available, name, None)
+                return _topic_error(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:
-                return _missing(ErrorCode(refused.code), name, None)
+                return _topic_error(ErrorCode(refused.code), name, None)
             topic = broker.topics.get(name)
             if topic is None:  # Another request is creating the topic.
-                return _missing(ErrorCode.leader_not_available, name, None)
+                return _topic_error(ErrorCode.leader_not_available, name, None)
     if topic is None:
-        return _missing(PARTITION_CODES.unknown, name, None)
-    return await _topic(broker, topic, operations(name))
+        return _topic_error(PARTITION_CODES.unknown, name, None)
+    return await _topic_response(broker, topic, operations(name))
 
 
 async def handle(broker: Broker, request: "MetadataRequest", context: Context) -> "MetadataResponse":
@@ -138,12 +138,12 @@ async def handle(broker: Broker, request: "MetadataRequest", context: Context) -
 
     def operations(name: str) -> int:
         is_asked = request.include_topic_authorized_operations
-        return context.operations(ResourceType.TOPIC, name) if is_asked else NOT_ASKED
+        return context.allowed_operations(ResourceType.TOPIC, name) if is_asked else NOT_ASKED
 
     if everything:
         topics = tuple(
             [
-                await _topic(broker, topic, operations(topic.name))
+                await _topic_response(broker, topic, operations(topic.name))
                 async for topic in in_turns(broker.topics)
                 if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
             ]
@@ -153,7 +153,7 @@ async def handle(broker: Broker, request: "MetadataRequest", context: Context) -
         asked = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics or ())
         topics = tuple(
             [
-                await _find(broker, name, topic_id, context, operations, create=create)
+                await _find_or_create(broker, name, topic_id, context, operations, create=create)
                 async for name, topic_id in in_turns(asked)
             ]
         )

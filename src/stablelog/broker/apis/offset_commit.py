@@ -50,7 +50,7 @@ MISSING_GROUP_VERSION = 9
 OFFSETS_AT_ONCE = 500
 
 
-async def offsets_asked(
+async def requested_offsets(
     broker: Broker,
     topics: "Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]",
     partition_codes: Codes,
@@ -63,7 +63,7 @@ async def offsets_asked(
     codes: CodeByPartition = {}
     async for name, asked in in_turns((topic.name, asked) for topic in topics for asked in topic.partitions):
         partition = (name, asked.partition_index)
-        code = context.refusal(Operation.READ, ResourceType.TOPIC, name) or partition_codes.of(
+        code = context.denied_code(Operation.READ, ResourceType.TOPIC, name) or partition_codes.of(
             broker.partitions.state(*partition)
         )
         if code is not None:
@@ -92,11 +92,11 @@ async def refused_offsets(
     ):
         asked = ((topic.name, one.partition_index) for topic in topics for one in topic.partitions)
         return {partition: refusal async for partition in in_turns(asked)}
-    commits, codes = await offsets_asked(broker, topics, partition_codes, context)
+    commits, codes = await requested_offsets(broker, topics, partition_codes, context)
     return codes | dict.fromkeys(commits, refusal)
 
 
-async def in_slices(
+async def offset_slices(
     commits: dict[TopicPartition, OffsetCommit],
 ) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
     """Yield the offsets in slices of at most OFFSETS_AT_ONCE partitions; other tasks run between two slices.
@@ -111,7 +111,7 @@ async def in_slices(
         yield some
 
 
-async def _commit(
+async def _commit_offsets(
     broker: Broker,
     request: "OffsetCommitRequest",
     commits: dict[TopicPartition, OffsetCommit],
@@ -123,7 +123,7 @@ async def _commit(
     membership = Membership(
         request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
     )
-    async for some in in_slices(commits):
+    async for some in offset_slices(commits):
         decision = broker.groups.coordinator.commit_offsets(
             request.group_id,
             some,
@@ -132,7 +132,7 @@ async def _commit(
             knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
             now_ms=broker.now_ms(),
         )
-        broker.groups.apply(decision)
+        broker.groups.apply_decision(decision)
         codes |= decision.answer
     return codes
 
@@ -149,9 +149,9 @@ async def handle(broker: Broker, request: "OffsetCommitRequest", context: Contex
                 broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)
             )
         else:
-            commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES, context)
-            codes |= await _commit(broker, request, commits, context)
-    await broker.groups.settled()
+            commits, codes = await requested_offsets(broker, request.topics, PARTITION_CODES, context)
+            codes |= await _commit_offsets(broker, request, commits, context)
+    await broker.groups.wait_until_durable()
     turn = Turn()
     return messages.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,

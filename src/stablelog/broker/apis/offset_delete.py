@@ -39,7 +39,7 @@ messages = API.messages
 DELETED_AT_ONCE = 500
 
 
-async def _delete(
+async def _delete_offsets(
     broker: Broker, group_id: str, asked: list[TopicPartition], context: Context
 ) -> CodeByPartition:
     """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
@@ -57,12 +57,12 @@ async def _delete(
         refused = {
             at: code
             for at in some
-            if (code := context.refusal(Operation.READ, ResourceType.TOPIC, at[0]))
+            if (code := context.denied_code(Operation.READ, ResourceType.TOPIC, at[0]))
             or (code := PARTITION_CODES.of(broker.partitions.state(*at)))
         }
         known = [at for at in some if at not in refused]
         decision = broker.groups.coordinator.delete_offsets(group_id, known, now_ms=broker.now_ms())
-        broker.groups.apply(decision)
+        broker.groups.apply_decision(decision)
         answer = decision.answer
         if answer.code is not ErrorCode.none:
             reason = answer.code.name.replace("_", " ")
@@ -79,12 +79,12 @@ async def handle(broker: Broker, request: "OffsetDeleteRequest", context: Contex
             (topic.name, one.partition_index) for topic in request.topics for one in topic.partitions
         )
         try:
-            codes = await _delete(broker, request.group_id, list(asked), context)
+            codes = await _delete_offsets(broker, request.group_id, list(asked), context)
         except RefusedError as refused:
             code = refused.code
         else:
             code = ErrorCode.none
-    await broker.groups.settled()
+    await broker.groups.wait_until_durable()
     if code is not ErrorCode.none:
         return messages.OffsetDeleteResponse(error_code=code, throttle_time=NO_THROTTLE, topics=())
     return messages.OffsetDeleteResponse(

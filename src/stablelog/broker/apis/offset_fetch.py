@@ -44,7 +44,7 @@ NO_OFFSET = FetchedOffset(ErrorCode.topic_authorization_failed)
 FETCHED_AT_ONCE = 1000  # The number of partitions whose offsets are looked up in one turn of the event loop.
 
 
-async def _group(group_id: str, fetched: FetchedOffsets) -> "OffsetFetchResponseGroup":
+async def _group_response(group_id: str, fetched: FetchedOffsets) -> "OffsetFetchResponseGroup":
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
     async for (topic, index), offset in in_turns(fetched.items()):
         topics.setdefault(topic, []).append(
@@ -66,7 +66,9 @@ async def _group(group_id: str, fetched: FetchedOffsets) -> "OffsetFetchResponse
     )
 
 
-async def _asked(request: "OffsetFetchRequest") -> dict[str, dict[TopicPartition, None] | None]:
+async def _requested_partitions(
+    request: "OffsetFetchRequest",
+) -> dict[str, dict[TopicPartition, None] | None]:
     """The partitions that the request names, by group; None for all partitions of the group."""
     asked: dict[str, dict[TopicPartition, None] | None] = {}
     async for group in in_turns(request.groups):
@@ -81,7 +83,7 @@ async def _asked(request: "OffsetFetchRequest") -> dict[str, dict[TopicPartition
     return asked
 
 
-async def _fetched(
+async def _fetch_offsets(
     broker: Broker,
     group_id: str,
     partitions: Collection[TopicPartition] | None,
@@ -92,12 +94,12 @@ async def _fetched(
     coordinator = broker.groups.coordinator
     if partitions is None or len(partitions) <= FETCHED_AT_ONCE:
         decision = coordinator.fetch_offsets(group_id, partitions, require_stable=require_stable)
-        return dict(await broker.groups.carry_out(decision))
+        return dict(await broker.groups.carry_out_decision(decision))
     found: dict[TopicPartition, FetchedOffset] = {}
     left = iter(partitions)
     async for some in in_turns(iter(lambda: list(islice(left, FETCHED_AT_ONCE)), [])):
         found.update(coordinator.fetch_offsets(group_id, some, require_stable=require_stable).answer)
-    await broker.groups.settled()
+    await broker.groups.wait_until_durable()
     return found
 
 
@@ -105,8 +107,8 @@ async def handle(broker: Broker, request: "OffsetFetchRequest", context: Context
     """Return the committed offsets, once they are durable. A group that is named several times is returned once."""
     groups = []
     members = {group.group_id: (group.member_id, group.member_epoch) for group in request.groups}
-    async for group_id, partitions in in_turns((await _asked(request)).items()):
-        code = context.refusal(
+    async for group_id, partitions in in_turns((await _requested_partitions(request)).items()):
+        code = context.denied_code(
             Operation.DESCRIBE, ResourceType.GROUP, group_id
         ) or broker.groups.coordinator.consumers.check_fetch(group_id, *members[group_id])
         if code is not ErrorCode.none:
@@ -121,7 +123,7 @@ async def handle(broker: Broker, request: "OffsetFetchRequest", context: Context
                 else:
                     denied[asked] = NO_OFFSET
             partitions = allowed
-        fetched = await _fetched(broker, group_id, partitions, require_stable=request.require_stable)
+        fetched = await _fetch_offsets(broker, group_id, partitions, require_stable=request.require_stable)
         if context.access is not None and partitions is None:
             fetched = {
                 target: offset
@@ -129,5 +131,5 @@ async def handle(broker: Broker, request: "OffsetFetchRequest", context: Context
                 if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, target[0], is_logged=False)
             }
         fetched.update(denied)
-        groups.append(await _group(group_id, fetched))
+        groups.append(await _group_response(group_id, fetched))
     return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))

@@ -11,7 +11,7 @@ from stablelog.broker.apis import (
     Operation,
     ResourceType,
     ServedApi,
-    code_for,
+    error_code_for,
     for_each_part,
 )
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
@@ -50,7 +50,7 @@ async def handle(
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.replication.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
-            code = code_for(broker, error, PARTITION_CODES)
+            code = error_code_for(broker, error, PARTITION_CODES)
             return messages.EpochEndOffset(error_code=code, partition=asked.partition)
         return messages.EpochEndOffset(
             error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end

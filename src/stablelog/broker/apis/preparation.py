@@ -29,7 +29,7 @@ from stablelog.log.record_checks import (
 from stablelog.wire.guard import Buffer
 
 
-class Work(NamedTuple):
+class BatchPreparation(NamedTuple):
     """What is to be done with a batch before its append.
 
     Attributes:
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 
     @property
     def checked_header(self) -> BatchHeader | None:
-        """The header of the batch if the work leaves the batch as it is; `work_for` has checked it. None if the batch gets
+        """The header of the batch if the work leaves the batch as it is; `preparation_for` has checked it. None if the batch gets
         another codec: then it has to be checked again, because it has another size.
         """
         return self.header if self.codec is None else None
@@ -80,9 +80,9 @@ class Work(NamedTuple):
         )
 
 
-def work_for(
+def preparation_for(
     partition: Partition, records: Buffer, *, wall_ms: int, require_first_sequence_zero: bool
-) -> Work | None:
+) -> BatchPreparation | None:
     """Return the work that a client's batch needs before its append; None if it can be appended, or is refused, as it
     is.
 
@@ -104,10 +104,10 @@ def work_for(
     check_batch(header, records, Origin.CLIENT, topic=partition.topic, config=config, wall_ms=wall_ms)
     if not is_next(partition, header, require_first_sequence_zero=require_first_sequence_zero):
         return None
-    return Work(header, records, partition.topic, config, wall_ms, checks_records, codec)
+    return BatchPreparation(header, records, partition.topic, config, wall_ms, checks_records, codec)
 
 
-async def with_records(
+async def with_record_errors(
     broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
 ) -> RefusedError:
     """Return an error that names the records because of which a batch is refused, if these can be found.
@@ -120,7 +120,7 @@ async def with_records(
     arguments = (read_header(records), records, partition.topic, partition.config, broker.clock.wall_ms())
     try:
         if not is_checked_soon(*arguments):
-            await broker.look_into_batch(check_records, *arguments)
+            await broker.run_batch_work(check_records, *arguments)
     except RecordsRefusedError as found:
         return found
     except RefusedError:

@@ -25,15 +25,15 @@ from stablelog.broker.apis import (
     Operation,
     ResourceType,
     ServedApi,
-    check_marked,
-    durable_code,
+    check_no_missing_markers,
+    wait_durable_code,
 )
-from stablelog.broker.apis.preparation import Work, with_records, work_for
+from stablelog.broker.apis.preparation import BatchPreparation, preparation_for, with_record_errors
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
-from stablelog.broker.topic_names import check_not_own
+from stablelog.broker.topic_names import check_clients_may_write
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
@@ -73,7 +73,7 @@ KNOWN_ACKS = (-1, 0, 1)
 RECORD_ERRORS_MAX = 1000
 
 
-class Wait(NamedTuple):
+class PendingAppend(NamedTuple):
     """An appended batch whose response waits until the batch is durable.
 
     `produced[place]` is the batch's part of the response.
@@ -130,7 +130,7 @@ def _transaction_check(
     return check
 
 
-def _writable(
+def _check_writable(
     broker: Broker, request: ProduceRequest, name: str, asked: PartitionRecords, codes: Codes
 ) -> tuple[Partition, Buffer]:
     """Return the partition and its batch, if the partition accepts batches of this request.
@@ -138,11 +138,11 @@ def _writable(
     Raises:
         RefusedError: the partition does not accept batches of this request.
     """
-    check_not_own(name)
+    check_clients_may_write(name)
     partition = broker.partitions.require(name, asked.index, codes)
     if broker.reserve.is_full:
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
-    check_marked(broker, (name, asked.index), codes.offline)
+    check_no_missing_markers(broker, (name, asked.index), codes.offline)
     if not asked.records:
         raise RefusedError(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
     if request.transactional_id:
@@ -153,14 +153,14 @@ def _writable(
     return partition, asked.records
 
 
-async def _prepared(
+async def _prepare(
     broker: Broker,
     find: Callable[[], tuple[Partition, Buffer]],
     partition: Partition,
     records: Buffer,
     *,
     require_first_sequence_zero: bool,
-) -> tuple[Partition, Buffer, Work | None]:
+) -> tuple[Partition, Buffer, BatchPreparation | None]:
     """Return the partition, the batch as it is to be appended, and the work that was done to prepare it; None if no work
     was necessary. `find` finds the partition and the batch again.
 
@@ -169,7 +169,7 @@ async def _prepared(
         DamageError: the bytes are not a batch, or do not match its CRC.
     """
     while True:
-        work = work_for(
+        work = preparation_for(
             partition,
             records,
             wall_ms=broker.clock.wall_ms(),
@@ -177,7 +177,7 @@ async def _prepared(
         )
         if work is None or work.is_done_soon():
             return partition, records, work
-        prepared = await broker.look_into_batch(work.run)
+        prepared = await broker.run_batch_work(work.run)
         # Other tasks ran during the work. They may have deleted the partition and created it again, or have changed its
         # settings. Then the batch is prepared again.
         before = partition
@@ -199,13 +199,13 @@ async def _append_one(
     Return the batch's part of the response, and a future that is done when the batch is durable.
     """
     partition = None
-    find = partial(_writable, broker, request, name, asked, codes)
+    find = partial(_check_writable, broker, request, name, asked, codes)
     require_first_sequence_zero = (
         request.transactional_id is not None and api_version >= SECOND_DIALECT_VERSION
     )
     try:
         partition, records = find()
-        partition, records, work = await _prepared(
+        partition, records, work = await _prepare(
             broker, find, partition, records, require_first_sequence_zero=require_first_sequence_zero
         )
         appended = partition.append(
@@ -221,13 +221,13 @@ async def _append_one(
         )
         broker.flush.dirty(partition)
     except DamageError as corrupt:  # The client has sent damaged bytes.
-        return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
+        return _refused_partition(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
         if isinstance(error, UnavailableError):
             broker.refused_appends.note(name, asked.index, error)
         if isinstance(error, RefusedError) and partition is not None and asked.records:
-            error = await with_records(broker, partition, asked.records, error)
-        return _refusal(asked, codes.of_error(error), str(error), error), None
+            error = await with_record_errors(broker, partition, asked.records, error)
+        return _refused_partition(asked, codes.of_error(error), str(error), error), None
     answer = ProducedPartition(
         asked.index,
         base_offset=appended.first_offset,
@@ -237,52 +237,52 @@ async def _append_one(
     return answer, broker.flush.durable(partition, appended.last_offset + 1) if request.acks else None
 
 
-def _refusal(
+def _refused_partition(
     asked: PartitionRecords, code: ErrorCode, why: str, error: Exception | None = None
 ) -> ProducedPartition:
     errors = error.errors if isinstance(error, RecordsRefusedError) else ()
     return ProducedPartition(asked.index, code, message=why, record_errors=errors)
 
 
-def _denial(request: ProduceRequest, topic: str, context: Context) -> ErrorCode | None:
+def _denied_code(request: ProduceRequest, topic: str, context: Context) -> ErrorCode | None:
     """The error code if the client may not write to a topic with its transactional id; None if it may."""
     if request.transactional_id is not None:
-        denied = context.refusal(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        denied = context.denied_code(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         if denied is not None:
             return denied
-    return context.refusal(Operation.WRITE, ResourceType.TOPIC, topic)
+    return context.denied_code(Operation.WRITE, ResourceType.TOPIC, topic)
 
 
 async def _append_all(
     broker: Broker, request: ProduceRequest, version: int, context: Context
-) -> "tuple[list[ProducedTopic], list[Wait]]":
+) -> "tuple[list[ProducedTopic], list[PendingAppend]]":
     """Append the batches of all partitions.
 
     If the batches are many or large, other tasks run in between; otherwise there is no await.
 
     Returns:
-        The parts of the response, and a `Wait` for each part that is valid only when its batch is durable.
+        The parts of the response, and a `PendingAppend` for each part that is valid only when its batch is durable.
     """
     codes = PARTITION_CODES.for_version(version)
     answers: list[ProducedTopic] = []
-    waits: list[Wait] = []
+    waits: list[PendingAppend] = []
 
     def parts() -> Iterator[tuple[str, list[ProducedPartition], PartitionRecords, ErrorCode | None]]:
         for topic in request.topics:
             produced: list[ProducedPartition] = []
             answers.append(ProducedTopic(topic.name, produced))
-            denied = None if context.access is None else _denial(request, topic.name, context)
+            denied = None if context.access is None else _denied_code(request, topic.name, context)
             for asked in topic.partitions:
                 yield topic.name, produced, asked, denied
 
     record_errors_left = RECORD_ERRORS_MAX
     async for name, into, asked, denied in in_turns(parts()):
         if denied is not None:
-            into.append(_refusal(asked, denied, NOT_AUTHORIZED))
+            into.append(_refused_partition(asked, denied, NOT_AUTHORIZED))
             continue
         answer, durable = await _append_one(broker, request, version, name, asked, codes)
         if durable is not None:
-            waits.append(Wait(name, into, len(into), durable))
+            waits.append(PendingAppend(name, into, len(into), durable))
         if answer.record_errors:
             answer.record_errors = answer.record_errors[:record_errors_left]
             record_errors_left -= len(answer.record_errors)
@@ -294,16 +294,17 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
     """Append the batches, wait until they are durable, and encode the response."""
     version = context.api_version
     if context.throttle is not None:
-        context.throttle.produced()
+        context.throttle.charge_produce()
     if request.acks not in KNOWN_ACKS:
         why = f"acks={request.acks} is not valid: use 0, 1 or all (-1)"
         answers = [
             ProducedTopic(
-                topic.name, [_refusal(p, ErrorCode.invalid_required_acks, why) for p in topic.partitions]
+                topic.name,
+                [_refused_partition(p, ErrorCode.invalid_required_acks, why) for p in topic.partitions],
             )
             for topic in request.topics
         ]
-        return await _encoded(broker, context, answers)
+        return await _encode(broker, context, answers)
     async with context.appending:
         answers, waits = await _append_all(broker, request, version, context)
     broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
@@ -317,20 +318,20 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
                         partition.error, f"an append with acks=0 was refused: {partition.message}"
                     )
         return None
-    decided = _decided(broker, request) if waits else None
+    decided = _commit_log_durable(broker, request) if waits else None
     async for name, produced, place, durable in in_turns(waits):
         index = produced[place].index
-        code = await durable_code(broker, (name, index), durable, PARTITION_CODES.for_version(version))
+        code = await wait_durable_code(broker, (name, index), durable, PARTITION_CODES.for_version(version))
         if code is not ErrorCode.none:
             produced[place] = ProducedPartition(
                 index, code, message="the partition was deleted or failed before the batch was durable"
             )
     if decided is not None:
         await decided
-    return await _encoded(broker, context, answers)
+    return await _encode(broker, context, answers)
 
 
-async def _encoded(broker: Broker, context: Context, answers: list[ProducedTopic]) -> list[Buffer]:
+async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]) -> list[Buffer]:
     """Encode the response; in a thread if it has many entries."""
     count = sum(
         1 + sum(1 + len(partition.record_errors) for partition in topic.partitions) for topic in answers
@@ -345,7 +346,7 @@ async def _encoded(broker: Broker, context: Context, answers: list[ProducedTopic
     return encode_produce_response(*response)
 
 
-def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
+def _commit_log_durable(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
     """Return a future that is done when the commit log is durable; None if the log is durable already, or the request
     is not transactional.
 

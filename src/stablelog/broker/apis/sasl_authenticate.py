@@ -61,7 +61,7 @@ async def authenticate(broker: Broker, session: Session, token: bytes) -> "Answe
     try:
         answer = await broker.logins.authenticate(session.listener.name, session.host, login, token)
     except LoginError as failed:
-        broker.logins.failed(session.host, login, failed)
+        broker.logins.count_failure(session.host, login, failed)
         await broker.logins.delay_failure(begun_s)
         raise
     if login.is_open:

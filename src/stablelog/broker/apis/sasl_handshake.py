@@ -37,7 +37,7 @@ async def handle(
     try:
         login.handshake(request.mechanism, context.api_version, broker.now_ms())
     except LoginError as failed:
-        broker.logins.failed(context.client_host, login, failed)
+        broker.logins.count_failure(context.client_host, login, failed)
         await broker.logins.delay_failure(begun_s)
         code = ErrorCode(failed.code)
     except RefusedError as refused:

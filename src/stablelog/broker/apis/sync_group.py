@@ -48,8 +48,8 @@ async def handle(broker: Broker, request: "SyncGroupRequest", context: Context) 
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check(WHILE_FULL)
         token = broker.groups.new_token()
-        broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
-        answer = await broker.groups.wait(token)
+        broker.groups.apply_decision(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
+        answer = await broker.groups.wait_for_response(token)
     except RefusedError as refused:
         answer = SyncAnswer(ErrorCode(refused.code))
     return messages.SyncGroupResponse(

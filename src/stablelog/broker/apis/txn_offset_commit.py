@@ -18,9 +18,9 @@ from stablelog.broker.apis import (
     Operation,
     ResourceType,
     ServedApi,
-    check_marked,
+    check_no_missing_markers,
 )
-from stablelog.broker.apis.offset_commit import in_slices, offsets_asked, refused_offsets
+from stablelog.broker.apis.offset_commit import offset_slices, refused_offsets, requested_offsets
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
@@ -91,20 +91,20 @@ def _check_transaction(
     return codes[OFFSETS_PARTITION]
 
 
-async def _commit(
+async def _commit_offsets(
     broker: Broker, group: TransactionGroup, request: "TxnOffsetCommitRequest", context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     # Hold the lock `appending`, so that the offsets of one connection are committed in the order of its requests.
     async with context.appending:
-        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES, context)
+        commits, codes = await requested_offsets(broker, request.topics, PARTITION_CODES, context)
         if not request.group_id:
             return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes
-        async for some in in_slices(commits):
-            codes |= _commit_some(broker, group, request, some, context.api_version)
+        async for some in offset_slices(commits):
+            codes |= _commit_slice(broker, group, request, some, context.api_version)
     return codes
 
 
-def _commit_some(
+def _commit_slice(
     broker: Broker,
     group: TransactionGroup,
     request: "TxnOffsetCommitRequest",
@@ -142,7 +142,7 @@ async def handle(
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         broker.reserve.check(WHILE_FULL)
-        check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
+        check_no_missing_markers(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         who = (request.transactional_id, request.producer_id, request.producer_epoch)
         if context.api_version >= SECOND_DIALECT_VERSION:
             group = broker.transactions.begun(*who, WHILE_FULL)
@@ -153,9 +153,9 @@ async def handle(
             broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)
         )
     else:
-        codes = await _commit(broker, group, request, context)
+        codes = await _commit_offsets(broker, group, request, context)
         await group.journal.settled()
-        await broker.groups.settled()
+        await broker.groups.wait_until_durable()
     turn = Turn()
     return messages.TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,

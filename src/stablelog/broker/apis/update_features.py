@@ -33,7 +33,7 @@ messages = Messages(ApiKey.UPDATE_FEATURES, 1)
 UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe downgrade
 
 
-def _check(update: "FeatureUpdateKey") -> None:
+def _refuse_change(update: "FeatureUpdateKey") -> None:
     """Refuse every update that would change something.
 
     Raises:
@@ -61,7 +61,7 @@ async def handle(
     results: tuple[UpdatableFeatureResult, ...] = ()
     try:
         context.require(Operation.ALTER, ResourceType.CLUSTER)
-        await for_each(request.feature_updates, _check)
+        await for_each(request.feature_updates, _refuse_change)
         results = await for_each(
             request.feature_updates,
             lambda update: messages.UpdatableFeatureResult(

@@ -25,10 +25,10 @@ from stablelog.broker.apis import (
     Operation,
     ResourceType,
     ServedApi,
-    check_marked,
-    durable_code,
+    check_no_missing_markers,
     for_each,
     for_each_part,
+    wait_durable_code,
 )
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
@@ -65,7 +65,7 @@ messages = API.messages
 log = logging.getLogger(__name__)
 
 
-def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
+def _ends_open_transaction(broker: Broker, partition: Partition, producer_id: int) -> bool:
     """Whether a marker may be written while the disk is full: only if it ends an open transaction of the producer in
     the partition.
     """
@@ -76,7 +76,7 @@ def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
     return any(txn.producer_id == producer_id for txn in partition.log.open_transactions())
 
 
-def _write(
+def _write_marker(
     broker: Broker, name: str, index: int, asked: "WritableTxnMarker"
 ) -> "ErrorCode | asyncio.Future[None]":
     """Append a marker. Return the error code of its partition, or a future that is done when the marker is durable."""
@@ -90,12 +90,12 @@ def _write(
         return ErrorCode.invalid_topic_exception  # No transaction ever writes to the other internal topics.
     try:
         partition = broker.partitions.require(name, index, PARTITION_CODES)
-        check_marked(broker, (name, index), PARTITION_CODES.offline)
+        check_no_missing_markers(broker, (name, index), PARTITION_CODES.offline)
         if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
             raise RefusedError(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
-        if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
+        if broker.reserve.is_full and not _ends_open_transaction(broker, partition, asked.producer_id):
             broker.reserve.check(WHILE_FULL)
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         append = partial(
@@ -136,7 +136,7 @@ async def handle(
                 index,
                 ErrorCode.cluster_authorization_failed
                 if is_denied
-                else _write(broker, of[1].name, index, of[0]),
+                else _write_marker(broker, of[1].name, index, of[0]),
             ),
             lambda _, outcomes: outcomes,
             at_once=AT_ONCE_MAX,
@@ -146,7 +146,7 @@ async def handle(
         [
             outcome
             if isinstance(outcome, ErrorCode)
-            else await durable_code(broker, (name, index), outcome, PARTITION_CODES)
+            else await wait_durable_code(broker, (name, index), outcome, PARTITION_CODES)
             async for name, index, outcome in in_turns(outcomes)
         ]
     )

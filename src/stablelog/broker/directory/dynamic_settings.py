@@ -40,7 +40,7 @@ class DynamicSettings:
         try:
             settings, defaults, groups = self.load()
             config.set_dynamic(settings, defaults)
-            config.groups.replace(groups)
+            config.groups.replace_all(groups)
         except UsageError as invalid:
             raise UsageError(
                 f"{self.path} has a setting that this release does not accept: {invalid}; start the release that wrote "

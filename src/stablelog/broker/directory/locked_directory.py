@@ -87,7 +87,7 @@ class LockedDirectory:
             log.warning("%s %s; the broker writes the file again", path, meta.fault)
         cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
         node_id: int = config["node.id"]
-        if meta.node_id not in (None, node_id) and "node.id" in config.given:
+        if meta.node_id not in (None, node_id) and "node.id" in config.static:
             raise UsageError(
                 f"{path} has node.id={meta.node_id}, and the configuration has node.id={node_id}: change the configuration, or use "
                 "another data directory"

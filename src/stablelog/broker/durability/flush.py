@@ -167,7 +167,7 @@ class GroupFlush:
             if partition.failure is None:
                 usable.append(partition)
             else:
-                self._tasks.partition(partition).fail(partition.failure)
+                self._tasks.partition_scope(partition).fail(partition.failure)
                 self.forget(partition, partition.failure)
         return usable
 
@@ -217,7 +217,7 @@ class GroupFlush:
                 return
         async for partition, work in in_turns(works, at_once=AT_ONCE_MAX):
             if work in errors:
-                self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
+                self._tasks.report_unexpected("flush", self._tasks.partition_scope(partition), errors[work])
                 continue
             await self._write_rest(work)
             if partition.failure is None:
@@ -257,13 +257,13 @@ class GroupFlush:
 
     def _failed_on(self, partition: Partition, error: Exception) -> None:
         """Fail a partition after an error in its flush. After lack of space, retry the flush later instead."""
-        scope = self._tasks.partition(partition)
+        scope = self._tasks.partition_scope(partition)
         if isinstance(error, DiskError) and error.is_full and partition.failure is None:
             self._without_room[partition] = None
         elif isinstance(error, StablelogError):
             scope.fail(error if isinstance(error, UnavailableError) else UnavailableError(str(error)))
         else:
-            self._tasks.unexpected("flush", scope, error)
+            self._tasks.report_unexpected("flush", scope, error)
 
     def retry(self) -> None:
         """Sync again the partitions that could not be synced because the disk had no space."""

@@ -22,7 +22,7 @@ from stablelog.types import TopicPartition
 Key = Partition | TopicPartition
 
 
-class Waiters:
+class LongPolls:
     """All long polls, by the partition that they wait for: an open partition, or the name of one that is not open.
 
     Args:
@@ -31,7 +31,7 @@ class Waiters:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waiting: dict[Key, set[Poll]] = {}
+        self._waiting: dict[Key, set[LongPoll]] = {}
         self._has_ended = False  # Whether the broker stops, so that no long poll waits any more.
 
     def __len__(self) -> int:
@@ -39,16 +39,16 @@ class Waiters:
         return sum(map(len, self._waiting.values()))
 
     @contextlib.contextmanager
-    def poll(self) -> Iterator["Poll"]:
+    def begin_poll(self) -> Iterator["LongPoll"]:
         """Begin a long poll. It ends with the `with` block."""
-        poll = Poll(self._tasks, self._register)
+        poll = LongPoll(self._tasks, self._register)
         try:
             yield poll
         finally:
-            self._forget(poll, poll.names)
+            self._remove_poll(poll, poll.names)
 
     async def wait_for_more(
-        self, poll: "Poll", seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
+        self, poll: "LongPoll", seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
     ) -> bool:
         """Wait until an open partition has more records to read, has failed or is deleted, or a partition that was not
         open may be open.
@@ -69,13 +69,13 @@ class Waiters:
         try:
             return await self._wait(poll, ends, isolation, deadline)
         finally:
-            self._forget(poll, ends)
+            self._remove_poll(poll, ends)
             if len(ends) > AT_ONCE_MAX:
                 # Next, the caller reads all partitions of the fetch. Let other tasks of the event loop run before that.
                 await asyncio.sleep(0)
 
     async def _wait(
-        self, poll: "Poll", ends: Mapping[Partition, int], isolation: Isolation, deadline: float
+        self, poll: "LongPoll", ends: Mapping[Partition, int], isolation: Isolation, deadline: float
     ) -> bool:
         async with contextlib.aclosing(in_turns(ends.items())) as looked_at:
             async for partition, end in looked_at:
@@ -83,7 +83,7 @@ class Waiters:
                 if partition.visible_end(isolation) > end or partition.failure is not None:
                     return True
         while True:
-            async with contextlib.aclosing(in_turns(poll.take_moved())) as looked_at:
+            async with contextlib.aclosing(in_turns(poll.take_woken_keys())) as looked_at:
                 async for key in looked_at:
                     # A key that is a name stands for a partition that was not open. Only the caller can check whether
                     # the partition is open now.
@@ -91,13 +91,13 @@ class Waiters:
                         return True
                     if key.failure is not None:  # It has failed, or was deleted.
                         return True
-            if self._has_ended or not await poll.moves(deadline):
+            if self._has_ended or not await poll.wait_until_woken(deadline):
                 return False
 
-    def _register(self, key: Key, poll: "Poll") -> None:
+    def _register(self, key: Key, poll: "LongPoll") -> None:
         self._waiting.setdefault(key, set()).add(poll)
 
-    def _forget(self, poll: "Poll", keys: Iterable[Key]) -> None:
+    def _remove_poll(self, poll: "LongPoll", keys: Iterable[Key]) -> None:
         for key in keys:
             polls = self._waiting.get(key)
             if polls is not None:
@@ -105,12 +105,12 @@ class Waiters:
                 if not polls:
                     del self._waiting[key]
 
-    def end(self) -> None:
+    def end_all(self) -> None:
         """End all long polls, and let none wait any more: the broker stops."""
         self._has_ended = True
         for polls in self._waiting.values():
             for poll in polls:
-                poll.end()
+                poll.end_wait()
 
     def wake(self, partition: Partition) -> None:
         """Wake the long polls that wait for a partition: it has more records to read, was opened, has failed,
@@ -123,7 +123,7 @@ class Waiters:
                 poll.wake(key)
 
 
-class Poll:
+class LongPoll:
     """One long poll.
 
     Attributes:
@@ -132,25 +132,25 @@ class Poll:
             partitions.
     """
 
-    def __init__(self, tasks: Tasks, register: "Callable[[Key, Poll], None]") -> None:
+    def __init__(self, tasks: Tasks, register: "Callable[[Key, LongPoll], None]") -> None:
         self.names: list[TopicPartition] = []
         self.moved: dict[Key, None] = {}
         self._tasks = tasks
         self._register = register
         self._woken: asyncio.Future[bool] | None = None
 
-    def wait_for(self, name: TopicPartition) -> None:
+    def wait_for_partition(self, name: TopicPartition) -> None:
         """Note a partition that is not open: from now on its opening wakes the long poll."""
         self.names.append(name)
         self._register(name, self)
 
-    def take_moved(self) -> list[Key]:
+    def take_woken_keys(self) -> list[Key]:
         """Return the partitions that have woken the poll since the last call, and clear `moved`."""
         moved = list(self.moved)
         self.moved.clear()
         return moved
 
-    async def moves(self, deadline: float) -> bool:
+    async def wait_until_woken(self, deadline: float) -> bool:
         """Wait until a partition wakes the long poll. Returns False if the deadline has passed before that."""
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
@@ -171,7 +171,7 @@ class Poll:
         if self._woken is not None:
             _finish(self._woken, True)
 
-    def end(self) -> None:
+    def end_wait(self) -> None:
         """End the wait of the long poll, as if its timeout had passed."""
         if self._woken is not None:
             _finish(self._woken, False)

@@ -33,13 +33,13 @@ PARTITIONS_MAX = 500_000
 
 
 @dataclass(slots=True)
-class Wanted:
+class SessionPartition:
     """One partition of a fetch session, with the offsets that the last response had for the partition.
 
     Attributes:
         fetch_offset: the offset to read from.
         size_max: the maximum number of bytes to return.
-        told: (high watermark, last stable offset, log start offset) in the last response; None before the first
+        last_sent: (high watermark, last stable offset, log start offset) in the last response; None before the first
             response.
     """
 
@@ -47,7 +47,7 @@ class Wanted:
     size_max: int
     current_leader_epoch: int = -1
     topic_id: uuid.UUID | None = None
-    told: tuple[int, int, int] | None = None
+    last_sent: tuple[int, int, int] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class FetchSession:
     session_id: int
     owner: Principal
     epoch: int = 1
-    partitions: "OrderedDict[TopicPartition, Wanted]" = field(default_factory=OrderedDict)
+    partitions: "OrderedDict[TopicPartition, SessionPartition]" = field(default_factory=OrderedDict)
 
 
 class FetchSessions:
@@ -69,8 +69,8 @@ class FetchSessions:
         self._partition_count = 0
         self._random = random.SystemRandom()
 
-    def begin(
-        self, wanted: "OrderedDict[TopicPartition, Wanted]", owner: Principal, *, keep: bool
+    def begin_session(
+        self, wanted: "OrderedDict[TopicPartition, SessionPartition]", owner: Principal, *, keep: bool
     ) -> FetchSession:
         """Begin a fetch session of `owner` with a full fetch of the partitions in `wanted`.
 
@@ -91,12 +91,12 @@ class FetchSessions:
         self._sessions[session_id] = session
         return session
 
-    def resume(
+    def resume_session(
         self,
         session_id: int,
         epoch: int,
         owner: Principal,
-        changed: "OrderedDict[TopicPartition, Wanted]",
+        changed: "OrderedDict[TopicPartition, SessionPartition]",
         forgotten: list[TopicPartition],
     ) -> FetchSession:
         """Apply an incremental fetch to its session: add or change the partitions in `changed`, remove those in
@@ -130,7 +130,7 @@ class FetchSessions:
         for key, wanted in changed.items():
             known = session.partitions.get(key)
             if known is not None:
-                wanted.told = known.told
+                wanted.last_sent = known.last_sent
             session.partitions[key] = wanted
         for key in forgotten:
             session.partitions.pop(key, None)
@@ -146,7 +146,7 @@ class FetchSessions:
             ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} has too many partitions"
         )
 
-    def end(self, session_id: int, owner: Principal) -> None:
+    def end_session(self, session_id: int, owner: Principal) -> None:
         """Remove a fetch session, if `owner` has one with this id."""
         session = self._sessions.get(session_id)
         if session is not None and session.owner == owner:

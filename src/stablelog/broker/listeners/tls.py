@@ -30,7 +30,7 @@ LOOK_EVERY_S: Final = 1.0
 Signs = dict[str, tuple[int, int, int] | None]
 
 
-def _sign(path: str) -> tuple[int, int, int] | None:
+def _file_sign(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
     except OSError:
@@ -38,7 +38,7 @@ def _sign(path: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class Tls:
+class ListenerTls:
     """The TLS of one listener.
 
     Args:
@@ -53,16 +53,16 @@ class Tls:
     def __init__(self, config: BrokerConfig, listener: Listener, now_s: Callable[[], float]) -> None:
         self._listener = listener
         self._now_s = now_s
-        self._value: Callable[[str], Any] = lambda name: config.of_listener(listener.name, name)
+        self._value: Callable[[str], Any] = lambda name: config.listener_value(listener.name, name)
         self._client_auth = config.client_auth(listener)
         self._paths = [
             path
             for name in ("ssl.keystore.location", "ssl.truststore.location")
             if (path := self._value(name))
         ]
-        self._signs = self._look()
+        self._signs = self._file_signs()
         self._looked_at_s = now_s()
-        self._context = self._load()
+        self._context = self._make_context()
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -72,11 +72,11 @@ class Tls:
         now_s = self._now_s()
         if self._paths and now_s - self._looked_at_s >= LOOK_EVERY_S:
             self._looked_at_s = now_s
-            signs = self._look()
+            signs = self._file_signs()
             if signs != self._signs:
                 self._signs = signs
                 try:
-                    self._context = self._load()
+                    self._context = self._make_context()
                 except UsageError as error:
                     log.error("new connections still use the certificates from before the change: %s", error)
                 else:
@@ -97,10 +97,10 @@ class Tls:
         name = principal_name(self._value("ssl.principal.mapping.rules"), subject_of(certificate))
         return Principal(USER, name)
 
-    def _look(self) -> Signs:
-        return {path: _sign(path) for path in self._paths}
+    def _file_signs(self) -> Signs:
+        return {path: _file_sign(path) for path in self._paths}
 
-    def _load(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         versions = [VERSIONS[name] for name in self._value("ssl.enabled.protocols")]
         context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -110,7 +110,7 @@ class Tls:
         self._load_authorities(context)
         return context
 
-    def _refusal(self, why: str) -> UsageError:
+    def _usage_error(self, why: str) -> UsageError:
         return UsageError(f"listener {self._listener.name}: {why}")
 
     def _load_ciphers(self, context: ssl.SSLContext) -> None:
@@ -119,7 +119,7 @@ class Tls:
             try:
                 context.set_ciphers(suites.replace(",", ":"))
             except ssl.SSLError as error:
-                raise self._refusal(
+                raise self._usage_error(
                     f"ssl.cipher.suites={suites} has no suite that OpenSSL knows; `openssl ciphers` lists them"
                 ) from error
 
@@ -128,7 +128,7 @@ class Tls:
         chain: str = self._value("ssl.keystore.certificate.chain")
         key: str = self._value("ssl.keystore.key")
         if bool(location) == bool(chain or key):
-            raise self._refusal(
+            raise self._usage_error(
                 f"{self._listener.protocol.value} needs the broker's key and certificate: set ssl.keystore.location to a PEM "
                 "file, or set ssl.keystore.key and ssl.keystore.certificate.chain"
             )
@@ -136,7 +136,7 @@ class Tls:
             load_key(context, location, f"{key}\n{chain}\n", self._value("ssl.key.password"))
         except PemError as error:
             what = location or "ssl.keystore.key with ssl.keystore.certificate.chain"
-            raise self._refusal(f"{what} cannot be used: {error}") from error
+            raise self._usage_error(f"{what} cannot be used: {error}") from error
 
     def _load_authorities(self, context: ssl.SSLContext) -> None:
         context.verify_mode = VERIFY_MODES[self._client_auth]
@@ -145,16 +145,16 @@ class Tls:
         location: str = self._value("ssl.truststore.location")
         certificates: str = self._value("ssl.truststore.certificates")
         if bool(location) == bool(certificates):
-            raise self._refusal(
+            raise self._usage_error(
                 f"ssl.client.auth={self._client_auth} needs the authorities of the client certificates: set "
                 "ssl.truststore.location or ssl.truststore.certificates"
             )
         try:
             load_authorities(context, location, certificates)
         except PemError as error:
-            raise self._refusal(
+            raise self._usage_error(
                 f"{location or 'ssl.truststore.certificates'} cannot be used: {error}"
             ) from error
 
 
-__all__ = ["Tls"]
+__all__ = ["ListenerTls"]

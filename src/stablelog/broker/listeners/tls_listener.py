@@ -12,10 +12,16 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stablelog.broker.listeners.tls import Tls
+from stablelog.broker.listeners.tls import ListenerTls
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.open_connections import BACKLOG, Arrival, Limits, Member, limit_reached
+from stablelog.broker.network.connection_limits import (
+    BACKLOG,
+    Arrival,
+    ConnectionLimits,
+    OpenConnection,
+    limit_reached,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,22 +72,22 @@ class TlsListener:
     Args:
         tls: the certificates of the listener.
         present_limits: returns the limits of connections, some of which may change while the broker runs.
-        members: the open connections, to which handshakes belong.
+        open_connections: the open connections, to which handshakes belong.
         tasks: starts the handshakes.
         connect: makes the connection of a client. Its argument is the `on_made` of the connection.
     """
 
     def __init__(
         self,
-        tls: Tls,
-        present_limits: Callable[[], Limits],
-        members: set[Member],
+        tls: ListenerTls,
+        present_limits: Callable[[], ConnectionLimits],
+        open_connections: set[OpenConnection],
         tasks: Tasks,
         connect: Callable[[OnMade], Connection],
     ) -> None:
         self._tls = tls
         self._present_limits = present_limits
-        self._members = members
+        self._open_connections = open_connections
         self._tasks = tasks
         self._connect = connect
         self._accepting: list[asyncio.Task[None]] = []
@@ -106,7 +112,7 @@ class TlsListener:
             opened.pop_all()
         self.sockets = sockets
         for listening in sockets:
-            task = self._tasks.start("accept", lambda at=listening: self._accept(at))  # type: ignore[misc]
+            task = self._tasks.start("accept", lambda at=listening: self._accept_connections(at))  # type: ignore[misc]
             self._accepting.append(task)
 
     def close(self) -> None:
@@ -116,7 +122,7 @@ class TlsListener:
         for listening in self.sockets:
             listening.close()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept_connections(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -125,13 +131,13 @@ class TlsListener:
                 log.error("the listener cannot accept connections: %s", error)
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
                 continue
-            self._begin(accepted, str(address[0]), f"{address[0]}:{address[1]}")
+            self._begin_handshake(accepted, str(address[0]), f"{address[0]}:{address[1]}")
             # Without uvloop, `sock_accept` does not wait while connections are there.
             await asyncio.sleep(0)
 
-    def _begin(self, accepted: socket.socket, host: str, peer: str) -> None:
+    def _begin_handshake(self, accepted: socket.socket, host: str, peer: str) -> None:
         limits = self._present_limits()  # The limits of this connection until its handshake has ended.
-        reached = limit_reached(self._members, limits, host)
+        reached = limit_reached(self._open_connections, limits, host)
         if reached is not None:
             limits.log_close(peer, reached)
             accepted.close()
@@ -147,27 +153,27 @@ class TlsListener:
             return
         arrival = limits.arrive(host)
         handshake = _Handshake(limits.listener, host, peer, accepted, limits.log_close)
-        self._members.add(handshake)
+        self._open_connections.add(handshake)
         handshake.task = self._tasks.start(
-            "handshake", lambda: self._shake(handshake, arrival, limits), scope=handshake.scope
+            "handshake", lambda: self._do_handshake(handshake, arrival, limits), scope=handshake.scope
         )
 
-    async def _shake(self, handshake: _Handshake, arrival: Arrival, limits: Limits) -> None:
+    async def _do_handshake(self, handshake: _Handshake, arrival: Arrival, limits: ConnectionLimits) -> None:
         if arrival.delay_ms:
             try:
                 await asyncio.sleep(arrival.delay_ms / 1000)
             except asyncio.CancelledError:
-                self._members.discard(handshake)
+                self._open_connections.discard(handshake)
                 raise
         if arrival.why_closed is not None:
-            self._members.discard(handshake)
+            self._open_connections.discard(handshake)
             handshake.accepted.close()
             limits.log_close(handshake.peer, arrival.why_closed)
             return
         handshake.is_begun = True  # from now on, the transport closes the socket
 
         def on_made(connection: Connection, encrypted: asyncio.BaseTransport) -> None:
-            self._members.discard(handshake)
+            self._open_connections.discard(handshake)
             connection.session.principal = self._tls.principal(encrypted.get_extra_info("ssl_object"))
 
         try:
@@ -180,7 +186,7 @@ class TlsListener:
         except OSError as error:  # ssl.SSLError and the errors of a lost connection are OSErrors
             limits.log_close(handshake.peer, f"the TLS handshake failed: {_reason(error)}")
         finally:
-            self._members.discard(handshake)
+            self._open_connections.discard(handshake)
 
 
 def _reason(error: OSError) -> str:

@@ -34,13 +34,13 @@ BUSY_SHARE = 0.6
 ADD_INTERVAL_S = 0.05
 
 
-class End(Enum):
+class EndOfWork(Enum):
     """The type of the constant END, which `next_in_thread` returns after the last piece of work."""
 
     END = "end"
 
 
-END: Final = End.END
+END: Final = EndOfWork.END
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -90,7 +90,7 @@ class Tasks:
 
     # -- scopes ------------------------------------------------------------------------------------------------
 
-    def partition(self, partition: Partition) -> Scope:
+    def partition_scope(self, partition: Partition) -> Scope:
         """The scope of work that concerns only one partition."""
         return Scope(
             f"{partition.topic}-{partition.index} is offline until a restart",
@@ -111,7 +111,7 @@ class Tasks:
             for callback in self._on_failure:
                 callback(reason)
 
-    def unexpected(self, name: str, scope: Scope, error: Exception) -> None:
+    def report_unexpected(self, name: str, scope: Scope, error: Exception) -> None:
         """Log an unexpected exception with its traceback, count it, and fail the scope (a part of the broker)."""
         self.error_counts[name] += 1
         log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
@@ -125,9 +125,9 @@ class Tasks:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
-            self.unexpected(name, scope, error)
+            self.report_unexpected(name, scope, error)
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+    def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Log and count exceptions that the event loop itself catches.
 
         An exception in a transport closes the transport's connection.
@@ -217,7 +217,7 @@ class Tasks:
 
         return self.start(name, steps)
 
-    async def for_request(self, name: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    async def run_for_request(self, name: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run `work` to its end for a request, even if the request's connection is lost meanwhile.
 
         Raises:
@@ -232,7 +232,7 @@ class Tasks:
                 raise
             except Exception as error:
                 failed = UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback")
-                self.unexpected(name, Scope("the request fails", lambda _why: None), error)
+                self.report_unexpected(name, Scope("the request fails", lambda _why: None), error)
                 raise failed from error
 
         task = asyncio.create_task(contained(), name=name)
@@ -243,17 +243,17 @@ class Tasks:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    def running_for_requests(self) -> Iterator[str]:
+    def request_work_names(self) -> Iterator[str]:
         """Yield the names of the work of `for_request` that has not ended."""
         return (task.get_name() for task in self._for_requests)
 
-    async def finish_requested(self) -> None:
+    async def finish_request_work(self) -> None:
         """Wait until all work of `for_request` has ended."""
         await asyncio.gather(*self._for_requests, return_exceptions=True)
 
     async def stop(self) -> None:
         """Wait for the work of `for_request`, cancel all other tasks, and wait until they have ended."""
-        await self.finish_requested()
+        await self.finish_request_work()
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -299,7 +299,7 @@ class Tasks:
         try:
             callback(*arguments)
         except Exception as error:  # noqa: BLE001 - any exception fails the scope, and nothing else
-            self.unexpected(name, scope, error)
+            self.report_unexpected(name, scope, error)
 
 
 def start_thread(name: str, work: Callable[[], None]) -> None:
@@ -372,7 +372,7 @@ def free_frames(error: BaseException) -> None:
             waiting += (one.__cause__, one.__context__)
 
 
-async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | End:
+async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | EndOfWork:
     """Compute the next piece of long work in a thread. Returns END after the last one."""
     return await in_thread(threads, next, pieces, END)
 
@@ -414,9 +414,9 @@ async def each_in_threads(
 
     def run() -> None:
         nonlocal is_waking
-        while (item := _first_of(waiting)) is not END:
+        while (item := _pop_first(waiting)) is not END:
             begun_s = thread_s()
-            outcome = _outcome(work, item)
+            outcome = _run_caught(work, item)
             spent_s.append(thread_s() - begun_s)
             outcomes.append((item, outcome))
             del outcome  # The traceback of an exception refers to this frame: together they would be a cycle.
@@ -465,7 +465,7 @@ async def each_in_threads(
         waiting.clear()
 
 
-def _outcome(work: Callable[[Item], Result], item: Item) -> Result | BaseException:
+def _run_caught(work: Callable[[Item], Result], item: Item) -> Result | BaseException:
     """Return the result of `work`, or the exception that it raises, without the local variables of its functions."""
     try:
         return work(item)
@@ -474,7 +474,7 @@ def _outcome(work: Callable[[Item], Result], item: Item) -> Result | BaseExcepti
         return error
 
 
-def _first_of(waiting: deque[Item]) -> Item | End:
+def _pop_first(waiting: deque[Item]) -> Item | EndOfWork:
     """Remove the first waiting item, and return it; END if no item is left. Several threads may call this at a time."""
     try:
         return waiting.popleft()

@@ -22,7 +22,7 @@ class DamageLog:
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first
 
-    def note(self, error: Exception, failed: str = "a request cannot be served") -> None:
+    def log_once(self, error: Exception, failed: str = "a request cannot be served") -> None:
         """Log an error if it reports damaged data or a disk error, and its message was not logged yet.
 
         Args:
@@ -36,6 +36,6 @@ class DamageLog:
         self._logged[message] = None
         log.error("%s: %s", failed, message)
 
-    def forget(self, message: str) -> None:
+    def forget_message(self, message: str) -> None:
         """Log this message again if the error recurs: what it names was read without the error."""
         self._logged.pop(message, None)

@@ -49,7 +49,7 @@ def _one_line(text: str) -> str:
     )
 
 
-def shown(text: str) -> str:
+def quote_for_log(text: str) -> str:
     """Text of a client for a line of the log: in quotes, with escapes, and cut if it is long."""
     cut = text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}..."
     return ascii(cut)

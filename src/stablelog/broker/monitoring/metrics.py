@@ -212,11 +212,11 @@ class Metrics:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = -1
 
-    def register(self, source: Source) -> None:
+    def register_source(self, source: Source) -> None:
         """Register a function that returns samples of metrics. Each scrape calls it on the broker's event loop."""
         self._sources.append(source)
 
-    async def samples(self) -> list[Sample]:
+    async def read_samples(self) -> list[Sample]:
         """Read the samples of every metric, in several turns of the event loop."""
         found = [sample for source in self._sources for sample in source()]
         partitions = list(self._open_partitions())
@@ -253,7 +253,7 @@ class Metrics:
 
     def _wait_for_samples(self) -> list[Sample]:
         assert self._loop is not None
-        samples = self.samples()
+        samples = self.read_samples()
         try:
             future = asyncio.run_coroutine_threadsafe(samples, self._loop)
         except RuntimeError as error:
@@ -282,7 +282,7 @@ class Metrics:
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry()
         registry.register(self)
-        self._server = MetricsServer(host, port, _or_unavailable(make_wsgi_app(registry)))
+        self._server = MetricsServer(host, port, _respond_503_if_late(make_wsgi_app(registry)))
         start_thread("metrics", self._server.serve_forever)
         self.port = self._server.server_port
 
@@ -293,7 +293,7 @@ class Metrics:
             self._server.server_close()
 
 
-def _or_unavailable(app: Any) -> Any:
+def _respond_503_if_late(app: Any) -> Any:
     """Wrap Prometheus's WSGI application: if the broker does not respond in time, the scrape gets status 503."""
 
     def answer(environ: Any, start_response: Any) -> Any:

@@ -56,7 +56,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
                 if now_s - self._open[oldest] < PATIENCE_S:
                     return False
                 del self._open[oldest]
-                _end(oldest)
+                _shut_down(oldest)
             self._open[request] = now_s
             return True
 
@@ -74,10 +74,10 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().server_close()
         with self._lock:
             for request in self._open:
-                _end(request)
+                _shut_down(request)
 
 
-def _end(request: socket.socket) -> None:
+def _shut_down(request: socket.socket) -> None:
     """End a connection whose thread may be reading or writing: the thread gets an error, and closes the socket."""
     with contextlib.suppress(OSError):  # The client has closed it.
         request.shutdown(socket.SHUT_RDWR)

@@ -24,7 +24,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from stablelog.broker.loop.turns import TURN_S
-from stablelog.broker.network.frames import Frames
+from stablelog.broker.network.frame_buffers import FrameBuffers
 from stablelog.broker.network.inbox import INBOX_SIZE, Inboxes
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ PATIENCE_S = 1.0
 LOOK_S = 0.25  # The number of seconds between two checks for slow requests, while a request waits for memory.
 
 
-class Holder(Protocol):
+class ClaimOwner(Protocol):
     """The connection that a claim of the memory budget belongs to."""
 
-    def admitted(self) -> None:
+    def resume_receiving(self) -> None:
         """Continue receiving the request: its claim has got the bytes of the memory budget that it waited for."""
 
     def close(self, why: str | None = None) -> None:
-        """Discard the request and close the connection. The holder calls `Budget.give_back`, now or soon."""
+        """Discard the request and close the connection. The owner calls `MemoryBudget.release_claim`, now or soon."""
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class MemoryClaim:
     """The room (bytes of the memory budget) that one request has claimed.
 
     Attributes:
@@ -63,8 +63,8 @@ class Claim:
             such as a long poll.
     """
 
-    budget: "Budget"
-    holder: Holder
+    budget: "MemoryBudget"
+    owner: ClaimOwner
     size: int
     since: float
     held: int = 0
@@ -81,7 +81,7 @@ class Claim:
         return self.size - self.held
 
 
-class Completions:
+class CompletionOrder:
     """The order in which the arriving requests can be completed: the one that lacks the fewest bytes first.
 
     Complete requests return their bytes to the budget without needing more. The order is therefore possible if each
@@ -94,7 +94,7 @@ class Completions:
 
     __slots__ = ("_free", "_rests", "_spare")
 
-    def __init__(self, arriving: Iterable[Claim], size_max: int) -> None:
+    def __init__(self, arriving: Iterable[MemoryClaim], size_max: int) -> None:
         needs = sorted((claim.rest, claim.held) for claim in arriving)
         free = size_max - sum(held for _, held in needs)
         self._rests = [rest for rest, _ in needs]
@@ -102,7 +102,7 @@ class Completions:
         self._free = list(accumulate((held for _, held in needs), initial=free))
         self._spare = list(accumulate(map(operator.sub, self._free, self._rests), min, initial=size_max))
 
-    def allow(self, claim: Claim, more: int) -> bool:
+    def allows_growth(self, claim: MemoryClaim, more: int) -> bool:
         """Whether an order is possible after the claim has taken `more` bytes.
 
         The claim then lacks fewer bytes and comes earlier. The requests before it find fewer bytes by `more`, the claim
@@ -112,7 +112,7 @@ class Completions:
         return more <= self._spare[before] and claim.rest <= self._free[before]
 
 
-class Budget:
+class MemoryBudget:
     """The memory budget of a broker: the bytes that the requests of all connections may take.
 
     Args:
@@ -136,7 +136,7 @@ class Budget:
         inbox_size: int = INBOX_SIZE,
     ) -> None:
         self.size_max = size_max
-        self.frames = Frames()
+        self.frames = FrameBuffers()
         self.inboxes = Inboxes(inbox_size)
         self.left = size_max
         self._receive_s = receive_s
@@ -144,46 +144,46 @@ class Budget:
         self._later = later
         self._looks = False
         self._serves = False  # Whether the next turn that serves waiting claims is scheduled.
-        self._completions: Completions | None = None  # None after a change of the arriving requests.
-        self._claims: dict[Claim, None] = {}
-        self._waiting: dict[Claim, None] = {}
+        self._completions: CompletionOrder | None = None  # None after a change of the arriving requests.
+        self._claims: dict[MemoryClaim, None] = {}
+        self._waiting: dict[MemoryClaim, None] = {}
         self._rest = 0  # Bytes that the arriving requests still have to take from the budget.
         self._held = 0  # Bytes that the arriving requests have taken from the budget.
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
-    def claim(self, holder: Holder, size: int) -> Claim:
+    def open_claim(self, owner: ClaimOwner, size: int) -> MemoryClaim:
         """Register an arriving request of `size` bytes. Its claim holds no bytes of the budget yet."""
         assert 0 < size <= self.size_max
-        claim = Claim(self, holder, size, self._clock())
+        claim = MemoryClaim(self, owner, size, self._clock())
         self._largest = max(self._largest, size)
         self._claims[claim] = None
         self._rest += size
         return claim
 
-    def grow(self, claim: Claim, arrived: int) -> bool:
+    def grow_claim(self, claim: MemoryClaim, arrived: int) -> bool:
         """Take bytes of the budget for a request: for the `arrived` bytes, and for the bytes that arrive next.
 
-        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `admitted` of the
-        claim's holder.
+        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `resume_receiving` of the
+        claim's owner.
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
-    def take_whole(self, claim: Claim) -> bool:
+    def fill_claim(self, claim: MemoryClaim) -> bool:
         """Take the bytes of the budget for a request that has arrived completely.
 
-        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `admitted` of the
-        claim's holder.
+        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `resume_receiving` of the
+        claim's owner.
         """
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
 
-    def _take_or_wait(self, claim: Claim, target: int) -> bool:
+    def _take_or_wait(self, claim: MemoryClaim, target: int) -> bool:
         claim.target = target
         is_behind_others = claim.held == 0 and bool(self._waiting)
         if not is_behind_others and self._has_room(claim):
-            self._take(claim)
+            self._take_bytes(claim)
             return True
         claim.waits_since = self._clock()
         self._waiting[claim] = None
@@ -192,7 +192,7 @@ class Budget:
             self._later(LOOK_S, self._close_overdue)
         return False
 
-    def _take(self, claim: Claim) -> None:
+    def _take_bytes(self, claim: MemoryClaim) -> None:
         more = claim.target - claim.held
         assert 0 < more <= self.left
         claim.held = claim.target
@@ -201,7 +201,7 @@ class Budget:
         self.left -= more
         self._rest -= more
 
-    def _has_room(self, claim: Claim) -> bool:
+    def _has_room(self, claim: MemoryClaim) -> bool:
         """Whether all arriving requests can still be completed after this claim has got its bytes of the budget."""
         more = claim.target - claim.held
         if more > self.left:
@@ -210,10 +210,10 @@ class Budget:
             return True
         if self._completions is None:
             arriving = (each for each in self._claims if each.rest and each.held)
-            self._completions = Completions(arriving, self.size_max)
-        return self._completions.allow(claim, more)
+            self._completions = CompletionOrder(arriving, self.size_max)
+        return self._completions.allows_growth(claim, more)
 
-    def whole(self, claim: Claim, *, is_quick: bool) -> None:
+    def mark_complete(self, claim: MemoryClaim, *, is_quick: bool) -> None:
         """Note that the request is complete and that work on it begins."""
         assert claim.held == claim.size
         self._held -= claim.held
@@ -221,7 +221,7 @@ class Budget:
         claim.is_quick = is_quick
         claim.since = self._clock()
 
-    def give_back(self, claim: Claim) -> None:
+    def release_claim(self, claim: MemoryClaim) -> None:
         """Return the bytes of a request to the budget: the request was answered or discarded."""
         if claim not in self._claims:
             return
@@ -255,8 +255,8 @@ class Budget:
             claim.since += now_s - claim.waits_since
             claim.waits_since = None
             claim.mark = (0, -math.inf)
-            self._take(claim)
-            claim.holder.admitted()
+            self._take_bytes(claim)
+            claim.owner.resume_receiving()
             if now_s > end_s:
                 self._serve_soon()
                 return
@@ -269,11 +269,11 @@ class Budget:
         self._later(LOOK_S, self._close_overdue)
         now_s = self._clock()
         for claim in list(self._claims):
-            why = self._overdue(claim, now_s)
+            why = self._overdue_reason(claim, now_s)
             if why is not None:
-                claim.holder.close(why)
+                claim.owner.close(why)
 
-    def _overdue(self, claim: Claim, now_s: float) -> str | None:
+    def _overdue_reason(self, claim: MemoryClaim, now_s: float) -> str | None:
         if not claim.held or claim.waits_since is not None or (claim.is_quick and claim.is_whole):
             return None
         if claim.is_whole:
@@ -291,7 +291,7 @@ class Budget:
         return None
 
 
-class Budgets(NamedTuple):
+class MemoryBudgets(NamedTuple):
     """The memory budgets of a broker.
 
     Attributes:
@@ -299,9 +299,9 @@ class Budgets(NamedTuple):
         logins: for clients that have to log in first.
     """
 
-    requests: Budget
-    logins: Budget
+    requests: MemoryBudget
+    logins: MemoryBudget
 
-    def of(self, login: "Login | None") -> Budget:
+    def budget_for(self, login: "Login | None") -> MemoryBudget:
         """Return the budget of the next request of a connection."""
         return self.requests if login is None or login.principal is not None else self.logins

@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING, cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network import connection_states as states
-from stablelog.broker.network.budget import Budgets, Claim
-from stablelog.broker.network.connection_states import follow
+from stablelog.broker.network.budget import MemoryBudgets, MemoryClaim
+from stablelog.broker.network.connection_limits import (
+    AT_ONCE,
+    ConnectionLimits,
+    OpenConnection,
+    limit_reached,
+    peer_addresses,
+)
+from stablelog.broker.network.connection_states import transition
 from stablelog.broker.network.contained import contained
-from stablelog.broker.network.in_flight import InFlight
 from stablelog.broker.network.inbox import Inbox
-from stablelog.broker.network.long_messages import Decoding
+from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.mute import Mute
-from stablelog.broker.network.open_connections import AT_ONCE, Limits, Member, limit_reached, peer_of
-from stablelog.broker.network.request_head import api_of, name_of
-from stablelog.broker.network.responses import LENGTH, Answer, Responses
+from stablelog.broker.network.request_head import request_api, request_name
+from stablelog.broker.network.requests_in_flight import RequestsInFlight
+from stablelog.broker.network.responses import LENGTH, QueuedResponse, Responses
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
@@ -44,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     Args:
         router: computes the response to a request.
         budgets: the memory that all connections share.
-        members: the open connections.
+        open_connections: the open connections.
         tasks: starts the work on requests, and timers.
         session: who the client is.
         on_made: called with the connection and its transport when the client has connected. A ValueError that it
@@ -63,9 +69,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         router: "RequestRouter",
-        limits: Limits,
-        budgets: Budgets,
-        members: set[Member],
+        limits: ConnectionLimits,
+        budgets: MemoryBudgets,
+        open_connections: set[OpenConnection],
         tasks: Tasks,
         session: Session | None = None,
         on_made: OnMade | None = None,
@@ -80,22 +86,22 @@ class Connection(asyncio.BufferedProtocol):
         self._apis = router.apis
         self._limits = limits
         self._budgets = budgets
-        self._members = members
+        self._open_connections = open_connections
         self._transport: asyncio.Transport | None = None
         self._inbox = Inbox()
         # The buffer of an arriving request that is too large for the inbox.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         # The claim (bytes of the memory budget) of the request that is arriving, or that waits in the inbox for room.
-        self._claim: Claim | None = None
+        self._claim: MemoryClaim | None = None
         self._responses = Responses()
-        self._in_flight = InFlight()
-        self._asking = asyncio.Lock()
-        self.decoding = Decoding()
+        self._in_flight = RequestsInFlight()
+        self._heavy_turn = asyncio.Lock()
+        self.decoding = RequestDecoder()
         self.appending = asyncio.Lock()
         self._mute = Mute(self._later, self._unmute)
         self._timer: asyncio.TimerHandle | None = None
-        self._rest_timer: asyncio.TimerHandle | None = None
+        self._receive_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
         self._last_request_at = self._loop.time()
@@ -109,9 +115,9 @@ class Connection(asyncio.BufferedProtocol):
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up after the client has connected."""
-        self._life = follow(self._life, states.OPEN)
+        self._life = transition(self._life, states.OPEN)
         self._transport = cast("asyncio.Transport", transport)
-        self.host, self.peer = peer_of(transport)
+        self.host, self.peer = peer_addresses(transport)
         self.session.host = self.host
         if self._on_made is not None:
             try:
@@ -119,13 +125,13 @@ class Connection(asyncio.BufferedProtocol):
             except ValueError as refused:
                 self.close(str(refused))
                 return
-        reached = limit_reached(self._members, self._limits, self.host)
+        reached = limit_reached(self._open_connections, self._limits, self.host)
         if reached is not None:
             self._limits.log_close(self.peer, reached)
-            self._life = follow(self._life, states.CUT)
+            self._life = transition(self._life, states.CUT)
             self._transport.close()
             return
-        self._members.add(self)
+        self._open_connections.add(self)
         first_check_s = self._limits.first_check_s(has_login=self.session.login is not None)
         self._timer = self._later(first_check_s, self._check_idle)
         # A listener with TLS has counted the connection before its handshake.
@@ -139,19 +145,19 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection was lost. What a client that has left sent with acks=0 is appended, as in Kafka.
 
-        The connection remains a member until then, because its requests take memory: otherwise clients that connect, send
-        and leave could use more memory than the limits of connections allow. The stop of the broker waits for members.
+        The connection remains in this set until then, because its requests take memory: otherwise clients that connect, send
+        and leave could use more memory than the limits of connections allow. The stop of the broker waits for open connections.
         """
-        is_cut, self._life = self._life is states.CUT, follow(self._life, states.LOST)
+        is_cut, self._life = self._life is states.CUT, transition(self._life, states.LOST)
         self._lost.set()
-        for timer in (self._timer, self._rest_timer):
+        for timer in (self._timer, self._receive_timer):
             if timer is not None:
                 timer.cancel()
         self._mute.cancel()
-        self._responses.unblock()
-        self._in_flight.cancel(keeps_one_way=not is_cut)
+        self._responses.unblock_sending()
+        self._in_flight.cancel_requests(keeps_one_way=not is_cut)
         if not self._in_flight:
-            self._members.discard(self)
+            self._open_connections.discard(self)
         self._drop_arriving()
         self._responses.clear()
 
@@ -162,9 +168,9 @@ class Connection(asyncio.BufferedProtocol):
         if why is not None:
             self._limits.log_close(self.peer, why)
         if self._life is states.LOST:
-            self._in_flight.cancel()
+            self._in_flight.cancel_requests()
         elif self._life is not states.CUT:
-            self._life = follow(self._life, states.CUT)
+            self._life = transition(self._life, states.CUT)
             if self._transport is not None:
                 self._transport.abort()  # also if it is closing, and the client does not read the rest
 
@@ -206,18 +212,18 @@ class Connection(asyncio.BufferedProtocol):
         read yet.
         """
         if self._life is states.OPEN:
-            self._life = follow(self._life, states.DRAINING)
+            self._life = transition(self._life, states.DRAINING)
             self._drop_arriving()
 
     def _drop_arriving(self) -> None:
         """Drop the requests that have not begun, and all bytes that arrive from now on."""
         if self._claim is not None:
-            self._claim.budget.give_back(self._claim)
+            self._claim.budget.release_claim(self._claim)
         self._claim = self._frame = self._partial_since = None
         self._inbox.clear()
         if self._intake is not states.DROPPING:
             was_paused = self._intake not in states.READ
-            self._intake = follow(self._intake, states.DROPPING)
+            self._intake = transition(self._intake, states.DROPPING)
             if was_paused and self._transport is not None and not self.is_closing:
                 self._transport.resume_reading()
 
@@ -237,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         """Accept no more requests, and close when the responses to all earlier requests have been sent."""
         self.drain()
         if self._life is states.DRAINING:
-            self._life = follow(self._life, states.ENDING)
+            self._life = transition(self._life, states.ENDING)
 
     def _check_idle(self) -> None:
         login = self.session.login
@@ -261,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
-        return self._inbox.room(self._budgets.of(self.session.login).inboxes)
+        return self._inbox.free_space(self._budgets.budget_for(self.session.login).inboxes)
 
     @contained
     def buffer_updated(self, nbytes: int) -> None:
@@ -279,9 +285,9 @@ class Connection(asyncio.BufferedProtocol):
         claim.arrived = self._frame_filled
         if self._frame_filled == claim.size:
             frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
-            self._intake = follow(self._intake, states.READING)
-            self._begin(frame.toreadonly(), claim)
-        elif self._frame_filled == claim.held and not claim.budget.grow(claim, self._frame_filled):
+            self._intake = transition(self._intake, states.READING)
+            self._begin_request(frame.toreadonly(), claim)
+        elif self._frame_filled == claim.held and not claim.budget.grow_claim(claim, self._frame_filled):
             self._pause_reading(states.LARGE_ROOM)
 
     def _split_inbox(self) -> None:
@@ -299,36 +305,38 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if begun == BEGUN_AT_ONCE_COUNT:
                 self._pause_reading(states.TURN)
-                self.background.soon("connection", self._go_on, scope=self.scope)
+                self.background.soon("connection", self._continue_inbox, scope=self.scope)
                 break
             claim = None
             # Small requests need the memory budget only if their connection has many requests in flight. Otherwise they
             # never wait for large requests of other connections.
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
-                claim = self._budgets.of(self.session.login).claim(self, size)
-                if not claim.budget.take_whole(claim):
+                claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
+                if not claim.budget.fill_claim(claim):
                     self._claim = claim
                     self._pause_reading(states.ROOM)
                     break
             frame = bytes(self._inbox.buffer[at + LENGTH.size : end])
             at = end
             begun += 1
-            self._begin(frame, claim)
+            self._begin_request(frame, claim)
         if at and self._intake is not states.DROPPING:
             self._partial_since = None
-            self._inbox.drop(at)
+            self._inbox.drop_bytes(at)
         if self._partial_since is None and (self._inbox.filled > 0 or self._frame is not None):
             self._partial_since = self._loop.time()
-            if self._rest_timer is None:
-                self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
+            if self._receive_timer is None:
+                self._receive_timer = self._later(
+                    self._limits.receive_ms_max / 1000, self._check_receive_time
+                )
 
     def _expect_large(self, size: int) -> None:
         """Begin to receive a request that is too large for the inbox."""
-        self._claim = self._budgets.of(self.session.login).claim(self, size)
+        self._claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since
-        if self._claim.budget.grow(self._claim, self._inbox.filled - LENGTH.size):
-            self._intake = follow(self._intake, states.LARGE)
+        if self._claim.budget.grow_claim(self._claim, self._inbox.filled - LENGTH.size):
+            self._intake = transition(self._intake, states.LARGE)
             self._open_frame(size)
         else:
             self._pause_reading(states.ROOM)
@@ -336,41 +344,41 @@ class Connection(asyncio.BufferedProtocol):
     def _open_frame(self, size: int) -> None:
         """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
         assert self._claim is not None
-        self._frame = self._claim.budget.frames.open(size)
+        self._frame = self._claim.budget.frames.take_frame(size)
         part = self._inbox.buffer[LENGTH.size : self._inbox.filled]
         self._frame[: len(part)] = part
         self._frame_filled = len(part)
         self._inbox.clear()
 
-    def _go_on(self) -> None:
+    def _continue_inbox(self) -> None:
         if self._intake is states.TURN:
-            self._intake = follow(self._intake, states.HELD)
+            self._intake = transition(self._intake, states.HELD)
             self._resume_reading()
 
     @contained
-    def admitted(self) -> None:
+    def resume_receiving(self) -> None:
         """Continue receiving a request: the memory budget now has the room that the request waited for."""
         claim = self._claim
         assert claim is not None
         if self._intake is states.LARGE_ROOM:
-            self._intake = follow(self._intake, states.LARGE_HELD)
+            self._intake = transition(self._intake, states.LARGE_HELD)
         elif LENGTH.size + claim.size <= len(self._inbox.buffer):
-            self._intake = follow(self._intake, states.HELD)
+            self._intake = transition(self._intake, states.HELD)
             frame = bytes(self._inbox.buffer[LENGTH.size : LENGTH.size + claim.size])
-            self._inbox.drop(LENGTH.size + claim.size)
+            self._inbox.drop_bytes(LENGTH.size + claim.size)
             self._claim = self._partial_since = None
-            self._begin(frame, claim)
+            self._begin_request(frame, claim)
         else:
-            self._intake = follow(self._intake, states.LARGE_HELD)
+            self._intake = transition(self._intake, states.LARGE_HELD)
             self._open_frame(claim.size)
         self._resume_reading()
 
-    def _check_rest(self) -> None:
+    def _check_receive_time(self) -> None:
         """Close the connection if the rest of a request does not arrive in time.
 
         The time that the request waits for the memory budget does not count.
         """
-        self._rest_timer = None
+        self._receive_timer = None
         if self._partial_since is None:
             return
         left_s = limit_s = self._limits.receive_ms_max / 1000
@@ -380,32 +388,32 @@ class Connection(asyncio.BufferedProtocol):
         if left_s <= 0:
             self.close(f"the rest of a request did not arrive within {limit_s:g} s")
         else:
-            self._rest_timer = self._later(left_s, self._check_rest)
+            self._receive_timer = self._later(left_s, self._check_receive_time)
 
     # -- requests and answers ----------------------------------------------------------------------------------
 
-    def _begin(self, frame: Buffer, claim: Claim | None) -> None:
+    def _begin_request(self, frame: Buffer, claim: MemoryClaim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            claim.budget.whole(claim, is_quick=not api_of(frame, self._apis).is_long_poll)
-        work = self._work(frame, self._responses.add())
-        self._in_flight.add(self.background.start_request(work, self._end), frame, claim)
+            claim.budget.mark_complete(claim, is_quick=not request_api(frame, self._apis).is_long_poll)
+        work = self._process_request(frame, self._responses.add_response())
+        self._in_flight.add_request(self.background.start_request(work, self._end_request), frame, claim)
         if self._mute.is_on or len(self._responses) >= self._limits.in_flight_count_max:
             self._hold_reading()
 
     @contained
-    def _end(self, task: "asyncio.Task[None]") -> None:
+    def _end_request(self, task: "asyncio.Task[None]") -> None:
         """Free what a request has held. Also called if its task was cancelled before its first step."""
-        self._in_flight.end(task)
+        self._in_flight.end_request(task)
         if self._life is states.LOST and not self._in_flight:
-            self._members.discard(self)
+            self._open_connections.discard(self)
 
-    async def _work(self, frame: Buffer, answer: Answer) -> None:
+    async def _process_request(self, frame: Buffer, answer: QueuedResponse) -> None:
         try:
             while self._responses.state is states.BLOCKED:
                 await self._responses.unblocked.wait()
-            if api_of(frame, self._apis).is_heavy:
-                async with self._asking:
+            if request_api(frame, self._apis).is_heavy:
+                async with self._heavy_turn:
                     answer.buffers = await self._respond(self, frame)
             else:
                 answer.buffers = await self._respond(self, frame)
@@ -415,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            self.background.unexpected(name_of(frame), self.scope, error)
+            self.background.report_unexpected(request_name(frame), self.scope, error)
             return
         answer.done = True
         self._send_answered()
@@ -424,14 +432,14 @@ class Connection(asyncio.BufferedProtocol):
         transport, responses = self._transport, self._responses
         if transport is None or self.is_closing or responses.state is states.LATER:
             return
-        if responses.send(transport):
-            self.background.soon("connection", self._send_on, scope=self.scope)
+        if responses.send_ready(transport):
+            self.background.soon("connection", self._send_next_turn, scope=self.scope)
             return
         if self._life is states.ENDING and responses.are_sent and responses.state is states.READY:
             transport.close()  # The transport sends its buffered bytes before it closes.
         self._resume_reading()
 
-    def _send_on(self) -> None:
+    def _send_next_turn(self) -> None:
         self._responses.end_turn()
         self._send_answered()
 
@@ -439,13 +447,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Send no more responses and begin no more requests, because the client reads too slowly."""
-        self._responses.block(self._loop.time())
+        self._responses.block_sending(self._loop.time())
         self._hold_reading()
 
     @contained
     def resume_writing(self) -> None:
         """Send responses and begin requests again, because the client has read enough."""
-        self._responses.unblock()
+        self._responses.unblock_sending()
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
@@ -473,7 +481,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading(states.LARGE_HELD)
 
     def _pause_reading(self, why: states.Intake) -> None:
-        self._intake = follow(self._intake, why)
+        self._intake = transition(self._intake, why)
         if self._transport is not None and not self.is_closing:
             self._transport.pause_reading()
 
@@ -490,9 +498,9 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return
         if is_held:
-            self._intake = follow(self._intake, states.READING)
+            self._intake = transition(self._intake, states.READING)
             self._split_inbox()
         else:
-            self._intake = follow(self._intake, states.LARGE)
+            self._intake = transition(self._intake, states.LARGE)
         if self._intake in states.READ and not self.is_closing:
             self._transport.resume_reading()

@@ -83,7 +83,7 @@ _TABLES: Final[tuple[Mapping[Any, tuple[Enum, ...]], ...]] = (AFTER_LIFE, AFTER_
 _AFTER: Final = {state: following for table in _TABLES for state, following in table.items()}
 
 
-def follow(state: State, following: State) -> State:
+def transition(state: State, following: State) -> State:
     """Return the state `following`. The tables must have it after `state`."""
     assert following in _AFTER[state], f"{following} does not follow {state}"
     return following

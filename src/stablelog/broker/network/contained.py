@@ -27,6 +27,6 @@ def contained(callback: Callback) -> Callback:
         try:
             callback(connection, *arguments)
         except Exception as error:  # noqa: BLE001 - the exception fails this connection only
-            connection.background.unexpected("connection", connection.scope, error)
+            connection.background.report_unexpected("connection", connection.scope, error)
 
     return cast("Callback", wrapped)

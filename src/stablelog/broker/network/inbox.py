@@ -27,11 +27,11 @@ class Inboxes:
         """The number of buffers that are kept for later requests."""
         return len(self._kept)
 
-    def take(self) -> memoryview:
+    def take_buffer(self) -> memoryview:
         """Return a buffer. Its content is arbitrary."""
         return self._kept.pop() if self._kept else memoryview(bytearray(self._size))
 
-    def give_back(self, buffer: memoryview) -> None:
+    def keep_buffer(self, buffer: memoryview) -> None:
         """Keep a buffer for another connection. The caller must not use the buffer any more."""
         if len(self._kept) < KEPT_COUNT:
             self._kept.append(buffer)
@@ -52,20 +52,20 @@ class Inbox:
         self.buffer = NO_BUFFER
         self.filled = 0
 
-    def room(self, inboxes: Inboxes) -> memoryview:
+    def free_space(self, inboxes: Inboxes) -> memoryview:
         """Return the part of the buffer into which the next bytes are received.
 
         Args:
             inboxes: has the buffers that the connection may use now. They are no smaller than those it used before.
         """
         if self._owner is not inboxes:
-            buffer = inboxes.take()
+            buffer = inboxes.take_buffer()
             buffer[: self.filled] = self.buffer[: self.filled]
-            self._give_back()
+            self._return_buffer()
             self._owner, self.buffer = inboxes, buffer
         return self.buffer[self.filled :]
 
-    def drop(self, size: int) -> None:
+    def drop_bytes(self, size: int) -> None:
         """Remove bytes from the beginning. An inbox that becomes empty gives its buffer back."""
         rest = self.filled - size
         assert rest >= 0
@@ -78,9 +78,9 @@ class Inbox:
     def clear(self) -> None:
         """Remove all bytes, and give the buffer back."""
         self.filled = 0
-        self._give_back()
+        self._return_buffer()
 
-    def _give_back(self) -> None:
+    def _return_buffer(self) -> None:
         if self._owner is not None:
-            self._owner.give_back(self.buffer)
+            self._owner.keep_buffer(self.buffer)
             self._owner, self.buffer = None, NO_BUFFER

@@ -24,7 +24,7 @@ REQUEST_SIZE_MAX = 16 << 10  # The size in bytes of the largest request that is 
 ENTRY_COUNT_MAX = 300  # The number of entries of the largest response that is encoded on the event loop.
 
 
-class Decoding:
+class RequestDecoder:
     """Decodes the requests of one connection in the order in which they arrived.
 
     The caller begins a request without an await after it is decoded, so that requests begin in that order, too.
@@ -45,7 +45,7 @@ class Decoding:
             api_key == ApiKey.PRODUCE and not has_many_topics(version, frame)
         )
 
-    async def request(
+    async def decode_in_order(
         self,
         threads: Executor,
         api: Api,
@@ -71,13 +71,13 @@ class Decoding:
                 # Decode a Produce request on the event loop, so that no thread refers to its buffer: the buffer is used
                 # for another request as soon as this request has ended.
                 if api.key == ApiKey.PRODUCE:
-                    return await _in_turns(produce_in_steps(version, frame))
+                    return await _run_in_turns(produce_in_steps(version, frame))
                 return await in_thread_to_its_end(threads, decode_request, api, version, frame)
         finally:
             self._count -= 1
 
 
-async def _in_turns(steps: Generator[None, None, Result]) -> Result:
+async def _run_in_turns(steps: Generator[None, None, Result]) -> Result:
     """Return the result of a generator. If its steps take long, let other tasks run between two of them."""
     turn = Turn()
     while True:
@@ -90,7 +90,7 @@ async def _in_turns(steps: Generator[None, None, Result]) -> Result:
             await turn.end()
 
 
-async def encoded(
+async def encode_without_blocking(
     threads: Executor, api: Api, version: int, correlation_id: int, response: Any, *, request_size: int
 ) -> Sequence[Buffer]:
     """Encode a response as `encode_response` does; in a thread if it is long."""

@@ -19,7 +19,7 @@ FLEXIBLE_NO_ACKS: Final = b"\0\0\0\0"
 NO_API: Final = Api(-1, 0, -1)
 
 
-def api_of(frame: Buffer, apis: Mapping[int, Api]) -> Api:
+def request_api(frame: Buffer, apis: Mapping[int, Api]) -> Api:
     """The API of a request, out of those that the broker serves.
 
     A message of a SASL mechanism without a request header may be shorter than an API key.
@@ -43,7 +43,7 @@ def is_one_way(frame: Buffer) -> bool:
     return bytes(frame[at : at + len(NO_ACKS)]) == (FLEXIBLE_NO_ACKS if version >= FLEXIBLE else NO_ACKS)
 
 
-def name_of(frame: Buffer) -> str:
+def request_name(frame: Buffer) -> str:
     """The name of a request, for the log."""
     api_key = API_KEY.unpack_from(frame)[0] if len(frame) >= API_KEY.size else -1
     return ApiKey(api_key).snake_name if api_key in API_KEYS else "connection"

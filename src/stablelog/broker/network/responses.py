@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from stablelog.broker.network import connection_states as states
-from stablelog.broker.network.connection_states import follow
+from stablelog.broker.network.connection_states import transition
 from stablelog.env.disk import Buffer
 
 LENGTH = struct.Struct(">i")
@@ -18,7 +18,7 @@ WRITE_SIZE = 1 << 20  # The number of bytes of a large response that are passed 
 TURN_SIZE = 4 << 20
 
 
-class Answer:
+class QueuedResponse:
     """The place of one response in the queue of its connection. `buffers` is None if the client expects no response."""
 
     __slots__ = ("buffers", "done")
@@ -42,7 +42,7 @@ class Responses:
         self.unblocked = asyncio.Event()
         self.unblocked.set()
         self.blocked_since = 0.0
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[QueuedResponse] = deque()
         # The parts of the current response that are not sent yet.
         self._unsent: deque[Sequence[Buffer]] = deque()
 
@@ -55,13 +55,13 @@ class Responses:
         """Whether the responses to all requests are sent to their last byte."""
         return not self._answers and not self._unsent
 
-    def add(self) -> Answer:
+    def add_response(self) -> QueuedResponse:
         """Add a place to the queue for the response to a new request, and return that place."""
-        answer = Answer()
+        answer = QueuedResponse()
         self._answers.append(answer)
         return answer
 
-    def send(self, transport: asyncio.Transport) -> bool:
+    def send_ready(self, transport: asyncio.Transport) -> bool:
         """Send the responses that are ready, until the client has too many unread bytes.
 
         Returns:
@@ -70,7 +70,7 @@ class Responses:
         size = 0
         while self.state is states.READY:
             if size + WRITE_SIZE > TURN_SIZE:
-                self.state = follow(self.state, states.LATER)
+                self.state = transition(self.state, states.LATER)
                 return True
             part = self._next_part()
             if part is None:
@@ -82,18 +82,18 @@ class Responses:
     def end_turn(self) -> None:
         """Begin the turn of the event loop for which `send` has left more to be sent."""
         if self.state is states.LATER:
-            self.state = follow(self.state, states.READY)
+            self.state = transition(self.state, states.READY)
 
-    def block(self, now_s: float) -> None:
+    def block_sending(self, now_s: float) -> None:
         """Send nothing more: the client has too many unread response bytes."""
-        self.state = follow(self.state, states.BLOCKED)
+        self.state = transition(self.state, states.BLOCKED)
         self.unblocked.clear()
         self.blocked_since = now_s
 
-    def unblock(self) -> None:
+    def unblock_sending(self) -> None:
         """Send again: the client has read enough, or has left. Has no effect if nothing was blocked."""
         if self.state is states.BLOCKED:
-            self.state = follow(self.state, states.READY)
+            self.state = transition(self.state, states.READY)
             self.unblocked.set()
 
     def _next_part(self) -> Sequence[Buffer] | None:
@@ -107,7 +107,7 @@ class Responses:
                 framed = [LENGTH.pack(size), *buffers]
                 if size <= WRITE_SIZE:
                     return framed
-                self._unsent.extend(_in_parts(framed))
+                self._unsent.extend(_split_for_writes(framed))
         return self._unsent.popleft()
 
     def clear(self) -> None:
@@ -116,7 +116,7 @@ class Responses:
         self._unsent.clear()
 
 
-def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+def _split_for_writes(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
     """Split or join the buffers of a response into parts of about WRITE_SIZE bytes."""
     part: list[Buffer] = []
     room = WRITE_SIZE

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.broker.apis.api_versions import answer as versions_answer
+from stablelog.broker.apis.api_versions import versions_response as versions_answer
 from stablelog.broker.apis.served import handlers, served_apis
 from stablelog.broker.network.connection import Connection
-from stablelog.broker.network.long_messages import encoded
+from stablelog.broker.network.long_messages import encode_without_blocking
 from stablelog.broker.security.throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
@@ -24,7 +24,7 @@ from stablelog.wire.api import Api, ApiKey
 from stablelog.wire.messages import decode_request, encode_response, import_messages
 
 if TYPE_CHECKING:
-    from stablelog.broker.requests.before_login import Gate
+    from stablelog.broker.requests.login_gate import LoginGate
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._gate: Gate | None = None  # made for the first client that has to log in
+        self._gate: LoginGate | None = None  # made for the first client that has to log in
         self.apis = APIS
         self.handlers = dict(HANDLERS)
         # The (API key, version) pairs whose message classes are imported.
@@ -67,9 +67,9 @@ class Router:
         if connection.session.login is None:
             return self._respond(connection, frame)
         if self._gate is None:
-            from stablelog.broker.requests.before_login import Gate
+            from stablelog.broker.requests.login_gate import LoginGate
 
-            self._gate = Gate(self._broker, self.apis, self._respond)
+            self._gate = LoginGate(self._broker, self.apis, self._respond)
         return self._gate.respond(connection, frame)
 
     async def _respond(
@@ -85,7 +85,7 @@ class Router:
         quotas = self._broker.quotas
         if timer is None and quotas.limits_time:
             timer = StepTimer()
-            return await timer.run(self._respond(connection, frame, timer))
+            return await timer.run_timed(self._respond(connection, frame, timer))
         api_key, api_version, correlation_id = API_AND_VERSION.unpack_from(frame)
         api = self.apis.get(api_key)
         if api is None:
@@ -108,29 +108,29 @@ class Router:
         if is_prepared and connection.decoding.is_brief(api_key, api_version, frame):
             client_id, request = decode_request(api, api_version, frame)
         else:
-            client_id, request = await connection.decoding.request(
+            client_id, request = await connection.decoding.decode_in_order(
                 self._broker.message_threads, api, api_version, frame, self.prepare
             )
-        context = self._context(
+        context = self._make_context(
             connection, api_key, api_version, correlation_id, client_id, len(frame), timer
         )
         if api.is_alone:
             async with connection.appending:
-                answer = await self._handled(api_key, request, context)
+                answer = await self._call_handler(api_key, request, context)
         else:
             if not api.is_appending:
                 # Acquire the lock `appending`, so that this request begins after the changes of earlier requests.
                 # Acquire it even if it is free: earlier requests may be waiting for it, and the lock lets them go first.
                 async with connection.appending:
                     pass
-            answer = await self._handled(api_key, request, context)
+            answer = await self._call_handler(api_key, request, context)
         self._broker.metrics.requests[api_key] += 1
         throttle = context.throttle
         if throttle is not None:
-            answer = throttle.told(answer)
+            answer = throttle.with_throttle_time(answer)
         if answer is None or isinstance(answer, list):
             return answer
-        buffers = await encoded(
+        buffers = await encode_without_blocking(
             self._broker.message_threads,
             api,
             api_version,
@@ -142,7 +142,7 @@ class Router:
             throttle.charge_time()
         return buffers
 
-    async def _handled(self, api_key: int, request: Any, context: Context) -> Any:
+    async def _call_handler(self, api_key: int, request: Any, context: Context) -> Any:
         """Call the handler of a request."""
         try:
             return await self.handlers[api_key](self._broker, request, context)
@@ -150,7 +150,7 @@ class Router:
             self._broker.check_after_fault()
             raise
 
-    def _context(
+    def _make_context(
         self,
         connection: Connection,
         api_key: int,
@@ -164,9 +164,9 @@ class Router:
         acls, quotas = self._broker.acls, self._broker.quotas
         session, access, throttle = connection.session, None, None
         if acls is not None:
-            access = acls.access(str(session.principal), session.host, ApiKey(api_key).message_name)
+            access = acls.access_of_client(str(session.principal), session.host, ApiKey(api_key).message_name)
         if quotas.limits_clients:
-            throttle = quotas.throttle(
+            throttle = quotas.begin_request(
                 session.principal.name, client_id, request_size, timer, connection.mute
             )
         return Context(

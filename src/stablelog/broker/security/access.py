@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stablelog.broker.monitoring.limited_log import LimitedLog, shown
+from stablelog.broker.monitoring.limited_log import LimitedLog, quote_for_log
 from stablelog.security.acls import SUPPORTED_OPERATIONS, bits
 from stablelog.wire.acls import Operation, ResourceType
 
@@ -28,19 +28,19 @@ class DenialLog:
         self._log = LimitedLog(log, logging.INFO, "denied requests", now_ms)
         self.count = 0
 
-    def denied(
+    def log_denial(
         self, principal: str, host: str, api: str, operation: Operation, kind: ResourceType, name: str
     ) -> None:
         """Log and count a denied request."""
         self.count += 1
         self._log.write(
             "denied: %s from host %s, %s: %s on %s %s",
-            shown(principal),
+            quote_for_log(principal),
             host,
             api,
             operation.name,
             kind.name,
-            shown(name),
+            quote_for_log(name),
         )
 
 
@@ -64,7 +64,7 @@ class Access(NamedTuple):
         if self.authorizer.allows(self.principal, self.host, operation, kind, name):
             return True
         if is_logged:
-            self.denials.denied(self.principal, self.host, self.api, operation, kind, name)
+            self.denials.log_denial(self.principal, self.host, self.api, operation, kind, name)
         return False
 
     def allows_some(self, operation: Operation, kind: ResourceType) -> bool:
@@ -76,7 +76,7 @@ class Access(NamedTuple):
         """A value that is equal for clients with the same rights, and the version of the rules."""
         return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
 
-    def operations(self, kind: ResourceType, name: str) -> int:
+    def allowed_operations(self, kind: ResourceType, name: str) -> int:
         """The operations that the client may carry out on a resource, of those that its type has, as bits."""
         return self.authorizer.allowed(self.principal, self.host, kind, name) & _SUPPORTED[kind]
 

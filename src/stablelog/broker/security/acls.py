@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop.tasks import in_thread_to_its_end
-from stablelog.broker.monitoring.limited_log import shown
+from stablelog.broker.monitoring.limited_log import quote_for_log
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.access import Access, DenialLog
 from stablelog.broker.security.file_writer import store_in_thread
@@ -35,7 +35,7 @@ class Author(NamedTuple):
     host: str
 
 
-class Acls:
+class BrokerAcls:
     """The ACLs of a broker with an authorizer.
 
     Args:
@@ -66,7 +66,7 @@ class Acls:
                 "set super.users to the principal of an administrator"
             )
 
-    def note(self) -> None:
+    def record_file(self) -> None:
         """Record in `meta.properties` that the file exists.
 
         This is done at the start, so that the loss of the file is noticed before the first rule, too.
@@ -76,32 +76,32 @@ class Acls:
         """
         self._file.note()
 
-    def access(self, principal: str, host: str, api: str) -> Access:
+    def access_of_client(self, principal: str, host: str, api: str) -> Access:
         """What a client may do in a request."""
         return Access(self.authorizer, self.denials, principal, host, api)
 
-    async def matching(self, asked: AclFilter) -> list[AclBinding]:
+    async def find_bindings(self, asked: AclFilter) -> list[AclBinding]:
         """Return the rules that a filter selects."""
         async with self._lock:
             return await in_thread_to_its_end(
                 self._threads, lambda: list(self.authorizer.index.matching(asked))
             )
 
-    async def create(self, bindings: Sequence[AclBinding], author: Author) -> None:
+    async def create_bindings(self, bindings: Sequence[AclBinding], author: Author) -> None:
         """Create rules. A rule that exists already stays as it is. Durable on return.
 
         Raises:
             RefusedError: the disk refused the write, or the rules are too many; no rule was created.
         """
-        await self._tasks.for_request("acls", lambda: self._create(bindings, author))
+        await self._tasks.run_for_request("acls", lambda: self._create(bindings, author))
 
-    async def delete(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
+    async def delete_bindings(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
         """Delete the rules that a filter selects, and return them for each filter. Durable on return.
 
         Raises:
             RefusedError: the disk refused the write; no rule was deleted.
         """
-        return await self._tasks.for_request("acls", lambda: self._delete(filters, author))
+        return await self._tasks.run_for_request("acls", lambda: self._delete(filters, author))
 
     async def _create(self, bindings: Sequence[AclBinding], author: Author) -> None:
         async with self._lock:
@@ -158,5 +158,9 @@ class Acls:
 def _log_changes(what: str, bindings: Sequence[AclBinding], author: Author) -> None:
     for binding in bindings:
         log.info(
-            "%s, by %s from host %s: %s", what, shown(author.principal), author.host, shown(str(binding))
+            "%s, by %s from host %s: %s",
+            what,
+            quote_for_log(author.principal),
+            author.host,
+            quote_for_log(str(binding)),
         )

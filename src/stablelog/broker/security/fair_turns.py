@@ -29,23 +29,23 @@ class FairTurns:
         if self._free:
             self._free -= 1
         else:
-            await self._wait(address)
+            await self._wait_for_place(address)
         try:
             yield
         finally:
-            self._pass_on()
+            self._pass_place_on()
 
-    async def _wait(self, address: str) -> None:
+    async def _wait_for_place(self, address: str) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append(place)
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self._pass_on()  # The place was given at the moment of the cancellation.
+                self._pass_place_on()  # The place was given at the moment of the cancellation.
             raise
 
-    def _pass_on(self) -> None:
+    def _pass_place_on(self) -> None:
         """Give a place to the next address. Requests that were cancelled while they waited are left out."""
         while self._waiting:
             address = next(iter(self._waiting))

@@ -6,7 +6,7 @@ from typing import Any
 from stablelog.broker.security.logins import ListenerLogins
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.settings.listeners import Listener
-from stablelog.broker.settings.logins import JAAS, MAX_REAUTH, prefixed
+from stablelog.broker.settings.logins import JAAS, MAX_REAUTH, mechanism_setting
 from stablelog.errors import UsageError
 from stablelog.security.login import LoginRules
 from stablelog.security.tokens import TokenRules
@@ -19,21 +19,21 @@ def listener_logins(config: BrokerConfig) -> Mapping[str, ListenerLogins]:
     Raises:
         UsageError: a listener has OAUTHBEARER, and no URL of keys.
     """
-    return {listener.name: _of(config, listener) for listener in config.listeners if listener.is_sasl}
+    return {listener.name: _logins_of(config, listener) for listener in config.listeners if listener.is_sasl}
 
 
-def _of(config: BrokerConfig, listener: Listener) -> ListenerLogins:
+def _logins_of(config: BrokerConfig, listener: Listener) -> ListenerLogins:
     def value(name: str) -> Any:
-        return config.of_listener(listener.name, name)
+        return config.listener_value(listener.name, name)
 
     mechanisms: tuple[str, ...] = value("sasl.enabled.mechanisms")
     if not mechanisms:
         raise UsageError(f"listener {listener.name} has no mechanism: set sasl.enabled.mechanisms")
     session_ms_max = {}
     for mechanism in mechanisms:
-        own = value(prefixed(mechanism, MAX_REAUTH))
+        own = value(mechanism_setting(mechanism, MAX_REAUTH))
         session_ms_max[mechanism] = value(MAX_REAUTH) if own < 0 else own
-    jaas = value(prefixed(PLAIN, JAAS))
+    jaas = value(mechanism_setting(PLAIN, JAAS))
     rules, url = None, value("sasl.oauthbearer.jwks.endpoint.url")
     if OAUTHBEARER in mechanisms:
         if not url:

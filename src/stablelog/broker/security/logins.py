@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stablelog.broker.loop.tasks import Tasks, in_thread
-from stablelog.broker.monitoring.limited_log import LimitedLog, shown
+from stablelog.broker.monitoring.limited_log import LimitedLog, quote_for_log
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.security.fair_turns import FairTurns
 from stablelog.broker.security.token_keys import TokenKeys
@@ -124,24 +124,28 @@ class Logins:
         if not isinstance(result, Answer):
             identity, why = None, "the token is not valid"
             try:
-                identity = await self._answer_to(result, self._listeners[listener], host)
+                identity = await self._check_identity(result, self._listeners[listener], host)
             except (TokenError, StablelogError) as error:
                 why = f"a bearer token is refused: {error}"
             result = login.settle(identity, self._now_ms())
             if login.is_refused:
-                self._failed(host, login.mechanism, "", why)
+                self._log_failure(host, login.mechanism, "", why)
         if login.is_open:
             self._counts[login.mechanism, "success"] += 1
         return result
 
-    async def _answer_to(self, question: Question, settings: ListenerLogins, host: str) -> Identity | None:
+    async def _check_identity(
+        self, question: Question, settings: ListenerLogins, host: str
+    ) -> Identity | None:
         if isinstance(question, PasswordQuestion):
             listed = settings.passwords.get(question.user)
             if listed is not None and hmac.compare_digest(question.password.encode(), listed.encode()):
                 return Identity(question.user)
             found = self._credentials().find_any(question.user)
             async with self._turns.turn(host):
-                is_right = await in_thread(self._threads, _is_right, question, settings.passwords, found)
+                is_right = await in_thread(
+                    self._threads, _is_password_right, question, settings.passwords, found
+                )
             return Identity(question.user) if is_right else None
         assert settings.token_rules is not None
         keys = self._keys[settings.keys_url, settings.keys_refresh_ms]
@@ -158,15 +162,15 @@ class Logins:
         if left_s > 0:
             await asyncio.sleep(left_s)
 
-    def failed(self, host: str, login: Login, error: LoginError) -> None:
+    def count_failure(self, host: str, login: Login, error: LoginError) -> None:
         """Count a failed login, and log it."""
         if not login.is_refused:  # Otherwise it was counted when the token was refused.
-            self._failed(host, login.mechanism, error.user, error.why)
+            self._log_failure(host, login.mechanism, error.user, error.why)
 
-    def _failed(self, host: str, mechanism: str, user: str, why: str) -> None:
+    def _log_failure(self, host: str, mechanism: str, user: str, why: str) -> None:
         mechanism = mechanism if mechanism in MECHANISMS else "unknown"
         self._counts[mechanism, "failure"] += 1
-        name = f" of user {shown(user)}" if user else ""
+        name = f" of user {quote_for_log(user)}" if user else ""
         self._log.write("a login%s from %s with %s has failed: %s", name, host, mechanism, why)
 
     def samples(self) -> Iterator[Sample]:
@@ -181,7 +185,7 @@ class Logins:
             keys.close()
 
 
-def _is_right(question: PasswordQuestion, passwords: Mapping[str, str], found: Found) -> bool:
+def _is_password_right(question: PasswordQuestion, passwords: Mapping[str, str], found: Found) -> bool:
     """Whether a password of PLAIN is right. A user of the settings has the password that is there, and no other.
 
     A wrong password takes the time of a hash whether the user is in the settings, in the users' file, or unknown.

@@ -14,10 +14,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.loop.tasks import in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.monitoring.metrics import Sample
-from stablelog.broker.network.open_connections import AT_ONCE, Arrival
+from stablelog.broker.network.connection_limits import AT_ONCE, Arrival
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
-from stablelog.broker.security.throttle import StepTimer, Throttle
+from stablelog.broker.security.throttle import RequestThrottle, StepTimer
 from stablelog.data_directory.quota_file import encode_quotas, quota_file
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Alteration, altered
@@ -31,7 +31,7 @@ ENTITY_COUNT_MAX: Final = 10_000
 UNLIMITED: Final = INT_MAX
 
 
-class Quotas:
+class BrokerQuotas:
     """The quotas of a broker.
 
     Args:
@@ -65,42 +65,42 @@ class Quotas:
         self._rates = {key: Sensors(lambda: Rate(self.windows)) for key in QuotaKey}
         self._buckets = Sensors(lambda: TokenBucket(bursts))
         self._arrivals = Rate(self.windows)
-        self._use(QuotaTable(self._file.load()))
+        self._use_table(QuotaTable(self._file.load()))
 
-    def _use(self, table: QuotaTable) -> None:
+    def _use_table(self, table: QuotaTable) -> None:
         self.table = table
         self.limits_clients = bool(table.keys - {QuotaKey.CONNECTION_CREATION_RATE})
         self.limits_time = QuotaKey.REQUEST_PERCENTAGE in table.keys
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def throttle(
+    def begin_request(
         self,
         user: str,
         client_id: str | None,
         size: int,
         timer: StepTimer | None,
         mute: Callable[[int], None],
-    ) -> Throttle:
+    ) -> RequestThrottle:
         """Begin to measure one request of a client, which has `size` bytes. `mute` mutes its connection."""
-        return Throttle(self, user, client_id or "", size, timer, mute)
+        return RequestThrottle(self, user, client_id or "", size, timer, mute)
 
-    def rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
+    def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
         """The rate of the clients that are measured together."""
         return self._rates[key].get(measured, self.now_ms())
 
-    def bucket(self, measured: tuple[str, str]) -> TokenBucket:
+    def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
         """The token bucket of the clients that are measured together."""
         return self._buckets.get(measured, self.now_ms())
 
-    def note(self, key: QuotaKey, ms: int) -> None:
+    def count_throttled(self, key: QuotaKey, ms: int) -> None:
         """Count a throttled request or connection."""
         self.throttled[key] += 1
         self.throttled_ms[key] += ms
 
     # -- connections -------------------------------------------------------------------------------------------
 
-    def arrive(self, host: str) -> Arrival:
+    def count_connection(self, host: str) -> Arrival:
         """Count a new connection, and decide when it is served.
 
         A connection above the quota of its IP address is closed after the delay. A connection above the rate of the
@@ -115,7 +115,7 @@ class Quotas:
             delay_ms = min(own.throttle_ms(limit, now_ms), self.windows.size_ms)
             if delay_ms:
                 own.record(-1, now_ms)  # the connection is not served
-                self.note(key, delay_ms)
+                self.count_throttled(key, delay_ms)
                 return Arrival(delay_ms, f"its address opens more than {limit:g} connections per second")
         broker_limit: int = self._config["max.connection.creation.rate"]
         if broker_limit == UNLIMITED:
@@ -123,12 +123,14 @@ class Quotas:
         self._arrivals.record(1, now_ms)
         delay_ms = min(self._arrivals.throttle_ms(broker_limit, now_ms), self.windows.size_ms)
         if delay_ms:
-            self.note(key, delay_ms)
+            self.count_throttled(key, delay_ms)
         return Arrival(delay_ms)
 
     # -- changes -----------------------------------------------------------------------------------------------
 
-    async def alter(self, changes: Sequence[Alteration], *, validate_only: bool) -> list[RefusedError | None]:
+    async def alter_quotas(
+        self, changes: Sequence[Alteration], *, validate_only: bool
+    ) -> list[RefusedError | None]:
         """Change the quotas of entities. Durable on return, and then in effect.
 
         Returns:
@@ -137,7 +139,7 @@ class Quotas:
         Raises:
             RefusedError: the disk refused the write; nothing changed.
         """
-        return await self._tasks.for_request("quotas", lambda: self._alter(changes, validate_only))
+        return await self._tasks.run_for_request("quotas", lambda: self._alter(changes, validate_only))
 
     async def _alter(self, changes: Sequence[Alteration], validate_only: bool) -> list[RefusedError | None]:
         async with self._lock:
@@ -163,7 +165,7 @@ class Quotas:
                     self._threads, lambda: (encode_quotas(after), QuotaTable(after))
                 )
                 await store_in_thread(self._threads, self._file, content)
-                self._use(table)
+                self._use_table(table)
             return outcomes
 
     def samples(self) -> Iterator[Sample]:

@@ -38,7 +38,7 @@ class StepTimer:
         running_ns = thread_time_ns() - self._since_ns if self._is_running else 0
         return self._ended_ns + running_ns
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+    def run_timed(self, work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
         """Run a coroutine, and measure its steps."""
         return _Timed(self, work)
 
@@ -73,24 +73,24 @@ class _Timed(Awaitable[Result]):
                 step, argument = self._work.throw, error
 
 
-class Measured(Protocol):
+class ClientRates(Protocol):
     """The quotas and rates of all clients, as far as one request needs them (`quotas.Quotas`)."""
 
     table: QuotaTable
     windows: Windows
     now_ms: Callable[[], int]
 
-    def rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
+    def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
         """The rate of the clients that are measured together."""
 
-    def bucket(self, measured: tuple[str, str]) -> TokenBucket:
+    def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
         """The token bucket of the clients that are measured together."""
 
-    def note(self, key: QuotaKey, ms: int) -> None:
+    def count_throttled(self, key: QuotaKey, ms: int) -> None:
         """Count a throttled request, and its throttle time."""
 
 
-class Throttle:
+class RequestThrottle:
     """The throttling of one request.
 
     Args:
@@ -107,7 +107,7 @@ class Throttle:
 
     def __init__(
         self,
-        quotas: Measured,
+        quotas: ClientRates,
         user: str,
         client_id: str,
         size: int,
@@ -123,22 +123,22 @@ class Throttle:
         self._mute = mute
         self._charged_ns = 0
 
-    def _wait(self, key: QuotaKey, ms: int) -> None:
+    def _throttle_client(self, key: QuotaKey, ms: int) -> None:
         if ms > 0:
-            self._quotas.note(key, ms)
+            self._quotas.count_throttled(key, ms)
             if ms > self.ms:
                 self.ms = ms
                 # At once: while this request waits for the disk, the connection would begin many more.
                 self._mute(ms)
 
-    def produced(self) -> None:
+    def charge_produce(self) -> None:
         """Charge the bytes of a Produce request."""
         key = QuotaKey.PRODUCER_BYTE_RATE
         applied = self._quotas.table.of_client(key, self._user, self._client_id)
         if applied is not None:
-            rate, now_ms = self._quotas.rate(key, applied.measured), self._quotas.now_ms()
+            rate, now_ms = self._quotas.client_rate(key, applied.measured), self._quotas.now_ms()
             rate.record(self._size, now_ms)
-            self._wait(key, rate.throttle_ms(applied.limit, now_ms))
+            self._throttle_client(key, rate.throttle_ms(applied.limit, now_ms))
 
     def fetch_size_max(self) -> int:
         """The largest number of bytes that a fetch may return: as many as the quota allows in its full windows."""
@@ -150,7 +150,7 @@ class Throttle:
             math.floor(min(applied.limit * (windows.span_ms - windows.size_ms) / MS_PER_S, INT_MAX)), 1
         )
 
-    def may_fetch(self, size: int) -> bool:
+    def charge_fetch(self, size: int) -> bool:
         """Charge a Fetch response of `size` bytes. If it is above a quota, nothing is charged: the response has to be
         empty, and the client waits.
 
@@ -162,17 +162,17 @@ class Throttle:
         applied = self._quotas.table.of_client(key, self._user, self._client_id)
         if applied is None:
             return self.ms == 0
-        rate, now_ms = self._quotas.rate(key, applied.measured), self._quotas.now_ms()
+        rate, now_ms = self._quotas.client_rate(key, applied.measured), self._quotas.now_ms()
         is_first = rate.total(now_ms) <= 0
         rate.record(size, now_ms)
         throttle_ms = rate.throttle_ms(applied.limit, now_ms)
         may_fetch = self.ms == 0 and (not throttle_ms or is_first)
         if not may_fetch:
             rate.record(-size, now_ms)
-        self._wait(key, throttle_ms)
+        self._throttle_client(key, throttle_ms)
         return may_fetch
 
-    def mutate(self, count: int, *, is_strict: bool) -> None:
+    def charge_partitions(self, count: int, *, is_strict: bool) -> None:
         """Charge the creation or deletion of `count` partitions (KIP-599).
 
         Args:
@@ -187,11 +187,11 @@ class Throttle:
         applied = self._quotas.table.of_client(key, self._user, self._client_id)
         if applied is None:
             return
-        bucket, now_ms = self._quotas.bucket(applied.measured), self._quotas.now_ms()
+        bucket, now_ms = self._quotas.client_bucket(applied.measured), self._quotas.now_ms()
         if is_strict:
             throttle_ms = bucket.throttle_ms(applied.limit, now_ms)
             if throttle_ms:
-                self._wait(key, throttle_ms)
+                self._throttle_client(key, throttle_ms)
                 raise RefusedError(
                     ErrorCode.throttling_quota_exceeded,
                     f"the client changes more than {applied.limit:g} partitions per second: retry in {throttle_ms} ms",
@@ -199,7 +199,7 @@ class Throttle:
             bucket.draw(count, applied.limit, now_ms)
         else:
             bucket.draw(count, applied.limit, now_ms)
-            self._wait(key, bucket.throttle_ms(applied.limit, now_ms))
+            self._throttle_client(key, bucket.throttle_ms(applied.limit, now_ms))
 
     def charge_time(self) -> int:
         """Charge the processor time that the request has taken since the last charge, and return the throttle time.
@@ -214,14 +214,14 @@ class Throttle:
         spent_ns, charged_ns = self._timer.spent_ns, self._charged_ns
         self._charged_ns = spent_ns
         if applied is not None:
-            rate, now_ms = self._quotas.rate(key, applied.measured), self._quotas.now_ms()
+            rate, now_ms = self._quotas.client_rate(key, applied.measured), self._quotas.now_ms()
             rate.record((spent_ns - charged_ns) * PERCENT_PER_NS, now_ms)
             if not charged_ns:
                 throttle_ms = rate.throttle_ms(applied.limit, now_ms)
-                self._wait(key, min(throttle_ms, self._quotas.windows.size_ms))
+                self._throttle_client(key, min(throttle_ms, self._quotas.windows.size_ms))
         return self.ms
 
-    def told(self, response: Any) -> Any:
+    def with_throttle_time(self, response: Any) -> Any:
         """Charge the request's time, and return its response with the throttle time, if it has a field for it."""
         if not self._charged_ns:
             self.charge_time()

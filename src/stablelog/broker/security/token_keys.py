@@ -34,7 +34,7 @@ def load_keys(url: str) -> KeySet:
     """
     parts = urlsplit(url)
     try:
-        content = _read_file(parts) if parts.scheme == "file" else _get(parts)
+        content = _read_file(parts) if parts.scheme == "file" else _get_document(parts)
         return KeySet(content)
     except (OSError, HTTPException) as error:
         raise UnavailableError(
@@ -51,7 +51,7 @@ def _read_file(url: SplitResult) -> bytes:
     return content
 
 
-def _get(url: SplitResult) -> bytes:
+def _get_document(url: SplitResult) -> bytes:
     response = http.ask(url, {"Accept": "application/json"})
     if response.status != http.OK:
         raise OSError(f"the server responds with status {response.status}")
@@ -126,13 +126,13 @@ class TokenKeys:
             self._is_refreshing = True
             self._tasks.start("token keys", self._refresh)
         try:
-            return self._identity(token, rules)
+            return self._verify_token(token, rules)
         except UnknownKeyError:
             if not await self._reload_if_due():
                 raise
-        return self._identity(token, rules)
+        return self._verify_token(token, rules)
 
-    def _identity(self, token: str, rules: TokenRules) -> Identity:
+    def _verify_token(self, token: str, rules: TokenRules) -> Identity:
         """Verify a token by the wall clock. The time at which it expires is then broker time: a later step of the wall
         clock neither ends nor prolongs a session.
         """

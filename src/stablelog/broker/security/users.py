@@ -11,7 +11,7 @@ from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
 
 
-class Users:
+class BrokerUsers:
     """The users of one data directory.
 
     Args:
@@ -32,7 +32,9 @@ class Users:
         self._lock = asyncio.Lock()
         self.credentials = self._file.load()
 
-    async def alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> list[Outcome]:
+    async def alter_credentials(
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+    ) -> list[Outcome]:
         """Change credentials. Durable on return, and then in effect.
 
         Returns:
@@ -41,7 +43,7 @@ class Users:
         Raises:
             RefusedError: the disk refused the write; nothing changed.
         """
-        return await self._tasks.for_request("users", lambda: self._alter(deletions, upsertions))
+        return await self._tasks.run_for_request("users", lambda: self._alter(deletions, upsertions))
 
     async def _alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> list[Outcome]:
         async with self._lock:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.security.principal import parse_principal
 from stablelog.settings import SettingType, boolean
 
@@ -21,21 +21,21 @@ def _parse_principals(text: str) -> frozenset[str]:
     return frozenset(str(parse_principal(name)) for name in names if name)
 
 
-ACL_SETTINGS: tuple[Setting, ...] = (
-    Setting(
+ACL_SETTINGS: tuple[BrokerSetting, ...] = (
+    BrokerSetting(
         "authorizer.class.name",
         SettingType(_parse_class, f"empty or {STANDARD_AUTHORIZER}"),
         "",
         f"`{STANDARD_AUTHORIZER}`: the broker checks each request against its ACLs. Empty: the broker has no ACLs, and "
         "every client may do everything.",
     ),
-    Setting(
+    BrokerSetting(
         "super.users",
         SettingType(_parse_principals, "principals with `;` between them, such as User:admin;User:ops"),
         "",
         "The principals that may do everything, whatever the ACLs say. Several are separated by `;`.",
     ),
-    Setting(
+    BrokerSetting(
         "allow.everyone.if.no.acl.found",
         boolean(),
         "false",

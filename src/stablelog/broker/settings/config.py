@@ -10,8 +10,14 @@ from types import MappingProxyType
 from typing import Any
 
 from stablelog.broker.settings.groups import GroupSettings
-from stablelog.broker.settings.listeners import LISTENER_PREFIX, Address, Listener, is_loopback, reachable
-from stablelog.broker.settings.setting import Setting, find_setting
+from stablelog.broker.settings.listeners import (
+    LISTENER_PREFIX,
+    Address,
+    Listener,
+    is_loopback,
+    reachable_host,
+)
+from stablelog.broker.settings.setting import BrokerSetting, find_setting
 from stablelog.broker.settings.table import (
     FIXED_BROKER_SETTINGS,
     SETTINGS,
@@ -30,7 +36,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def dynamic_setting(name: str) -> Setting:
+def dynamic_setting(name: str) -> BrokerSetting:
     """Find a setting that can be changed while the broker runs.
 
     Raises:
@@ -42,7 +48,7 @@ def dynamic_setting(name: str) -> Setting:
     return setting
 
 
-class Source(IntEnum):
+class ValueSource(IntEnum):
     """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number; a
     value of a group overrides all.
     """
@@ -55,7 +61,7 @@ class Source(IntEnum):
     GROUP = 8
 
 
-def setting_of_broker(name: str) -> Setting:
+def setting_of_broker(name: str) -> BrokerSetting:
     """Find a setting of the broker, or of one of its listeners.
 
     Raises:
@@ -76,7 +82,7 @@ class BrokerConfig:
     """Every setting of one broker, with the values of each source.
 
     Attributes:
-        given: the settings with which the broker was started, as text.
+        static: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
         groups: the settings of single consumer groups.
@@ -89,15 +95,15 @@ class BrokerConfig:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         _check_fixed(given)
-        self.given = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
+        self.static = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
         self.dynamic: dict[str, str] = {}
         self.dynamic_defaults: dict[str, str] = {}
         self.groups = GroupSettings(self.__getitem__)
-        self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
-        for name, text in self.given.items():
+        self._static_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
+        for name, text in self.static.items():
             setting = setting_of_broker(name)
-            self._given_values[name] = setting.read(text, name)
-        self._values = self._given_values
+            self._static_values[name] = setting.read(text, name)
+        self._values = self._static_values
         self.listeners = self._find_listeners()
         self._check_metrics()
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
@@ -111,17 +117,17 @@ class BrokerConfig:
         """Return the parsed value in effect of a setting."""
         return self._values[name]
 
-    def of_listener(self, listener: str, name: str) -> Any:
+    def listener_value(self, listener: str, name: str) -> Any:
         """Return the parsed value of a setting that is in effect for one listener."""
-        own = self._own_name(listener, name)
+        own = self._listener_setting_name(listener, name)
         return self._values[own if own in self._values else name]
 
-    def is_set_for(self, listener: str, name: str) -> bool:
+    def is_set_for_listener(self, listener: str, name: str) -> bool:
         """Whether a setting has a value that applies only to this listener."""
-        return self._own_name(listener, name) in self._values
+        return self._listener_setting_name(listener, name) in self._values
 
     @staticmethod
-    def _own_name(listener: str, name: str) -> str:
+    def _listener_setting_name(listener: str, name: str) -> str:
         return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
 
     def _find_listeners(self) -> tuple[Listener, ...]:
@@ -133,7 +139,7 @@ class BrokerConfig:
         addresses: tuple[Address, ...] = self["listeners"]
         names = [address.name for address in addresses]
         advertised = {one.name: (one.host, one.port) for one in self["advertised.listeners"]}
-        prefixed = [name for name in self.given if name.startswith(LISTENER_PREFIX)]
+        prefixed = [name for name in self.static if name.startswith(LISTENER_PREFIX)]
         named = {
             "advertised.listeners": [*advertised],
             "inter.broker.listener.name": [self["inter.broker.listener.name"].upper()],
@@ -166,7 +172,11 @@ class BrokerConfig:
                 "listener.security.protocol.map"
             )
         listener = Listener(
-            address.name, protocol, address.host, address.port, advertised or (reachable(address.host), 0)
+            address.name,
+            protocol,
+            address.host,
+            address.port,
+            advertised or (reachable_host(address.host), 0),
         )
         is_safe = protocol.is_sasl or self.client_auth(listener) == "required" or is_loopback(address.host)
         if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
@@ -184,24 +194,24 @@ class BrokerConfig:
         """
         if not listener.protocol.is_tls:
             return "none"
-        if listener.is_sasl and not self.is_set_for(listener.name, "ssl.client.auth"):
+        if listener.is_sasl and not self.is_set_for_listener(listener.name, "ssl.client.auth"):
             return "none"
-        auth: str = self.of_listener(listener.name, "ssl.client.auth")
+        auth: str = self.listener_value(listener.name, "ssl.client.auth")
         return auth
 
-    def text(self, name: str) -> str:
+    def value_text(self, name: str) -> str:
         """Return the value in effect of a setting, as text."""
-        return self.values_of(name)[0][1]
+        return self.values_by_source(name)[0][1]
 
-    def values_of(self, name: str) -> list[tuple[Source, str]]:
+    def values_by_source(self, name: str) -> list[tuple[ValueSource, str]]:
         """Return the values that a setting has, with their sources. The first value is in effect."""
         sources = (
-            (Source.DYNAMIC_BROKER, self.dynamic),
-            (Source.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),
-            (Source.STATIC_BROKER, self.given),
+            (ValueSource.DYNAMIC_BROKER, self.dynamic),
+            (ValueSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),
+            (ValueSource.STATIC_BROKER, self.static),
         )
         found = [(source, values[name]) for source, values in sources if name in values]
-        return [*found, (Source.DEFAULT, _BY_NAME[name].default)]
+        return [*found, (ValueSource.DEFAULT, _BY_NAME[name].default)]
 
     def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
         """Check dynamic settings and return their parsed values.
@@ -224,7 +234,7 @@ class BrokerConfig:
         """
         values = self.check_dynamic(defaults) | self.check_dynamic(settings)
         self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
-        self._values = self._given_values | values
+        self._values = self._static_values | values
 
     def group_config(self) -> GroupConfig:
         """The settings of the group coordinator."""
@@ -255,8 +265,10 @@ class BrokerConfig:
 
         Values that are equal to the default are left out.
         """
-        settled = [setting for setting in SETTINGS if setting.is_settled]
-        return {one.name: self.text(one.name) for one in settled if self.text(one.name) != one.default}
+        settled = [setting for setting in SETTINGS if setting.is_fixed_at_creation]
+        return {
+            one.name: self.value_text(one.name) for one in settled if self.value_text(one.name) != one.default
+        }
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
         """The log settings of a topic: the topic's own values, and the broker's values for all other settings."""
@@ -338,7 +350,7 @@ class BrokerConfig:
                 "remote.storage.enable=true needs an object store: start the broker with stablelog.remote.url"
             )
         policy_name = self._name_in(topic_configs, "cleanup.policy")
-        policy = topic_configs.get("cleanup.policy", self.text("log.cleanup.policy"))
+        policy = topic_configs.get("cleanup.policy", self.value_text("log.cleanup.policy"))
         if "compact" in policy and order_of(topic_configs) != "commit":
             raise UsageError(
                 f"remote.storage.enable=true and {policy_name}={policy} cannot be combined: compaction replaces segments that "

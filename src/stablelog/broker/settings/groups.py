@@ -39,7 +39,7 @@ class GroupSettings:
         self.own: dict[str, dict[str, str]] = {}
         self.times: dict[str, tuple[int, int]] = {}
 
-    def _set_times(self, configs: Mapping[str, str]) -> tuple[int, int]:
+    def _parse_times(self, configs: Mapping[str, str]) -> tuple[int, int]:
         """Return the session timeout and the heartbeat interval that are set for a group, in ms.
 
         Raises:
@@ -52,7 +52,7 @@ class GroupSettings:
 
     def _conflict(self, configs: Mapping[str, str]) -> str:
         """Say how the times that are set for a group contradict each other; empty if they do not."""
-        session_ms, heartbeat_ms = self._set_times(configs)
+        session_ms, heartbeat_ms = self._parse_times(configs)
         if heartbeat_ms < session_ms:
             return ""
         session, heartbeat = (
@@ -61,7 +61,7 @@ class GroupSettings:
         )
         return f"{heartbeat}={heartbeat_ms} must be smaller than {session}={session_ms}"
 
-    def check(self, configs: Mapping[str, str]) -> None:
+    def check_group(self, configs: Mapping[str, str]) -> None:
         """Check new settings of a group.
 
         Raises:
@@ -71,18 +71,18 @@ class GroupSettings:
         if conflict:
             raise UsageError(conflict)
 
-    def replace(self, groups: Mapping[str, Mapping[str, str]]) -> None:
+    def replace_all(self, groups: Mapping[str, Mapping[str, str]]) -> None:
         """Replace the settings of all groups. Groups may have settings that contradict those of the broker.
 
         Raises:
             UsageError: a setting is unknown or out of range; nothing changed.
         """
-        times = {group: _usable(*self._set_times(configs)) for group, configs in groups.items()}
+        times = {group: _usable(*self._parse_times(configs)) for group, configs in groups.items()}
         self.own = {group: dict(configs) for group, configs in groups.items()}
         self.times.clear()
         self.times.update(times)
 
-    def report(self) -> None:
+    def log_conflicts(self) -> None:
         """Log a warning if settings of groups contradict those of the broker."""
         conflicts = {group: self._conflict(configs) for group, configs in self.own.items()}
         found = [

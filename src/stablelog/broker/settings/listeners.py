@@ -71,7 +71,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
     """The host with which clients on this machine reach a listener on `host`."""
     return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 

@@ -6,26 +6,26 @@ listener: `listener.name.clients.plain.sasl.jaas.config`.
 
 from typing import Final
 
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.security.keys_url import parse_keys_url
 from stablelog.settings import INT_MAX, LONG_MAX, SettingType, integer
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
 from stablelog.wire.sasl.jaas import Jaas, check_module, parse_jaas
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _parse_words(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _mechanisms(text: str) -> tuple[str, ...]:
-    found = _words(text)
+def _parse_mechanisms(text: str) -> tuple[str, ...]:
+    found = _parse_words(text)
     unknown = [name for name in found if name not in MECHANISMS]
     if unknown:
         raise ValueError(f"{unknown[0]} is not supported")
     return found
 
 
-def _jaas(mechanism: str) -> SettingType:
+def _jaas_kind(mechanism: str) -> SettingType:
     def parse(text: str) -> Jaas | None:
         return check_module(mechanism, parse_jaas(text)) if text.strip() else None
 
@@ -34,7 +34,7 @@ def _jaas(mechanism: str) -> SettingType:
     )
 
 
-def prefixed(mechanism: str, name: str) -> str:
+def mechanism_setting(mechanism: str, name: str) -> str:
     """The name of a setting of one mechanism."""
     return f"{mechanism.lower()}.{name}"
 
@@ -53,19 +53,19 @@ OF_JAAS: Final = {
     "are not used.",
 }
 
-LOGIN_SETTINGS: tuple[Setting, ...] = (
-    Setting(
+LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
+    BrokerSetting(
         "sasl.enabled.mechanisms",
-        SettingType(_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
+        SettingType(_parse_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
         SCRAM_SHA_256,
         "The mechanisms with which clients of listeners with SASL may log in, with commas between them. Kafka's default is "
         "GSSAPI, which stablelog does not have.",
         per_listener=True,
     ),
     *(
-        Setting(
-            prefixed(mechanism, JAAS),
-            _jaas(mechanism),
+        BrokerSetting(
+            mechanism_setting(mechanism, JAAS),
+            _jaas_kind(mechanism),
             "",
             OF_JAAS.get(
                 mechanism,
@@ -77,7 +77,7 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
         )
         for mechanism in MECHANISMS
     ),
-    Setting(
+    BrokerSetting(
         MAX_REAUTH,
         integer(0, LONG_MAX),
         "0",
@@ -86,8 +86,8 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
         per_listener=True,
     ),
     *(
-        Setting(
-            prefixed(mechanism, MAX_REAUTH),
+        BrokerSetting(
+            mechanism_setting(mechanism, MAX_REAUTH),
             integer(-1, LONG_MAX),
             "-1",
             f"`{MAX_REAUTH}` for clients that log in with {mechanism}. -1: the value of `{MAX_REAUTH}`.",
@@ -95,20 +95,20 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
         )
         for mechanism in MECHANISMS
     ),
-    Setting(
+    BrokerSetting(
         "connection.failed.authentication.delay.ms",
         integer(0, INT_MAX),
         "100",
         "The time after the request at which a failed login is answered and its connection is closed.",
     ),
-    Setting(
+    BrokerSetting(
         "sasl.server.max.receive.size",
         integer(256, INT_MAX),
         "65536",
         "The largest request before the login, in bytes. Requests before the login have 16 MiB of memory of their own, and "
         "no request before the login may be larger.",
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.url",
         KEYS_URL,
         "",
@@ -116,42 +116,42 @@ LOGIN_SETTINGS: tuple[Setting, ...] = (
         per_listener=True,
         is_secret=True,  # it may contain a key of the API that it names
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         integer(1000, LONG_MAX),
         "3600000",
         "The age at which these keys are loaded again.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.expected.audience",
-        SettingType(_words, "audiences with commas between them, or empty"),
+        SettingType(_parse_words, "audiences with commas between them, or empty"),
         "",
         "A bearer token must be for one of these audiences. Empty: for any.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.expected.issuer",
         SettingType(str.strip, "the name of an issuer, or empty"),
         "",
         "A bearer token must be from this issuer. Empty: from any that has one of the keys.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.scope.claim.name",
         NAME,
         "scope",
         "The claim of a bearer token with its scopes.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.sub.claim.name",
         NAME,
         "sub",
         "The claim of a bearer token with the user name.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "sasl.oauthbearer.clock.skew.seconds",
         integer(0, 86_400),
         "30",

@@ -6,7 +6,7 @@ A setting with `per_listener` can be set for one listener, as in Kafka: `listene
 from typing import Final
 
 from stablelog.broker.settings.listeners import ADDRESSES, OPTIONAL_ADDRESSES, PROTOCOLS
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.security.mapping_rules import parse_rules
 from stablelog.settings import INT_MAX, SettingType, boolean, choice, integer
 
@@ -33,34 +33,34 @@ def _parse_versions(text: str) -> frozenset[str]:
 
 STORE_TYPE: Final = SettingType(_parse_store_type, "PEM")
 
-SECURITY_SETTINGS: tuple[Setting, ...] = (
+SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
     # listeners
-    Setting(
+    BrokerSetting(
         "listeners",
         ADDRESSES,
         "PLAINTEXT://127.0.0.1:9092",
         "The addresses on which the broker listens, each with the name of the listener. Port 0 takes a free port.",
     ),
-    Setting(
+    BrokerSetting(
         "advertised.listeners",
         OPTIONAL_ADDRESSES,
         "",
         "The addresses that clients use after the first connection, by the names of the listeners. A listener that is not "
         "named advertises the address on which it listens.",
     ),
-    Setting(
+    BrokerSetting(
         "listener.security.protocol.map",
         PROTOCOLS,
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "The security protocol of each listener, by its name: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.",
     ),
-    Setting(
+    BrokerSetting(
         "inter.broker.listener.name",
         TEXT,
         "",
         "The name of the listener for connections between brokers. Empty: the first listener.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.listeners.allow.unauthenticated",
         boolean(),
         "false",
@@ -68,14 +68,14 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "machines reach. Everyone on the network could then do everything, or read the metrics.",
     ),
     # TLS
-    Setting(
+    BrokerSetting(
         "ssl.keystore.type",
         STORE_TYPE,
         "PEM",
         "The format of `ssl.keystore.location`. Only PEM is read.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.keystore.location",
         FILE,
         "",
@@ -83,14 +83,14 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "authorities. The broker notices a change of the file, and uses it for new connections.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.keystore.certificate.chain",
         PEM,
         "",
         "The broker's certificate chain itself, instead of `ssl.keystore.location`.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.keystore.key",
         PEM,
         "",
@@ -98,7 +98,7 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         per_listener=True,
         is_secret=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.key.password",
         TEXT,
         "",
@@ -106,14 +106,14 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         per_listener=True,
         is_secret=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.truststore.type",
         STORE_TYPE,
         "PEM",
         "The format of `ssl.truststore.location`. Only PEM is read.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.truststore.location",
         FILE,
         "",
@@ -121,14 +121,14 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "the file.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.truststore.certificates",
         PEM,
         "",
         "The certificates of these authorities themselves, instead of `ssl.truststore.location`.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.client.auth",
         choice("none", "requested", "required"),
         "none",
@@ -136,14 +136,14 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "SASL uses only the value that is set for this listener.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.enabled.protocols",
         SettingType(_parse_versions, "one or more of " + ", ".join(TLS_VERSIONS)),
         ",".join(TLS_VERSIONS),
         "The versions of TLS that the broker accepts.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.cipher.suites",
         TEXT,
         "",
@@ -151,7 +151,7 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "OpenSSL's choice.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "ssl.principal.mapping.rules",
         SettingType(
             parse_rules, "rules of the form RULE:pattern/replacement/ with commas between them, or DEFAULT"
@@ -161,13 +161,13 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
         "pattern matches the whole name decides; `DEFAULT` takes the distinguished name.",
         per_listener=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.ssl.handshake.timeout.ms",
         integer(100, INT_MAX),
         "10000",
         "The broker closes a connection whose TLS handshake takes longer.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.metrics.host",
         TEXT,
         "127.0.0.1",

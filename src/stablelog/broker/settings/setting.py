@@ -9,7 +9,7 @@ from stablelog.settings import SettingType
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BrokerSetting:
     """One setting of brokers, or of brokers and topics.
 
     Attributes:
@@ -33,7 +33,7 @@ class Setting:
     is_secret: bool = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_fixed_at_creation(self) -> bool:
         """Whether a topic's value of the setting is fixed when the topic is created.
 
         A change of the broker's value then affects only new topics.
@@ -59,7 +59,7 @@ class Setting:
             raise UsageError(f"{name or self.name} is not valid: {self.kind.valid}") from None
 
 
-def find_setting(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
+def find_setting(name: str, known: Mapping[str, BrokerSetting], whose: str) -> BrokerSetting:
     """Find a setting by the name that the user wrote.
 
     Args:

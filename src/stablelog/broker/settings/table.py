@@ -9,7 +9,7 @@ from stablelog.broker.settings.listeners import CONNECTION_COUNTS
 from stablelog.broker.settings.logins import LOGIN_SETTINGS
 from stablelog.broker.settings.quotas import QUOTA_SETTINGS
 from stablelog.broker.settings.security import SECURITY_SETTINGS
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.broker.settings.tiering import TIERING_SETTINGS
 from stablelog.settings import INT_MAX, LONG_MAX, SettingType, boolean, choice, choices, integer, share
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
@@ -27,16 +27,16 @@ def _parse_group(text: str) -> str:
 
 GROUP_NAME = SettingType(_parse_group, f"{NAME_RULE}, or empty")
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
+SETTINGS: tuple[BrokerSetting, ...] = (
+    BrokerSetting("node.id", integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
     *SECURITY_SETTINGS,
     *LOGIN_SETTINGS,
     *QUOTA_SETTINGS,
     # limits
-    Setting(
+    BrokerSetting(
         "socket.request.max.bytes", integer(1024, INT_MAX), "104857600", "The largest request, in bytes."
     ),
-    Setting(
+    BrokerSetting(
         "max.connections",
         integer(1, INT_MAX),
         "2000",
@@ -45,7 +45,7 @@ SETTINGS: tuple[Setting, ...] = (
         per_listener=True,
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "max.connections.per.ip",
         integer(1, INT_MAX),
         str(INT_MAX),
@@ -53,27 +53,27 @@ SETTINGS: tuple[Setting, ...] = (
         "immediately.",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "max.connections.per.ip.overrides",
         CONNECTION_COUNTS,
         "",
         "The number of open connections of single IP addresses, in place of max.connections.per.ip.",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.max.partitions",
         integer(1, INT_MAX),
         "10000",
         "The number of partitions of all topics together. An idle partition needs up to two file "
         "descriptors, and up to four in a commit-ordered topic.",
     ),
-    Setting(
+    BrokerSetting(
         "connections.max.idle.ms",
         integer(1000, LONG_MAX),
         "600000",
         "A connection without a request is closed after this time.",
     ),
-    Setting(
+    BrokerSetting(
         "queued.max.request.bytes",
         integer(1 << 20, LONG_MAX),
         "268435456",
@@ -81,33 +81,33 @@ SETTINGS: tuple[Setting, ...] = (
         "the broker stops reading large requests until it has answered some. No request may be "
         "larger. Small requests need further memory: at most 0.6 MiB for each connection, and about 10 KiB for an idle one.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.request.receive.timeout.ms",
         integer(100, LONG_MAX),
         "30000",
         "The broker closes a connection if a request has not arrived completely after this time.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.max.in.flight.requests",
         integer(1, 10000),
         "100",
         "The number of unanswered requests of one connection. Above this limit the broker stops "
         "reading from the connection.",
     ),
-    Setting(
+    BrokerSetting(
         "fetch.max.bytes",
         integer(1024, INT_MAX),
         "57671680",
         "The largest response to a fetch, in bytes.",
     ),
-    Setting(
+    BrokerSetting(
         "max.incremental.fetch.session.cache.slots",
         integer(0, INT_MAX),
         "1000",
         "The number of fetch sessions that the broker keeps.",
     ),
     # durability
-    Setting(
+    BrokerSetting(
         "stablelog.flush",
         choice("fsync", "os"),
         "fsync",
@@ -115,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
         "`os`: when the operating system has the bytes; they survive `kill -9` of the broker, and not "
         "a power loss.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.disk.reserve.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
@@ -123,20 +123,20 @@ SETTINGS: tuple[Setting, ...] = (
         "transactions, retention and deletions when the disk is full. 0: no reserve.",
     ),
     # topics
-    Setting(
+    BrokerSetting(
         "auto.create.topics.enable",
         boolean(),
         "true",
         "Whether the broker creates a missing topic when a client writes to it or asks for its metadata.",
     ),
-    Setting(
+    BrokerSetting(
         "num.partitions",
         integer(1, 100_000),
         "1",
         "The number of partitions of a new topic whose creation request does not give a number.",
     ),
-    Setting("delete.topic.enable", boolean(), "true", "Whether topics may be deleted."),
-    Setting(
+    BrokerSetting("delete.topic.enable", boolean(), "true", "Whether topics may be deleted."),
+    BrokerSetting(
         "log.segment.bytes",
         integer(1024, INT_MAX),
         "1073741824",
@@ -145,7 +145,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="segment.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.roll.ms",
         integer(1, LONG_MAX),
         str(7 * DAY_MS),
@@ -153,7 +153,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="segment.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.index.interval.bytes",
         integer(0, INT_MAX),
         "4096",
@@ -161,7 +161,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="index.interval.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.index.size.max.bytes",
         integer(12, INT_MAX),
         "10485760",
@@ -170,7 +170,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="segment.index.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.retention.ms",
         integer(-1, LONG_MAX),
         str(7 * DAY_MS),
@@ -178,7 +178,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="retention.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.retention.bytes",
         integer(-1, LONG_MAX),
         "-1",
@@ -187,13 +187,13 @@ SETTINGS: tuple[Setting, ...] = (
         topic="retention.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.retention.check.interval.ms",
         integer(1, LONG_MAX),
         "300000",
         "The time between two checks of retention.",
     ),
-    Setting(
+    BrokerSetting(
         "log.cleanup.policy",
         choices("delete", "compact"),
         "delete",
@@ -201,7 +201,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="cleanup.policy",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.cleaner.delete.retention.ms",
         integer(0, LONG_MAX),
         str(DAY_MS),
@@ -209,7 +209,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="delete.retention.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.cleaner.min.cleanable.ratio",
         share(),
         "0.5",
@@ -218,27 +218,27 @@ SETTINGS: tuple[Setting, ...] = (
         topic="min.cleanable.dirty.ratio",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.scrub.bytes.per.second",
         integer(0, LONG_MAX),
         "10485760",
         "The speed at which the scrub reads segments to find damage, in bytes a second. 0: no scrub.",
     ),
-    Setting(
+    BrokerSetting(
         "log.cleaner.backoff.ms",
         integer(1, LONG_MAX),
         "15000",
         "The time between two checks for logs to compact.",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.cleaner.dedupe.buffer.size",
         integer(1 << 20, LONG_MAX),
         "134217728",
         "The memory of compaction for keys, in bytes; a key needs 160 bytes. A log with more keys "
         "needs several passes.",
     ),
-    Setting(
+    BrokerSetting(
         "log.cleaner.min.compaction.lag.ms",
         integer(0, LONG_MAX),
         "0",
@@ -246,7 +246,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="min.compaction.lag.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.segment.delete.delay.ms",
         integer(0, LONG_MAX),
         "60000",
@@ -254,7 +254,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="file.delete.delay.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "message.max.bytes",
         integer(0, INT_MAX),
         "1048588",
@@ -262,7 +262,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="max.message.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.produce.proof",
         choice("full", "header"),
         "full",
@@ -270,7 +270,7 @@ SETTINGS: tuple[Setting, ...] = (
         "for which it decompresses the batch. `header`: the header and the CRC. A batch whose records do not match its "
         "header then makes its partition unreadable for most clients. Use `header` only if you trust all producers.",
     ),
-    Setting(
+    BrokerSetting(
         "compression.type",
         choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
@@ -279,7 +279,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="compression.type",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.message.timestamp.type",
         choice("CreateTime", "LogAppendTime"),
         "CreateTime",
@@ -287,7 +287,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="message.timestamp.type",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.message.timestamp.before.max.ms",
         integer(0, LONG_MAX),
         str(LONG_MAX),
@@ -296,7 +296,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="message.timestamp.before.max.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.message.timestamp.after.max.ms",
         integer(0, LONG_MAX),
         str(HOUR_MS),
@@ -306,7 +306,7 @@ SETTINGS: tuple[Setting, ...] = (
         topic="message.timestamp.after.max.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.order",
         choice("offset", "commit"),
         "offset",
@@ -315,7 +315,7 @@ SETTINGS: tuple[Setting, ...] = (
         "when a topic is created and cannot change. A commit-ordered topic cannot be compacted.",
         topic="stablelog.order",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.group",
         GROUP_NAME,
         "",
@@ -324,7 +324,7 @@ SETTINGS: tuple[Setting, ...] = (
         "transactions. It is set when a topic is created and cannot change.",
         topic="stablelog.group",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.snapshot.bytes",
         integer(4096, LONG_MAX),
         "67108864",
@@ -332,7 +332,7 @@ SETTINGS: tuple[Setting, ...] = (
         "recovery replays at most this many bytes.",
     ),
     # producers and transactions
-    Setting(
+    BrokerSetting(
         "producer.id.expiration.ms",
         integer(1, INT_MAX),
         str(DAY_MS),
@@ -341,38 +341,38 @@ SETTINGS: tuple[Setting, ...] = (
         "same on disk in each snapshot.",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "transaction.max.timeout.ms",
         integer(1, INT_MAX),
         "900000",
         "The longest transaction timeout that a producer may request.",
     ),
-    Setting(
+    BrokerSetting(
         "transactional.id.expiration.ms",
         integer(1, INT_MAX),
         str(7 * DAY_MS),
         "The broker forgets a transactional id that has had no transaction for this time.",
     ),
-    Setting(
+    BrokerSetting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         integer(1, INT_MAX),
         "1000",
         "The time between two checks for transactions that have reached their timeout.",
     ),
-    Setting(
+    BrokerSetting(
         "transaction.two.phase.commit.enable",
         boolean(),
         "true",
         "Whether a producer may prepare a transaction that outlives the producer (KIP-939).",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.max.transaction.groups",
         integer(0, 100_000),
         "1000",
         "The number of transaction groups besides the default group. Each group has a commit log, "
         "which needs two file descriptors. The broker refuses a further group with POLICY_VIOLATION.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.transaction.strict",
         boolean(),
         "false",
@@ -381,67 +381,67 @@ SETTINGS: tuple[Setting, ...] = (
         "is delayed in the network could end the client's next transaction.",
     ),
     # groups
-    Setting(
+    BrokerSetting(
         "group.initial.rebalance.delay.ms",
         integer(0, INT_MAX),
         "100",
         "How long an empty consumer group waits for more members before its first rebalance. Kafka's "
         "default is 3000.",
     ),
-    Setting(
+    BrokerSetting(
         "group.min.session.timeout.ms",
         integer(0, INT_MAX),
         "6000",
         "The shortest session timeout that a member may request.",
     ),
-    Setting(
+    BrokerSetting(
         "group.max.session.timeout.ms",
         integer(0, INT_MAX),
         "1800000",
         "The longest session timeout that a member may request.",
     ),
-    Setting(
+    BrokerSetting(
         "group.max.size",
         integer(1, INT_MAX),
         "1000",
         "The number of members of one consumer group. A rebalance holds the event loop once, for about 10 ms with 1,000 "
         "members. Kafka has no limit by default.",
     ),
-    Setting(
+    BrokerSetting(
         "group.consumer.session.timeout.ms",
         integer(1, INT_MAX),
         "45000",
         "The session timeout of the members of consumer groups (group.protocol=consumer): the broker removes a member "
         "that sends no heartbeat for this time.",
     ),
-    Setting(
+    BrokerSetting(
         "group.consumer.heartbeat.interval.ms",
         integer(1, INT_MAX),
         "5000",
         "The time after which such a member sends its next heartbeat. A member learns in a heartbeat that it has to give "
         "away or may take partitions. It must be smaller than group.consumer.session.timeout.ms.",
     ),
-    Setting(
+    BrokerSetting(
         "group.consumer.max.size",
         integer(1, INT_MAX),
         "1000",
         "The number of members of one consumer group with group.protocol=consumer. Kafka has no limit by default.",
     ),
-    Setting(
+    BrokerSetting(
         "offsets.retention.minutes",
         integer(1, INT_MAX),
         "10080",
         "The broker deletes the committed offsets of a consumer group that has been empty for this "
         "many minutes.",
     ),
-    Setting(
+    BrokerSetting(
         "offset.metadata.max.bytes",
         integer(0, INT_MAX),
         "4096",
         "The largest metadata of a committed offset, in bytes.",
     ),
     # metrics and diagnosis
-    Setting(
+    BrokerSetting(
         "stablelog.metrics.port",
         integer(-1, 65535),
         "-1",
@@ -450,41 +450,43 @@ SETTINGS: tuple[Setting, ...] = (
     *TIERING_SETTINGS,
     *ACL_SETTINGS,
 )
-TOPIC_SETTINGS: dict[str, Setting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
+TOPIC_SETTINGS: dict[str, BrokerSetting] = {setting.topic: setting for setting in SETTINGS if setting.topic}
 
 _HINT = "stablelog accepts the setting and does not use it."
 _ONE_NODE = "stablelog accepts the setting. It has no effect, because a partition has one replica."
 
 
-def _hint(name: str, kind: SettingType, default: str, doc: str = _HINT) -> Setting:
-    return Setting(name, kind, default, doc, topic=name, dynamic=True)
+def _unused_setting(name: str, kind: SettingType, default: str, doc: str = _HINT) -> BrokerSetting:
+    return BrokerSetting(name, kind, default, doc, topic=name, dynamic=True)
 
 
 # Settings of one consumer group, by Kafka's names, and the broker's settings that apply to all other groups.
-GROUP_SETTINGS: dict[str, Setting] = {
+GROUP_SETTINGS: dict[str, BrokerSetting] = {
     setting.name.removeprefix("group."): setting
     for setting in SETTINGS
     if setting.name in ("group.consumer.session.timeout.ms", "group.consumer.heartbeat.interval.ms")
 }
 
 # Topic settings of Kafka that change nothing in stablelog. A topic may have them, with any value that Kafka accepts.
-UNUSED_TOPIC_SETTINGS: dict[str, Setting] = {
+UNUSED_TOPIC_SETTINGS: dict[str, BrokerSetting] = {
     setting.name: setting
     for setting in (
-        _hint("min.insync.replicas", integer(1, INT_MAX), "1", _ONE_NODE),
-        _hint("unclean.leader.election.enable", boolean(), "false", _ONE_NODE),
-        _hint("leader.replication.throttled.replicas", SettingType(str, "a list of replicas"), "", _ONE_NODE),
-        _hint(
+        _unused_setting("min.insync.replicas", integer(1, INT_MAX), "1", _ONE_NODE),
+        _unused_setting("unclean.leader.election.enable", boolean(), "false", _ONE_NODE),
+        _unused_setting(
+            "leader.replication.throttled.replicas", SettingType(str, "a list of replicas"), "", _ONE_NODE
+        ),
+        _unused_setting(
             "follower.replication.throttled.replicas", SettingType(str, "a list of replicas"), "", _ONE_NODE
         ),
-        _hint("flush.messages", integer(1, LONG_MAX), str(LONG_MAX)),
-        _hint("flush.ms", integer(0, LONG_MAX), str(LONG_MAX)),
-        _hint("preallocate", boolean(), "false"),
-        _hint("max.compaction.lag.ms", integer(1, LONG_MAX), str(LONG_MAX)),
-        _hint("segment.jitter.ms", integer(0, LONG_MAX), "0"),
-        _hint("compression.gzip.level", integer(-1, 9), "-1"),
-        _hint("compression.lz4.level", integer(1, 17), "9"),
-        _hint("compression.zstd.level", integer(-131072, 22), "3"),
+        _unused_setting("flush.messages", integer(1, LONG_MAX), str(LONG_MAX)),
+        _unused_setting("flush.ms", integer(0, LONG_MAX), str(LONG_MAX)),
+        _unused_setting("preallocate", boolean(), "false"),
+        _unused_setting("max.compaction.lag.ms", integer(1, LONG_MAX), str(LONG_MAX)),
+        _unused_setting("segment.jitter.ms", integer(0, LONG_MAX), "0"),
+        _unused_setting("compression.gzip.level", integer(-1, 9), "-1"),
+        _unused_setting("compression.lz4.level", integer(1, 17), "9"),
+        _unused_setting("compression.zstd.level", integer(-131072, 22), "3"),
     )
 }
 

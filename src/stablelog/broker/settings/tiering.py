@@ -1,25 +1,25 @@
 """The settings of tiered storage: a part of the table in `broker.settings.table`."""
 
-from stablelog.broker.settings.setting import Setting
+from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.settings import INT_MAX, LONG_MAX, SettingType, boolean, integer
 
 STORE_URL = SettingType(str.strip, "a URL of an object store, or empty")
 
-TIERING_SETTINGS: tuple[Setting, ...] = (
-    Setting(
+TIERING_SETTINGS: tuple[BrokerSetting, ...] = (
+    BrokerSetting(
         "stablelog.remote.url",
         STORE_URL,
         "",
         "The URL of the object store for tiered storage, such as `s3://bucket/prefix` or `file:///directory`. "
         "One prefix belongs to one cluster. Empty: no tiered storage.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.allow.http",
         boolean(),
         "false",
         "Whether the broker may send requests to an object store without TLS.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.storage.enable",
         boolean(),
         "false",
@@ -27,7 +27,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="remote.storage.enable",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.copy.disable",
         boolean(),
         "false",
@@ -36,7 +36,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="remote.log.copy.disable",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.delete.on.disable",
         boolean(),
         "false",
@@ -45,7 +45,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="remote.log.delete.on.disable",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.drop.aborted",
         boolean(),
         "false",
@@ -55,7 +55,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="stablelog.remote.drop.aborted",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.local.drop.aborted",
         boolean(),
         "false",
@@ -66,7 +66,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="stablelog.local.drop.aborted",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.local.retention.ms",
         integer(-2, LONG_MAX),
         "-2",
@@ -75,7 +75,7 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="local.retention.ms",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "log.local.retention.bytes",
         integer(-2, LONG_MAX),
         "-2",
@@ -84,46 +84,46 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         topic="local.retention.bytes",
         dynamic=True,
     ),
-    Setting(
+    BrokerSetting(
         "remote.log.manager.task.interval.ms",
         integer(1, LONG_MAX),
         "30000",
         "The time between two checks for segments to copy to the object store.",
     ),
-    Setting(
+    BrokerSetting(
         "remote.log.manager.copier.thread.pool.size",
         integer(1, 1000),
         "4",
         "The number of partitions whose segments are copied at a time. Kafka's default is 10.",
     ),
-    Setting(
+    BrokerSetting(
         "remote.log.manager.copy.max.bytes.per.second",
         integer(1, LONG_MAX),
         str(LONG_MAX),
         "The speed at which segments are copied to the object store, in bytes a second over all partitions.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.coordinator.copy.interval.ms",
         integer(100, LONG_MAX),
         "60000",
         "The time in which a record of the coordinators' logs (`__consumer_offsets`, `__transaction_state`) is copied "
         "to the object store. A copy begins when three quarters of this time have passed.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.delete.delay.ms",
         integer(0, LONG_MAX),
         "3600000",
         "The time between the mark for deletion of a remote segment and the deletion of its objects. Readers that have "
         "listed the segment before may use it in this time. Each start of the broker begins the time again.",
     ),
-    Setting(
+    BrokerSetting(
         "rlmm.config.remote.log.metadata.topic.num.partitions",
         integer(1, 1000),
         "50",
         "The number of partitions with which the broker creates `__remote_log_metadata`. The broker creates this topic "
         "when it has its first tiered partition. The topic keeps its number of partitions.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.chunk.bytes",
         integer(4096, INT_MAX),
         str(4 << 20),
@@ -131,14 +131,14 @@ TIERING_SETTINGS: tuple[Setting, ...] = (
         "with a whole batch, so it may be greater by less than one batch. A segment keeps the chunks that it got when it "
         "was copied. It has at most 513 of them.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.cache.memory.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
         "The memory for ranges that were read from the object store, in bytes; at least four chunks. More memory is used "
         "for ranges that one read needs at once, and for up to 16 ranges that are being loaded.",
     ),
-    Setting(
+    BrokerSetting(
         "stablelog.remote.cache.bytes",
         integer(0, LONG_MAX),
         str(1 << 30),

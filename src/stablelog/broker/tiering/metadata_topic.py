@@ -284,7 +284,7 @@ class MetadataTopic:
         async with self._turn:
             topic = self._topics.get(REMOTE_LOG_METADATA_TOPIC)
             if topic is None:
-                topic = await self._tasks.for_request("creation of the metadata topic", self._create)
+                topic = await self._tasks.run_for_request("creation of the metadata topic", self._create)
                 self._failed.discard(NO_PARTITION)
             return topic
 

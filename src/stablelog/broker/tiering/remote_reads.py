@@ -173,7 +173,7 @@ class RemoteReads:
         try:
             content = await in_thread(self._threads, self._cache.load, wanted, lambda: self._fetch(wanted))
             self._logged.discard(wanted.key)
-            self._damage_log.forget(self._damaged.pop(wanted, ""))
+            self._damage_log.forget_message(self._damaged.pop(wanted, ""))
             return self._cache.put(wanted, content)
         except StablelogError as error:
             self._fail(wanted, error)
@@ -195,7 +195,7 @@ class RemoteReads:
             if wanted not in self._damaged and len(self._damaged) == MESSAGES_MAX:
                 del self._damaged[next(iter(self._damaged))]
             self._damaged[wanted] = str(error)
-            self._damage_log.note(error, FAILED)
+            self._damage_log.log_once(error, FAILED)
         elif wanted.key not in self._logged and (
             not isinstance(error, StoreError) or self._failures.is_new(error)
         ):

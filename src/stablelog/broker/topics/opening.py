@@ -177,7 +177,7 @@ class Opening:
         # An unexpected error concerns only this partition: the partition stays offline, and the broker continues.
         if not isinstance(error, StablelogError):
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
-            self._tasks.unexpected("recovery of a partition", offline, error)
+            self._tasks.report_unexpected("recovery of a partition", offline, error)
         elif self._reserve.note(error):
             self._without_room[topic, index] = None
             log.error("%s-%d stays offline until the disk has space: %s", topic.name, index, error)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.settings.config import BrokerConfig, check_change
-from stablelog.broker.topic_names import check_not_own, is_internal
+from stablelog.broker.topic_names import check_clients_may_write, is_internal
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_reservations import Reservations
 from stablelog.data_directory.catalog import Catalog, DeletedTopic, encode_catalog
@@ -153,7 +153,7 @@ class TopicList:
                 changed.
         """
         topic = self.named(name)
-        check_not_own(name)
+        check_clients_may_write(name)
         self.reservations.reserve(name, 0)
         return topic
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
-from stablelog.broker.topic_names import check_not_internal, check_topic_name, without_dots
+from stablelog.broker.topic_names import check_not_reserved, check_topic_name, without_dots
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError, UsageError
 
@@ -78,7 +78,7 @@ class Reservations:
         if name in self._topics or (other is None and without_dots(name) in self._counts):
             raise RefusedError(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
         if not own:
-            check_not_internal(name)
+            check_not_reserved(name)
         # Two internal topics may have equal names in metrics, because the transaction groups a.b and a_b are different.
         if other is not None and not own:
             raise RefusedError(

@@ -157,7 +157,7 @@ class JointRequests:
     ) -> Decided:
         """Make the decisions of a request."""
         if is_long or self._joint.has_many_children(self._name):
-            answer, done = await self._tasks.for_request("a joint commit", decide)
+            answer, done = await self._tasks.run_for_request("a joint commit", decide)
         else:
             answer, done = await decide()
         return Decided(answer, done, self._group)
@@ -205,7 +205,7 @@ class JointRequests:
             raise  # The disk has failed, and the broker stops.
         except Exception as error:
             # While accepted children are left, no other transaction of the group is committed.
-            self._tasks.unexpected("a joint commit", self._tasks.broker, error)
+            self._tasks.report_unexpected("a joint commit", self._tasks.broker, error)
             raise UnavailableError("the broker stops, because a joint commit failed unexpectedly") from error
         return done
 

@@ -89,5 +89,5 @@ class LastCommits:
                 )
         except Exception as error:  # noqa: BLE001 - the exception concerns this partition only
             scope = Scope(f"the last commit of {topic_name}-{index} is not known", lambda _why: None)
-            self._tasks.unexpected("recovery of a partition", scope, error)
+            self._tasks.report_unexpected("recovery of a partition", scope, error)
         return sequence, topic_name, index

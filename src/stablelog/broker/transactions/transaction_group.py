@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from stablelog.batch.markers import MarkerType
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.groups import Groups
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.loop.turns import Turn
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.open_partitions import OpenPartitions
@@ -76,7 +76,7 @@ class TransactionGroup:
         id_space: ProducerIdSpace,
         topics: TopicList,
         partitions: OpenPartitions,
-        groups: Groups,
+        groups: BrokerGroups,
         runtime: Runtime,
     ) -> None:
         self.name = name
@@ -385,10 +385,10 @@ class TransactionGroup:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, **self.journal.times()))
         except UnavailableError as error:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
-                self._tasks.partition(partition).fail(error)
+                self._tasks.partition_scope(partition).fail(error)
             return False
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-            self._tasks.unexpected("transactions", self._tasks.partition(partition), error)
+            self._tasks.report_unexpected("transactions", self._tasks.partition_scope(partition), error)
             return False
         self._note_written(partition, orders, outcomes)
         return True

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.groups import Groups
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.open_partitions import OpenPartitions
@@ -60,7 +60,7 @@ class Transactions:
         make_log: Callable[[str], list[Partition]],
         topics: TopicList,
         partitions: OpenPartitions,
-        groups: Groups,
+        groups: BrokerGroups,
     ) -> None:
         self._runtime = runtime
         self._config = runtime.config.transaction_config()

@@ -70,7 +70,7 @@ class Compactor:
                 self._reserve.note(error)
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-                self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
+                self._tasks.report_unexpected("compaction", self._tasks.partition_scope(partition), error)
             await asyncio.sleep(0)
 
     async def _compact(self, partition: Partition) -> None:

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.groups import Groups
+from stablelog.broker.groups import BrokerGroups
 from stablelog.broker.loop.tasks import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.runtime import Runtime
@@ -66,7 +66,7 @@ class Maintenance:
         runtime: Runtime,
         *,
         transactions: Transactions,
-        groups: Groups,
+        groups: BrokerGroups,
         opening: Opening,
         before_trim: Callable[[], Awaitable[None]],
     ) -> None:
@@ -252,7 +252,7 @@ class Maintenance:
                 if known.get(at) != failed[at]:
                     log.error("%s of %s-%d failed; the broker tries again: %s", name, *at, error)
             except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-                self._tasks.unexpected(name, self._tasks.partition(partition), error)
+                self._tasks.report_unexpected(name, self._tasks.partition_scope(partition), error)
             await asyncio.sleep(0)  # Let requests be served between two partitions.
         self._failures[name] = failed
 

@@ -83,7 +83,9 @@ class Proofs:
                 except StablelogError as error:
                     self._failed(path, proof, error)
                 except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-                    self._tasks.unexpected("proofs", self._tasks.partition(proof.partition), error)
+                    self._tasks.report_unexpected(
+                        "proofs", self._tasks.partition_scope(proof.partition), error
+                    )
                     self._failed(path, proof, UnavailableError(f"the proof of {path} failed unexpectedly"))
                 else:
                     if piece is END:

@@ -93,7 +93,7 @@ class Scrub:
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             if partition.usability.is_closed:
                 return  # The partition was deleted, and its paths may belong to files of another topic now.
-            self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
+            self._tasks.report_unexpected("scrub", self._tasks.partition_scope(partition), error)
 
     @staticmethod
     def _proof_sizes(segment: Segment) -> Iterator[int]:

@@ -2,16 +2,16 @@
 
 import asyncio
 
-from stablelog.broker.network.budget import Claim
+from stablelog.broker.network.budget import MemoryClaim
 from stablelog.broker.network.request_head import is_one_way, is_produce
 from stablelog.env.disk import Buffer
 
 
-class InFlight:
+class RequestsInFlight:
     """The requests of one connection that are being processed."""
 
     def __init__(self) -> None:
-        self._requests: dict[asyncio.Task[None], tuple[Buffer, Claim | None]] = {}
+        self._requests: dict[asyncio.Task[None], tuple[Buffer, MemoryClaim | None]] = {}
 
     def __len__(self) -> int:
         """The number of requests."""
@@ -22,22 +22,22 @@ class InFlight:
         """The tasks of the requests."""
         return frozenset(self._requests)
 
-    def add(self, task: "asyncio.Task[None]", frame: Buffer, claim: Claim | None) -> None:
+    def add_request(self, task: "asyncio.Task[None]", frame: Buffer, claim: MemoryClaim | None) -> None:
         """Add a request, which `end` removes."""
         self._requests[task] = frame, claim
 
-    def end(self, task: "asyncio.Task[None]") -> None:
+    def end_request(self, task: "asyncio.Task[None]") -> None:
         """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget."""
         frame, claim = self._requests.pop(task)
         if claim is None:
             return
-        claim.budget.give_back(claim)
+        claim.budget.release_claim(claim)
         if isinstance(frame, memoryview) and is_produce(frame):
             # Keep the frame (buffer) for another request: the batches of the Produce request are in the log, and no
             # object refers to the frame.
-            claim.budget.frames.give_back(frame)
+            claim.budget.frames.keep_frame(frame)
 
-    def cancel(self, *, keeps_one_way: bool = False) -> None:
+    def cancel_requests(self, *, keeps_one_way: bool = False) -> None:
         """Cancel the requests; if `keeps_one_way`, only those whose clients expect a response."""
         for task, (frame, _) in self._requests.items():
             if not (keeps_one_way and is_one_way(frame)):

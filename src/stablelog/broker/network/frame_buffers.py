@@ -13,7 +13,7 @@ KEPT_COUNT = 8
 PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
-class Frames:
+class FrameBuffers:
     """The buffers (frames) of one broker into which large requests are received."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Frames:
         """The number of frames (buffers) that are kept for later requests."""
         return len(self._kept)
 
-    def open(self, size: int) -> memoryview:
+    def take_frame(self, size: int) -> memoryview:
         """Return a writable frame (buffer) of this size.
 
         The operating system allocates the pages of a new frame at the first write.
@@ -33,7 +33,7 @@ class Frames:
         memory = self._kept.pop() if self._kept else mmap.mmap(-1, KEPT_SIZE, flags=PRIVATE_MEMORY)
         return memoryview(memory)[:size]
 
-    def give_back(self, frame: memoryview) -> None:
+    def keep_frame(self, frame: memoryview) -> None:
         """Keep a frame (buffer) for another request. The caller must not use the frame any more."""
         memory = frame.obj
         if isinstance(memory, mmap.mmap) and len(memory) == KEPT_SIZE and len(self._kept) < KEPT_COUNT:

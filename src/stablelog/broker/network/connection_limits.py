@@ -34,7 +34,7 @@ AT_ONCE: Final = Arrival(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Resource limits of a connection.
 
     Attributes:
@@ -72,7 +72,7 @@ class Limits:
         return size_min, min(self.login_size_max, self.request_size_max)
 
 
-class Member(Protocol):
+class OpenConnection(Protocol):
     """An open connection, or one whose TLS handshake is under way."""
 
     host: str
@@ -89,21 +89,23 @@ class Member(Protocol):
         """Close the connection at once."""
 
 
-def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
     """The client's address, and its address with its port; "?" if the client is gone already."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("?", "?")
 
 
-def limit_reached(members: Collection[Member], limits: Limits, host: str) -> str | None:
+def limit_reached(
+    open_connections: Collection[OpenConnection], limits: ConnectionLimits, host: str
+) -> str | None:
     """Why a further connection from `host` is closed: the limit that it would exceed. None if it may be opened."""
     own = limits.listener_count_max
     per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)
-    if len(members) >= limits.connection_count_max:
+    if len(open_connections) >= limits.connection_count_max:
         reached = f"max.connections={limits.connection_count_max}"
-    elif own is not None and sum(member.listener == limits.listener for member in members) >= own:
+    elif own is not None and sum(one.listener == limits.listener for one in open_connections) >= own:
         reached = f"{LISTENER_PREFIX}{limits.listener.lower()}.max.connections={own}"
-    elif sum(member.host == host for member in members) >= per_host:
+    elif sum(one.host == host for one in open_connections) >= per_host:
         name = "max.connections.per.ip"
         reached = (
             f"{name}.overrides={host}:{per_host}" if host in limits.host_count_max else f"{name}={per_host}"

@@ -25,7 +25,7 @@ API_AND_VERSION: Final = struct.Struct(">hh")
 Respond = Callable[[Connection, Buffer], Awaitable[Sequence[Buffer] | None]]
 
 
-class Gate:
+class LoginGate:
     """The gate of all listeners with SASL.
 
     Args:
