@@ -101,7 +101,7 @@ def test_a_partition_that_opens_while_others_are_read_ends_the_wait_at_once():
     async def conversation():
         long_polls, late = LongPolls(Tasks(pytest.fail)), Partition(1)
         with long_polls.begin_poll() as reading:
-            reading.wait_for(("t", 1))
+            reading.wait_for_partition(("t", 1))
             long_polls.wake(late)
             assert await long_polls.wait_for_more(reading, [(Partition(0), 0)], ALL, 60.0) is True
         assert len(long_polls) == 0

@@ -291,7 +291,7 @@ def test_a_claim_gets_bytes_if_all_requests_can_be_completed_one_after_the_other
         claim = budget_claim(budget, rest, held)
     more = min(more, rest)
     wanted = more <= free and is_possible([*requests, (rest - more, held + more)], free - more)
-    assert (more <= free and order.allow(claim, more)) == wanted
+    assert (more <= free and order.allows_growth(claim, more)) == wanted
 
 
 def budget_claim(budget, rest, held):
