@@ -1,1 +1,1 @@
-"""The server: writes the coordinators' decisions to logs, serves requests and runs the background tasks."""
+"""The broker: serves requests, writes the decisions of the coordinators to logs, and runs background tasks."""

@@ -1,7 +1,7 @@
-"""The broker: the open partitions and coordinators of one data directory, its start and its stop.
+"""The broker: the open partitions and the coordinators of one data directory, its start and its stop.
 
 The broker locks the data directory and connects each coordinator with its log. The broker has no socket: the server, or
-a test, passes requests to the broker.
+a test, passes requests to the handlers of `broker.apis`, which work on the broker.
 """
 
 import asyncio
@@ -69,9 +69,12 @@ class Broker:
     `__transaction_state`). It must run inside an event loop. `start` begins recovery and background work.
 
     Args:
+        config: the settings.
         directory: the data directory; the broker creates it if it does not exist.
-        on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something
-            failed unexpectedly that does not belong to a single connection or partition.
+        disk: the disk of the data directory.
+        clock: broker time, and the wall clock.
+        on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something failed
+            unexpectedly that does not belong to a single connection or partition.
         make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
         is_restoring: whether the caller is the restore that makes the directory, and has locked it.
 
@@ -214,7 +217,9 @@ class Broker:
 
     @cached_property
     def users(self) -> "BrokerUsers":
-        """The users. A broker without logins reads them only if there are any: the start imports only what it needs."""
+        """The users. They are loaded when they are first used, because a broker without logins need not import this
+        code.
+        """
         from stablelog.broker.security.users import BrokerUsers
 
         return BrokerUsers(self.runtime, threads=self.message_threads)
@@ -250,11 +255,11 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """Id of the cluster that the data directory belongs to."""
+        """The id of the cluster that the data directory belongs to."""
         return self.directory.cluster_id
 
     def now_ms(self) -> int:
-        """Broker time in ms."""
+        """Return broker time in ms."""
         return self.clock.now_ms()
 
     def _samples(self) -> Iterator[Sample]:
@@ -277,7 +282,10 @@ class Broker:
     # -- start -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the background work. Returns when requests can be served; a background task recovers the partitions."""
+        """Start the background work. On return requests can be served; a background task then opens the partitions.
+
+        If the broker takes over a data directory of Apache Kafka, all partitions are opened before the return.
+        """
         if not await self.maintenance.restore_reserve():
             self.reserve.tell_full()
         if self.topic_files.is_taking_over:
@@ -299,8 +307,10 @@ class Broker:
         self.tiering.start(self.node_id)
 
     async def open_partitions(self) -> None:
-        """Open all partitions, and write the markers that they lack, without the other work of `start`. For a program
-        that looks at the data directory, and then stops the broker.
+        """Open all partitions and write the transaction markers that they lack, without the other background work of
+        `start`.
+
+        For a program that reads the data directory and then stops the broker.
         """
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
@@ -318,7 +328,13 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Handle a partition that was opened after the broker's start, or reopened after `failed` had no disk space."""
+        """Handle the opening of a partition.
+
+        Args:
+            partition: the open partition.
+            failed: the partition that it replaces, which had failed because the disk was full; None if it was opened
+                for the first time since the broker's start.
+        """
         if failed is None:
             # Before clients can write, end the transactions that a crash left open: write the markers that they lack.
             self.transactions.partition_opened(partition)
@@ -331,7 +347,7 @@ class Broker:
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread reads or writes open partitions of a topic.
 
-        No thread begins to read or write them before the caller's next await.
+        None begins to read or write them before the caller's next await.
         """
         while True:
             await self.compactor.leave(topic_name)
@@ -344,13 +360,11 @@ class Broker:
     # -- failures ----------------------------------------------------------------------------------------------
 
     def fail_partition(self, partition: Partition, why: UnavailableError) -> None:
-        """Take a partition offline, and log the failure once.
+        """Take a partition offline, and log the first failure of the partition.
 
-        A failure of the log of a coordinator stops the broker.
-
-        This method is called for every failure in a partition, so it may be called several times for one partition. A
-        partition that failed because the disk is full is reopened when the disk has space. After any other failure the
-        partition stays offline until the broker restarts.
+        If the partition failed because the disk is full, it is reopened when the disk has space. After any other
+        failure it stays offline until the broker restarts. A failure of a coordinator's log stops the broker. This
+        method may be called several times for one partition, once for each piece of work that fails.
         """
         partition.usability.fail(why)
         if partition in self._offline:
@@ -373,11 +387,11 @@ class Broker:
             self.tasks.stop_broker(failed)
 
     def check_after_fault(self) -> None:
-        """Fail partitions and coordinators whose work an exception in a request has left incomplete.
+        """Handle what an unexpected exception in a request has left incomplete.
 
         A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
-        the coordinator holds a decision in memory that its log does not have, and clients would be told of commits that
-        a restart loses.
+        the decision is in memory and not in the coordinator's log, so clients could be told of a commit that a restart
+        loses.
         """
         for partition in self.partitions:
             if partition.failure is not None:
@@ -396,13 +410,16 @@ class Broker:
     def change_settings(
         self, settings: Mapping[str, str], defaults: Mapping[str, str], groups: GroupConfigs | None = None
     ) -> None:
-        """Replace the dynamic settings of this broker, of all brokers, and of consumer groups (None keeps those of groups).
+        """Replace the dynamic settings. The new settings are durable on return.
 
-        Durable on return.
+        Args:
+            settings: the dynamic settings of this broker.
+            defaults: the dynamic settings of all brokers of the cluster.
+            groups: the settings of consumer groups; None if they stay as they are.
 
         Raises:
             UsageError: a setting is unknown, not dynamic, or out of range; nothing changed.
-            RefusedError: the disk refuses the write of the settings file; the settings in effect have not changed.
+            RefusedError: the disk refused the write of the settings file; the settings in effect have not changed.
         """
         for one in (settings, defaults):
             self.config.check_dynamic(one)
@@ -413,9 +430,10 @@ class Broker:
         self.partitions.reconfigure()
 
     async def run_batch_work(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run `work`, which decodes a large batch, in the thread for such work.
+        """Run `work`, which decodes a large batch, in the thread for such work. Return its result or raise its
+        exception.
 
-        Return its result or raise its exception.
+        One piece of work runs at a time; the others wait in the order of the calls.
         """
         # Callers wait for this lock, and not in the queue of the executor. A caller that waits for the lock can be
         # cancelled. Work in the queue of the executor would run although its caller was cancelled.
@@ -425,8 +443,9 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop the background work, write all data to disk, and mark the stop as clean, so that the next start need not
-        recover.
+        """Stop the background work, and write all data to disk. If nothing failed, mark the stop as clean.
+
+        After a clean stop the next start need not recover partitions.
         """
         if self._is_started and self.tasks.failure is None:
             await self.maintenance.trim_at_stop()

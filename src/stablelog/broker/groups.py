@@ -1,7 +1,8 @@
-"""The consumer groups of the broker: this module executes the group coordinator's decisions.
+"""The consumer groups of the broker: executes the decisions of the group coordinator.
 
-The records of a decision are appended to the offsets log. Its responses are sent once the log is durable up to these
-records, including the responses to requests of other members that have been waiting.
+The records of a decision are appended to the offsets log (`__consumer_offsets`). The responses of a decision are sent
+once the log is durable up to these records. These may also be responses to earlier requests of other members, which
+have waited for the decision.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ class BrokerGroups:
 
     Args:
         coordinator: makes the decisions.
-        journal: the offsets log (`__consumer_offsets`), with the responses that wait until it is durable.
+        journal: the offsets log, with the responses that wait until the log is durable.
+        runtime: the tasks and the clock of the broker.
     """
 
     def __init__(self, coordinator: GroupCoordinator, journal: Journal, runtime: Runtime) -> None:
@@ -57,7 +59,7 @@ class BrokerGroups:
         self.apply_decision(coordinator.loaded(self._now_ms()))
 
     def apply_decision(self, decision: GroupDecision[Any]) -> None:
-        """Append a decision's records. The decision's responses are sent when the records are durable."""
+        """Append the records of a decision to the offsets log. Its responses are sent when the records are durable."""
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
@@ -65,13 +67,18 @@ class BrokerGroups:
         self.set_timer()
 
     async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
-        """Append a decision's records, and return the response to its request when the records are durable."""
+        """Append the records of a decision, wait until they are durable, and return the response to its request."""
         self.apply_decision(decision)
         await self.wait_until_durable()
         return decision.answer
 
     def assign_soon(self, group_id: str, topics: TopicLookup) -> None:
-        """Compute the target assignment of a consumer group in a thread, if one is due that takes long."""
+        """Compute the target assignment of a group in a thread, if one is due whose computation takes long.
+
+        Args:
+            group_id: a group of the consumer group protocol (KIP-848).
+            topics: finds the topics that members subscribe to.
+        """
         if group_id not in self._assigning and self.coordinator.consumers.is_planned(group_id):
             self._assigning.add(group_id)
             self._tasks.start("assignment of a consumer group", self._assign, group_id, topics)
@@ -86,23 +93,23 @@ class BrokerGroups:
             self._assigning.discard(group_id)
 
     async def wait_until_durable(self) -> None:
-        """Wait until all records that the group coordinator has decided so far are durable."""
+        """Wait until the records of all decisions of the group coordinator so far are durable."""
         await self.journal.settled()
 
     def on_high_watermark(self, partition: Partition) -> None:
-        """Handle a new high watermark of a partition.
+        """Send the responses whose records are durable now, if `partition` is the offsets log.
 
-        If the partition is the offsets log, send the responses that waited until their records are durable.
+        Called when the high watermark of a partition has moved.
         """
         if partition is self.journal.partition:
             self.journal.settle()
 
     def new_token(self) -> Token:
-        """Make a token: a future for the response to a request that must wait, such as JoinGroup."""
+        """Return a token for a request that must wait, such as JoinGroup: a future that gets the response."""
         return asyncio.get_running_loop().create_future()
 
     async def wait_for_response(self, token: Token) -> Any:
-        """Wait for the response to the request that this token was made for.
+        """Wait for the response to the request of this token.
 
         Raises:
             RefusedError: the broker stops. The client sends the request again.
@@ -116,20 +123,24 @@ class BrokerGroups:
             self._waiting.discard(token)
 
     def end_waits(self) -> None:
-        """Refuse the requests that wait for other members of their groups: the broker stops."""
+        """Refuse the requests that wait for other members of their groups, because the broker stops."""
         self._has_ended = True
         for token in self._waiting:
             if not token.done():
                 token.set_exception(RefusedError(ErrorCode.coordinator_not_available, "the broker stops"))
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Apply a marker in the offsets log: the committed offsets of the transaction take effect, or are dropped."""
+        """Apply a marker in the offsets log: the offsets that the transaction has committed take effect, or are
+        dropped.
+        """
         self.coordinator.txn_ended(producer_id, commit=commit)
         self._settle_soon()
         self.set_timer()
 
     def _settle_soon(self) -> None:
-        """Settle the offsets of an ended transaction in further turns of the event loop, if there are many."""
+        """Apply the offsets of ended transactions in further turns of the event loop, if there are too many for one
+        turn.
+        """
         if not self._is_settling and not self.coordinator.table.offsets.is_settled:
             self._is_settling = True
             self._tasks.soon("consumer groups", self._settle)
@@ -140,7 +151,7 @@ class BrokerGroups:
         self._settle_soon()
 
     def set_timer(self) -> None:
-        """Set the timer to the group coordinator's next deadline, such as the end of a member's session."""
+        """Set the timer to the next deadline of the group coordinator, such as the end of a member's session."""
         deadline_ms = self.coordinator.next_deadline_ms()
         if deadline_ms == self._timer_ms:
             return

@@ -1,6 +1,4 @@
-"""What all parts of one broker share: its settings, its disk and data directory, its clock, the disk reserve, the tasks
-and the flush.
-"""
+"""Runtime: what all parts of one broker share, such as its settings, disk, clock, tasks and flush."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +13,14 @@ from stablelog.env.disk import Disk
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """The objects that the constructors of a broker's parts get. Each part keeps those that it uses.
+    """The objects that the parts of one broker share. Each part stores those that it uses.
 
     Attributes:
         config: the settings of the broker.
         disk: the disk of the data directory.
         directory: the data directory.
         clock: broker time, and the wall clock.
-        reserve: says whether the disk is full, and frees disk space for work that must succeed then.
+        reserve: reports whether the disk is full, and frees disk space for work that must succeed then.
         tasks: starts background work, runs the work of a request to its end, and handles unexpected exceptions.
         flush: makes appended batches durable.
     """

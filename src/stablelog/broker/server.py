@@ -44,10 +44,14 @@ ARENA_COUNT = 2  # of the memory allocator
 
 
 class Server:
-    """A broker and its listeners. `Server.open` returns a server that listens.
+    """A broker and its listeners. `Server.open` returns a server that accepts connections.
 
     Args:
-        stopping: an event that is set when the server has to stop.
+        config: the broker's settings.
+        directory: the data directory.
+        disk: the disk of the data directory.
+        clock: the broker's clock.
+        stopping: an event that the server sets when it has to stop.
 
     Attributes:
         connections: the open connections.
@@ -87,13 +91,15 @@ class Server:
         clock: Clock | None = None,
         stopping: asyncio.Event | None = None,
     ) -> "Server":
-        """Open the data directory, start the broker, and listen for connections.
+        """Open the data directory, start the broker, and accept connections on all listeners.
+
+        The addresses are checked before a missing data directory is created. If another process binds an address
+        between the check and the start of the listener, the data directory exists after the error.
 
         Raises:
             UsageError: the certificates of a listener cannot be used.
-            UnavailableError: the address of a listener or of the metrics cannot be bound. The addresses are checked
-                before a missing data directory is created. It is created nevertheless if another process binds an
-                address after this check. `Broker` raises the other errors.
+            UnavailableError: the address of a listener or of the metrics cannot be bound.
+            StablelogError: as `Broker` does.
         """
         metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]
@@ -125,7 +131,7 @@ class Server:
         return server
 
     async def _listen(self, config: BrokerConfig, tls: "Mapping[Listener, ListenerTls]") -> None:
-        """Listen for connections on each listener."""
+        """Begin to accept connections on each listener."""
         closings = LimitedLog(log, logging.WARNING, "closed connections", self.broker.now_ms)
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = ConnectionLimits(
@@ -228,7 +234,7 @@ class Server:
 
 
 def _load_certificates(config: BrokerConfig) -> "dict[Listener, ListenerTls]":
-    """The certificates of each listener with TLS."""
+    """Return the certificates of each listener with TLS."""
     secured = [listener for listener in config.listeners if listener.protocol.is_tls]
     if not secured:
         return {}
@@ -239,7 +245,7 @@ def _load_certificates(config: BrokerConfig) -> "dict[Listener, ListenerTls]":
 
 
 async def _check_address(host: str, port: int) -> None:
-    """Check that a listener can be bound to an address.
+    """Check that a listener can be bound to an address: bind each address of the host for a moment.
 
     Raises:
         OSError: the address cannot be bound.
@@ -261,7 +267,7 @@ async def _check_address(host: str, port: int) -> None:
 
 
 def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
-    """The limits of the number of connections. They may change while the broker runs."""
+    """Return the limits of the number of connections. They may change while the broker runs."""
     return {
         "connection_count_max": config["max.connections"],
         "connection_count_per_host_max": config["max.connections.per.ip"],
@@ -271,7 +277,7 @@ def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _prefix_os_errors(what: str) -> Iterator[None]:
-    """Replace an OSError of the `with` block by an UnavailableError whose message begins with `what`."""
+    """Convert an OSError of the `with` block to an UnavailableError, with `what` at the beginning of its message."""
     try:
         yield
     except OSError as error:
@@ -298,7 +304,7 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the limit of file descriptors to its maximum.
+    """Raise the process's limit of open file descriptors to the maximum that the system allows.
 
     Each partition and each connection needs file descriptors. The usual limit of 1,024 is meant for programs that call
     select().

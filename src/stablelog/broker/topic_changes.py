@@ -1,6 +1,6 @@
-"""Creation, growth and deletion of topics at the request of clients. Other requests are served meanwhile.
+"""Creation, growth and deletion of topics for clients. Other requests are served meanwhile.
 
-Each of these changes runs to its end, even if the client that has asked for it disconnects.
+Each change runs to its end, even if the client that has requested it disconnects.
 """
 
 import asyncio
@@ -35,10 +35,11 @@ class TopicChanges:
 
     Args:
         topic_files: does the steps that read and write files.
+        runtime: the flush, the disk reserve, the tasks and the clock of the broker.
         opening: opens partitions. A deletion waits until no partition of the topic is being opened.
-        end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
-            thread begins to read or write them.
-        long_polls: wakes fetches that wait for records of a deleted partition.
+        end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to read or write
+            them before the caller's next await.
+        long_polls: woken when a partition is deleted.
         transactions: drops markers that wait for a deleted partition.
         groups: removes the offsets that consumer groups have committed for a deleted topic.
     """
@@ -71,8 +72,8 @@ class TopicChanges:
         """Create a topic.
 
         Raises:
-            RefusedError: the name, the count or a setting is not valid, the topic exists, or the disk is full; nothing
-                changed.
+            RefusedError: the name, the number of partitions or a setting is not valid, the topic exists, or the disk is
+                full; nothing changed.
         """
         self._reserve.check(NO_NEW_PARTITIONS)
         topic = self._topics.reserve_new(name, partition_count, configs, topic_id=uuid.uuid4())
@@ -81,7 +82,7 @@ class TopicChanges:
         return topic
 
     async def grow_topic(self, name: str, partition_count: int) -> None:
-        """Grow a topic to `partition_count` partitions.
+        """Add partitions to a topic until it has `partition_count` partitions.
 
         Raises:
             RefusedError: the topic does not exist or has that many partitions already, or the disk is full; nothing
@@ -92,7 +93,7 @@ class TopicChanges:
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Create partitions in a thread, and add them to the list of topics. Then end the reservation of the topic."""
+        """Create partitions in a thread, add them to the list of topics, and end the reservation of the topic."""
 
         async def make() -> None:
             try:
@@ -107,10 +108,11 @@ class TopicChanges:
         await self._tasks.run_for_request("making partitions", make)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic, fail the requests that wait for it, and remove the offsets that groups have committed for it.
+        """Delete a topic. Requests that wait for it fail, and the offsets that groups have committed for it are
+        removed.
 
         Raises:
-            RefusedError: the topic does not exist, or it is one of the broker's own; nothing changed.
+            RefusedError: the topic does not exist, or it is an internal topic of the broker; nothing changed.
         """
         while True:
             await self._opening.leave(name)
@@ -122,7 +124,7 @@ class TopicChanges:
         await self._tasks.run_for_request("deleting a topic", partial(self._delete, topic))
 
     async def _set_directories_aside(self, topic: Topic) -> None:
-        """Rename the directories of a deleted topic, which are removed later, also on a full disk."""
+        """Rename the directories of a deleted topic, also on a full disk. A later task removes them."""
         rename = partial(self._topic_files.set_aside, topic)
         try:
             await self._reserve.attempt_in_thread(None, rename, frees=True)
@@ -132,9 +134,7 @@ class TopicChanges:
             )
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete the files of a topic that was removed from the list of topics, and all state that the broker has of
-        it.
-        """
+        """Delete the files of a topic that is no longer in the list of topics, and all state that the broker has of it."""
         why = UnavailableError(f"topic {topic.name} was deleted")
         opened = self._partitions.remove_topic(topic)
         try:

@@ -1,4 +1,4 @@
-"""The names of topics: which names are valid, and which names are those of internal topics of the broker."""
+"""Names of topics: which names are valid, and which names belong to internal topics of the broker."""
 
 from kio.schema.errors import ErrorCode
 
@@ -16,12 +16,12 @@ NAME_SIZE_MAX = TOPIC_NAME_SIZE_MAX
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic of this name is internal: only the broker writes to it."""
+    """Return whether a topic of this name is internal, so that only the broker writes to it."""
     return name == REMOTE_LOG_METADATA_TOPIC or is_coordinator_log(name)
 
 
 def check_not_reserved(name: str) -> None:
-    """Refuse a name that is, or may later become, the name of an internal topic.
+    """Refuse a name for a new topic if it is, or may later become, the name of an internal topic.
 
     Raises:
         RefusedError: invalid_topic_exception.
@@ -35,7 +35,7 @@ def check_not_reserved(name: str) -> None:
 
 
 def check_clients_may_write(name: str) -> None:
-    """Refuse a client's write to, or change of, an internal topic.
+    """Refuse a client's write to an internal topic, or its change or deletion.
 
     Raises:
         RefusedError: invalid_topic_exception.
@@ -48,7 +48,7 @@ def check_clients_may_write(name: str) -> None:
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that Kafka would refuse.
+    """Refuse a topic name that is not valid in Kafka.
 
     Raises:
         RefusedError: invalid_topic_exception.
@@ -61,5 +61,5 @@ def check_topic_name(name: str) -> None:
 
 
 def without_dots(name: str) -> str:
-    """Return a topic's name as metrics have it: with `_` in place of `.`."""
+    """Return a topic's name as metrics show it: with `_` in place of `.`."""
     return name.replace(".", "_")

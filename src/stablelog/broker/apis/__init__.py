@@ -3,11 +3,11 @@
 Each module declares its API (`API`): its versions, how its requests are served, the rights that they need, the error
 codes for partitions that are not open, and what the API does while the disk is full. The module also has the handler,
 `async def handle(broker, request, context)`. Request and response have the newest version of the API;
-`stablelog.wire.messages` converts older versions. The table of all APIs: `served`. How to add an API:
+`stablelog.wire.messages` converts older versions. `served` has the table of all APIs. How to add an API:
 docs/architecture.md, "Adding an API".
 
-The modules are imported when the broker starts. The classes of an API's messages are not: their import takes several
-times as long. `messages`, in each module, imports a class when the class is first used.
+The modules are imported when the broker starts. The classes of an API's messages are not, because their import takes
+several times as long. `messages`, in each module, imports a class when the class is first used.
 """
 
 import asyncio
@@ -64,15 +64,18 @@ Joined = TypeVar("Joined")
 class Context(NamedTuple):
     """The client that sent a request, the client's connection, and the version of the request.
 
+    A handler calls `allows` or `require` before the request has an effect, and before the response names a resource.
+    The operations that it checks are the `rights` in the declaration of its API.
+
     Attributes:
-        appending: the lock `Connection.appending` of the client's connection. A handler holds the lock while it
-            appends, so that the appends of one connection keep the order of its requests.
+        api_version: the version of the request.
+        correlation_id: the number by which the client finds the request of a response.
+        client_id: the name that the client gives itself.
+        appending: the lock `Connection.appending` of the client's connection. A handler holds it while it appends, so
+            that the appends of one connection keep the order of its requests.
         session: who the client is.
         access: what the client may do; None if the broker has no authorizer, so that every client may do everything.
         throttle: measures the request for the quotas of the client; None if no client has a quota.
-
-    A handler asks `allows` or `require` before the request has an effect, and before the response tells of a resource.
-    The operations that an API asks for are the `rights` of its declaration.
     """
 
     api_version: int
@@ -91,9 +94,14 @@ class Context(NamedTuple):
     def allows(
         self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME, *, is_logged: bool = True
     ) -> bool:
-        """Whether the client may carry out an operation on a resource.
+        """Return whether the client may carry out an operation on a resource.
 
-        If not, this is logged, unless the request does not name the resource and the response only leaves it out.
+        Args:
+            operation: the operation.
+            kind: the type of the resource.
+            name: the name of the resource.
+            is_logged: whether a denial is logged. False if the request does not name the resource, so that the response
+                only leaves it out.
         """
         return self.access is None or self.access.allows(operation, kind, name, is_logged=is_logged)
 
@@ -112,15 +120,15 @@ class Context(NamedTuple):
     def denied_code(
         self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
     ) -> ErrorCode | None:
-        """The error code if the client may not carry out an operation on a resource; None if it may."""
+        """Return the error code if the client may not carry out an operation on a resource; None if it may."""
         return None if self.allows(operation, kind, name) else DENIED_CODES[kind]
 
     def allows_some(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may carry out an operation on some resource of a type."""
+        """Return whether there is a resource of this type on which the client may carry out the operation."""
         return self.access is None or self.access.allows_some(operation, kind)
 
     def allowed_operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """The operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
+        """Return the operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
         return every_operation(kind) if self.access is None else self.access.allowed_operations(kind, name)
 
     def charge_partitions(self, count: int, *, strict_since: int) -> None:
@@ -131,7 +139,7 @@ class Context(NamedTuple):
             strict_since: the first version of the API whose clients know the error code of the refusal.
 
         Raises:
-            RefusedError: the client is above its quota already.
+            RefusedError: the client is above its quota already, and knows the error code.
         """
         if self.throttle is not None:
             self.throttle.charge_partitions(count, is_strict=self.api_version >= strict_since)
@@ -140,10 +148,15 @@ class Context(NamedTuple):
 async def for_each(
     items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1, turn: Turn | None = None
 ) -> tuple[Result, ...]:
-    """Call `answer` for each item (such as a topic of a request), and return the results in the order of the items.
+    """Call `answer` for each item, such as a topic of a request. Return the results in the order of the items.
 
-    If the calls take long, other tasks of the event loop run between two calls (see `in_turns`). The first `at_once`
-    calls are made without a break, unless `turn` is given.
+    If the calls take long, other tasks of the event loop run between two calls (see `in_turns`).
+
+    Args:
+        items: the items.
+        answer: called with an item.
+        at_once: this many of the first calls are made without a break, unless `turn` is given.
+        turn: the turn of the work that these calls are a part of.
     """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once, turn=turn)])
 
@@ -156,11 +169,20 @@ async def for_each_part(
     *,
     at_once: int = 1,
 ) -> tuple[Joined, ...]:
-    """Call `answer` for each part of each item (such as the partitions of the topics of a request), and `join` for each
-    item with the results of its parts. Return the results of `join` in the order of the items.
+    """Call `answer` for each part of each item, such as the partitions of the topics of a request, and join the
+    results.
 
-    If the calls take long, other tasks of the event loop run between two calls, whether these calls are for the
-    same item or not. The first `at_once` calls are made without a break.
+    If the calls take long, other tasks of the event loop run between two calls.
+
+    Args:
+        items: the items.
+        parts: returns the parts of an item.
+        answer: called with an item and one of its parts.
+        join: called with an item and the results of its parts.
+        at_once: this many of the first calls of `answer` are made without a break.
+
+    Returns:
+        The results of `join`, in the order of the items.
     """
     pairs = ((item, part) for item in items for part in parts(item))
     results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])
@@ -170,14 +192,14 @@ async def for_each_part(
 def error_code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
     """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
-    If the exception reports damaged data or a disk error, the broker also logs it, but each message only once.
+    Damaged data and disk errors are also logged, each message once.
     """
     broker.damage_log.log_once(error)
     return codes.of_error(error)
 
 
 def check_no_missing_markers(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
-    """Refuse a write to a partition that lacks transaction markers, because the disk is full and has no space for them.
+    """Refuse a write to a partition that lacks transaction markers, because the full disk has no space for them.
 
     The missing markers end transactions that were decided before the broker's start. If a producer's next transaction
     wrote a batch before such a marker, readers would take the batch for a part of the previous transaction.
@@ -201,7 +223,7 @@ def check_no_missing_markers(broker: Broker, target: TopicPartition, code: Error
 async def wait_durable_code(
     broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: Codes
 ) -> ErrorCode:
-    """Wait until an append is durable, and return the error code of its partition.
+    """Wait until an append is durable, and return the error code of its partition for the response.
 
     The code is `none`, unless the partition has failed or was deleted meanwhile.
 

@@ -1,4 +1,4 @@
-"""Values that the APIs for ACLs share."""
+"""What the APIs for ACLs have in common: filters of requests, and the author of a change."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +16,7 @@ NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every clie
 
 
 class AskedFilter(Protocol):
-    """A filter of rules, as a request has it."""
+    """A filter of ACLs in a request."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -28,7 +28,7 @@ class AskedFilter(Protocol):
 
 
 def parse_filter(asked: AskedFilter) -> AclFilter:
-    """The filter that a request describes.
+    """Return the filter that a request contains.
 
     Raises:
         RefusedError: a field has an unknown value.
@@ -50,7 +50,7 @@ def parse_filter(asked: AskedFilter) -> AclFilter:
 
 
 def request_author(context: Context) -> "Author":
-    """The client of a request, for the log of changes."""
+    """Return the client that changes ACLs with a request, for the log."""
     assert context.access is not None
     from stablelog.broker.security.acls import Author  # only a broker with an authorizer needs it
 

@@ -1,4 +1,5 @@
-"""AddOffsetsToTxn (25): add the offsets log to a transaction that is about to commit a consumer group's offsets.
+"""AddOffsetsToTxn (25): add the offsets log to a transaction, before the transaction commits offsets of a consumer
+group.
 
 Behaviour: committed offsets belong to no transaction group, so transactions of all transaction groups may commit them.
 """
@@ -34,7 +35,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AddOffsetsToTxnRequest", context: Context
 ) -> "AddOffsetsToTxnResponse":
-    """Handle the request."""
+    """Add the partition of the offsets log to the producer's transaction."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)

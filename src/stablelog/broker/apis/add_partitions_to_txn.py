@@ -58,9 +58,7 @@ BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
 def _refused_code(
     broker: Broker, context: Context, target: TopicPartition, *, verify_only: bool
 ) -> ErrorCode | None:
-    """Return the error code for a partition that the client's transaction cannot write to; None if the partition can be
-    added.
-    """
+    """Return the error code for a partition that the client's transaction cannot write to; None if it can be added."""
     if context.api_version < BROKERS_VERSION:
         denied = context.denied_code(Operation.WRITE, ResourceType.TOPIC, target[0])
         if denied is not None:
@@ -151,7 +149,7 @@ async def _add_partitions(
 async def handle(
     broker: Broker, request: "AddPartitionsToTxnRequest", context: Context
 ) -> "AddPartitionsToTxnResponse":
-    """Handle the request."""
+    """Add the partitions of each transaction, and return the error code of each partition."""
     if context.api_version >= BROKERS_VERSION:
         denied = context.denied_code(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         if denied is not None:

@@ -32,7 +32,7 @@ messages = API.messages
 
 
 def _parse_entry(entry: "asked.EntryData") -> Alteration:
-    """Convert an entry of the request.
+    """Return the change of quotas that an entry of the request asks for.
 
     Raises:
         RefusedError: the entity is not valid, or a key is named twice.
@@ -64,7 +64,7 @@ def _entry_response(entry: "asked.EntryData", refused: RefusedError | None) -> "
 async def handle(
     broker: Broker, request: "asked.AlterClientQuotasRequest", context: Context
 ) -> "AlterClientQuotasResponse":
-    """Handle the request."""
+    """Change the quotas of each entity, and return the error of each entity."""
     try:
         context.require(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     except RefusedError as denied:

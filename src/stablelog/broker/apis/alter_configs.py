@@ -1,8 +1,8 @@
-"""AlterConfigs (33): replace all settings of a topic, or all dynamic settings of the broker. Changes are durable.
+"""AlterConfigs (33): replace all settings of a topic or a group, or all dynamic settings of the broker.
 
-Behaviour: a setting that the request does not name loses the value that was set for the resource. Settings that are
-fixed when a topic is created (`stablelog.order`, `stablelog.group`) stay as they are if the request does not name them;
-otherwise no client that does not know them could use the API.
+Behaviour: changes are durable before the response. A setting that the request does not name loses the value that was
+set for the resource. Settings that are fixed when a topic is created (`stablelog.order`, `stablelog.group`) keep their
+value if the request does not name them. Otherwise clients that do not know these settings could not use the API.
 Version notes: v2 flexible.
 """
 
@@ -35,7 +35,7 @@ messages = API.messages
 
 
 def _replace_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
-    """The settings of a resource after the replacement.
+    """Return the settings of a resource after the replacement.
 
     Raises:
         RefusedError: a value is null.
@@ -64,7 +64,7 @@ def _resource_response(
 
 
 async def handle(broker: Broker, request: "AlterConfigsRequest", context: Context) -> "AlterConfigsResponse":
-    """Handle each topic or broker on its own: either all its settings are replaced or none."""
+    """Replace the settings of each resource. If one setting of a resource is refused, none of its settings changes."""
     responses = await change_each(
         broker,
         request.resources,

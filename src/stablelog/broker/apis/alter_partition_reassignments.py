@@ -68,7 +68,7 @@ def _reassignment_code(
 async def handle(
     broker: Broker, request: "AlterPartitionReassignmentsRequest", context: Context
 ) -> "AlterPartitionReassignmentsResponse":
-    """Handle the request."""
+    """Return success for partitions that are assigned to this broker already, and an error for all others."""
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
 
     def answer(topic: "ReassignableTopic", asked: "ReassignablePartition") -> "ReassignablePartitionResponse":

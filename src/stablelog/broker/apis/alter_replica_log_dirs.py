@@ -44,7 +44,9 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AlterReplicaLogDirsRequest", context: Context
 ) -> "AlterReplicaLogDirsResponse":
-    """Handle the request. The response has each topic once."""
+    """Return success for partitions in the broker's data directory, and an error for others. Each topic is returned
+    once.
+    """
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     here = broker.directory.path.resolve()
     asked = (

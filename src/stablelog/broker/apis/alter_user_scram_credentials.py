@@ -32,7 +32,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AlterUserScramCredentialsRequest", context: Context
 ) -> "AlterUserScramCredentialsResponse":
-    """Handle the request."""
+    """Change the credentials, and return the outcome for each user."""
     from stablelog.security.credentials import Deletion, Outcome, Upsertion  # few brokers have users
 
     async with context.appending:

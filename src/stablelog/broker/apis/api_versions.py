@@ -26,7 +26,11 @@ FEATURES = {"transaction.version": (0, 2, 2), "group.version": (0, 1, 1)}
 
 
 def versions_response(error: ErrorCode = ErrorCode.none) -> "ApiVersionsResponse":
-    """Make the response: all APIs, versions and features."""
+    """Return the response with all APIs, their versions and the features.
+
+    Args:
+        error: the error code of the response.
+    """
     return messages.ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
@@ -48,5 +52,5 @@ def versions_response(error: ErrorCode = ErrorCode.none) -> "ApiVersionsResponse
 
 
 async def handle(_broker: Broker, _request: "ApiVersionsRequest", _context: Context) -> "ApiVersionsResponse":
-    """Handle the request."""
+    """Return the APIs, their versions and the features."""
     return versions_response()

@@ -54,17 +54,17 @@ async def require_joint(
     *,
     operation: Operation = Operation.WRITE,
 ) -> None:
-    """Refuse a request for a joint commit that the client is not authorized to write.
+    """Check that the client may carry out an operation on a joint commit and its children.
 
     The resource of a joint commit is the transactional id `[<group>/]joint:<key>:`, with which the ids of its children
-    begin. A rule with a prefixed pattern allows the joint commit and its children.
+    begin. A rule with a prefixed pattern therefore allows the joint commit and its children.
 
     Args:
         context: the client.
         group: the transaction group.
         key: the key of the joint commit.
         children: the transactional ids of the children that the request names.
-        operation: what the client does.
+        operation: the operation.
 
     Raises:
         RefusedError: transactional_id_authorization_failed.
@@ -78,7 +78,11 @@ async def require_joint(
 async def _begin_version(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> Decided | None:
-    """Return the decision; None if the request asks for a version of a transaction group that does not exist."""
+    """Begin the version, or only read its state if the request names no run.
+
+    Returns:
+        The decision; None if the transaction group of the version does not exist, so that the version was never begun.
+    """
     operation = Operation.WRITE if request.run else Operation.DESCRIBE
     await require_joint(context, request.group, request.key, operation=operation)
     broker.reserve.check(WHILE_FULL)
@@ -95,7 +99,7 @@ async def _begin_version(
 async def handle(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> "messages.BeginJointResponse":
-    """Handle the request."""
+    """Begin the version of the joint commit, and return whether it is committed already."""
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
         async with context.appending:

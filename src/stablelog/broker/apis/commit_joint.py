@@ -69,7 +69,7 @@ OFFSETS_AT_ONCE = 300  # The number of offsets that are written in one turn of t
 def _offset_records(
     broker: Broker, group_offsets: "Sequence[messages.JointOffset]"
 ) -> list[tuple[bytes, bytes | None]]:
-    """Make the records that commit offsets of the request, for the offsets log (`__consumer_offsets`).
+    """Return records for the offsets log (`__consumer_offsets`) that commit the offsets of the request.
 
     Raises:
         RefusedError: an offset cannot be committed; the message names it.
@@ -104,9 +104,10 @@ def _offset_records(
 async def _write_offsets(
     broker: Broker, group: TransactionGroup, request: "messages.CommitJointRequest", name: JointName
 ) -> ChildShown:
-    """Write the request's offsets in a child transaction that the broker begins, and wait until they are durable.
+    """Write the offsets of the request in a child transaction that the broker begins, and wait until they are durable.
 
-    Return the child.
+    Returns:
+        The child.
     """
     groups = broker.groups
     child = group.apply(
@@ -140,10 +141,10 @@ def _abort_offsets_child(broker: Broker, group: TransactionGroup, child: ChildSh
 
 
 async def _require_rights(request: "messages.CommitJointRequest", context: Context) -> None:
-    """Refuse a joint commit if the client may not write a child of it, or may not commit one of its offsets.
+    """Check that the client may write each child of the joint commit, and commit each offset.
 
     Raises:
-        RefusedError: with the error code for the resource.
+        RefusedError: it may not. The error has the code for the resource.
     """
     await require_joint(
         context, request.group, request.key, [child.transactional_id for child in request.children]
@@ -191,7 +192,7 @@ async def _commit_children(
 async def handle(
     broker: Broker, request: "messages.CommitJointRequest", context: Context
 ) -> "messages.CommitJointResponse":
-    """Handle the request."""
+    """Commit the children together, and return the commit sequence."""
     try:
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
         async with context.appending:

@@ -37,14 +37,14 @@ VALUE_SIZE_MAX = 1024  # No setting that can be changed has so long a value.
 
 
 class NamedValue(Protocol):
-    """A setting with its new value, as a request has it."""
+    """A setting in a request, with its new value."""
 
     name: str
     value: str | None
 
 
 class ResourceChange(Protocol):
-    """A resource with the changes of its settings, as a request has it."""
+    """A resource in a request, with the changes of its settings."""
 
     resource_type: int
     resource_name: str
@@ -59,8 +59,8 @@ class PresentConfigs(NamedTuple):
 
     Attributes:
         own: the values that are set for the resource itself.
-        effective: returns the value in effect of another setting, or an empty text. Raises UsageError for a setting
-            that the resource does not have.
+        effective: returns the value in effect of a setting that has no value of its own, or "". Raises UsageError for a
+            setting that the resource does not have.
     """
 
     own: Mapping[str, str]
@@ -74,7 +74,7 @@ Change = Callable[[AskedResource, PresentConfigs], dict[str, str]]
 
 
 def _check_new_values(configs: Sequence[NamedValue]) -> None:
-    """Refuse a setting that is named twice, and a value that is so long that it takes time to divide it into words.
+    """Refuse a setting that is named twice, and a value that is so long that its parsing would take time.
 
     Raises:
         RefusedError: a setting is named twice.
@@ -158,8 +158,15 @@ async def change_each(
     validate_only: bool,
     context: Context,
 ) -> tuple[Answer, ...]:
-    """Change the settings of each resource, and return an answer for each. An error of one resource does not affect the
-    others.
+    """Change the settings of each resource, and return the answer for each. An error of one does not affect the others.
+
+    Args:
+        broker: the broker.
+        resources: the resources of the request.
+        change: returns the settings of a resource after the change.
+        answer: makes the answer for a resource from its error code and error message.
+        validate_only: whether the changes are only checked.
+        context: the client.
     """
     named = Counter((asked.resource_type, asked.resource_name) for asked in resources)
 
@@ -197,5 +204,5 @@ async def change_each(
 
 
 def missing_value_error(name: str) -> RefusedError:
-    """Return the error for a setting that a request names with null as its new value."""
+    """Return the error for a setting whose new value in the request is null."""
     return RefusedError(ErrorCode.invalid_request, f"{name}: the new value is null")

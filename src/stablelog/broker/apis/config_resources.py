@@ -1,8 +1,8 @@
-"""The resources of the APIs that describe, list and change settings, and the values of their settings.
+"""The resources whose settings can be described, listed and changed, and the values of their settings.
 
-stablelog has three of Kafka's types of resources: topics, brokers, and groups of the consumer group protocol. The broker's node id names this broker. The empty
-name stands for all brokers of the cluster: settings of this resource apply where the broker has no dynamic setting of
-its own.
+stablelog has three of Kafka's types of resources: topics, brokers, and groups of the consumer group protocol. A
+resource of type broker is named by the broker's node id. The empty name stands for all brokers of the cluster: their
+dynamic settings apply where the broker has none of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from stablelog.wire import acls
 
 
 class ConfigResourceType(IntEnum):
-    """Kafka's numbers for the types of resources."""
+    """Kafka's numbers for the types of resources that have settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -45,14 +45,14 @@ BOOLEAN, STRING, LONG = 1, 2, 5
 
 
 class BrokerResource(Enum):
-    """The resources of type BROKER."""
+    """The two resources of type BROKER."""
 
     THIS = "this broker"
     ALL = "all brokers of the cluster"
 
 
 class GroupResource(NamedTuple):
-    """A consumer group, which need not exist."""
+    """A consumer group as a resource with settings. It need not exist."""
 
     name: str
 
@@ -61,8 +61,11 @@ class ConfigValue(NamedTuple):
     """One setting in a response to DescribeConfigs.
 
     Attributes:
+        name: the name of the setting.
         values: (source, name of the setting at this source, value) of each source that has a value. The first value is
             in effect.
+        read_only: whether the setting cannot be changed while the broker runs.
+        doc: the documentation of the setting.
         is_secret: whether the response leaves out the values.
     """
 
@@ -79,7 +82,7 @@ class ConfigValue(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value in effect."""
+        """The value in effect, as text."""
         return self.values[0][2]
 
     @property
@@ -91,12 +94,13 @@ class ConfigValue(NamedTuple):
 
 
 def require_config_right(context: Context, operation: Operation, resource_type: int, name: str) -> None:
-    """Refuse to describe or change the settings of a resource if the client may not do so.
+    """Check that the client may describe or change the settings of a resource.
 
-    As in Kafka, the settings of a topic or a group belong to it, and all others to the cluster.
+    As in Kafka, the right for the settings of a topic or a group is one on the topic or group. For all other settings
+    it is one on the cluster.
 
     Raises:
-        RefusedError: with the error code for the resource.
+        RefusedError: it may not. The error has the code for the resource.
     """
     if resource_type == ConfigResourceType.TOPIC:
         context.require(operation, acls.ResourceType.TOPIC, name)
@@ -107,7 +111,7 @@ def require_config_right(context: Context, operation: Operation, resource_type: 
 
 
 def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | BrokerResource | GroupResource:
-    """The resource that a request names.
+    """Return the resource that a request names.
 
     Raises:
         RefusedError: there is no such topic or broker, or stablelog does not have resources of this type.
@@ -143,7 +147,12 @@ def _own_value(
 
 
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
-    """Return every setting of a topic. `own` has the values that are set for the topic itself."""
+    """Return every setting of a topic with its values.
+
+    Args:
+        broker: the broker, whose values apply to settings that the topic does not have itself.
+        own: the settings of the topic itself, as text.
+    """
     values = []
     for name, setting in TOPIC_SETTINGS.items():
         found = _own_value(ValueSource.TOPIC, name, own)
@@ -161,7 +170,7 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
 
 
 def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
-    """Return every setting of a consumer group: its own value, or the broker's."""
+    """Return every setting of a consumer group: the group's own value, or the broker's."""
     own = broker.config.groups.own.get(group, NOTHING)
     return [
         ConfigValue(
@@ -175,7 +184,7 @@ def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
 
 
 def broker_config_values(broker: Broker, resource: BrokerResource) -> list[ConfigValue]:
-    """Every setting of this broker; or the dynamic settings of all brokers of the cluster."""
+    """Return every setting of this broker, or the dynamic settings of all brokers of the cluster."""
     if resource is BrokerResource.ALL:
         texts = broker.config.dynamic_defaults
         source = ValueSource.DYNAMIC_DEFAULT_BROKER
@@ -204,7 +213,7 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
 
 
 def _listener_values(broker: Broker) -> Iterator[ConfigValue]:
-    """The settings that were given for one listener."""
+    """Yield the settings that were set for single listeners."""
     for name, text in broker.config.static.items():
         setting = setting_of_broker(name)
         if setting.name != name:

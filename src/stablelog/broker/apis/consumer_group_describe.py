@@ -54,7 +54,7 @@ CONSUMER_MEMBER = i8(1)
 
 
 def _assignment_response(broker: Broker, partitions: Partitions) -> "Assignment":
-    """Return an assignment without the partitions of topics that were deleted."""
+    """Return the partitions of an assignment in the form of the response, without those of deleted topics."""
     return messages.Assignment(
         topic_partitions=tuple(
             messages.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(indexes))
@@ -82,7 +82,7 @@ def _member_response(broker: Broker, member: DescribedConsumer) -> "Member":
 
 
 def _topic_names(broker: Broker, group: DescribedConsumerGroup) -> set[str]:
-    """The names of the topics in the description of a group."""
+    """Return the names of all topics in the description of a group."""
     ids = {topic_id for member in group.members for topic_id, _ in member.assigned | member.target}
     names = {name for topic_id in ids if (name := broker.topics.name_of(topic_id)) is not None}
     return names.union(*(member.subscription.topics for member in group.members))
@@ -117,7 +117,7 @@ def _group_response(
 async def handle(
     broker: Broker, request: "ConsumerGroupDescribeRequest", context: Context
 ) -> "ConsumerGroupDescribeResponse":
-    """Handle the request."""
+    """Describe each group that the request names, once all earlier decisions of the coordinator are durable."""
     coordinator = broker.groups.coordinator
 
     def describe(group_id: str) -> DescribedConsumerGroup:

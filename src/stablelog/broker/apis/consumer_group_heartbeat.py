@@ -56,7 +56,7 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 class SubscribableTopics:
-    """The topics of the broker, as the group coordinator sees them."""
+    """The topics of the broker, in the form that the group coordinator needs."""
 
     def __init__(self, topics: TopicList) -> None:
         self._topics = topics
@@ -77,10 +77,10 @@ class SubscribableTopics:
 
 
 async def _select_topics(broker: Broker, context: Context, request: HeartbeatRequest) -> Selection | None:
-    """Return the topics that the pattern of a member selects, of those that the client may describe.
+    """Return the topics that match the regular expression of a member, of those that the client may describe.
 
-    Only topics that are new since an earlier heartbeat of the group are compared with the pattern, unless the rights of
-    clients have changed. Other tasks run in between.
+    Only topics that are new since an earlier heartbeat of the group are compared with the expression, unless the rights
+    of clients have changed. Other tasks run in between. None if the member has no regular expression.
     """
     consumers = broker.groups.coordinator.consumers
     pattern = consumers.pattern_of(request)

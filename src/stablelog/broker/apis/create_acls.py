@@ -1,7 +1,7 @@
-"""CreateAcls (30): create rules (ACLs).
+"""CreateAcls (30): create ACLs.
 
-Behaviour: an entry that is not valid gets INVALID_REQUEST, and the others are created. A rule that exists already is a
-success. The rules are durable before the response. Without an authorizer each entry gets SECURITY_DISABLED.
+Behaviour: an entry that is not valid gets INVALID_REQUEST, and the others are created. An ACL that exists already is a
+success. The ACLs are durable before the response. Without an authorizer each entry gets SECURITY_DISABLED.
 Version notes: v2 flexible.
 """
 
@@ -33,7 +33,7 @@ messages = API.messages
 
 
 def _parse_entry(asked: "AclCreation") -> AclBinding:
-    """The rule that an entry of the request describes.
+    """Return the ACL that an entry of the request describes.
 
     Raises:
         RefusedError: the entry is not valid.
@@ -59,10 +59,10 @@ def _parse_entry(asked: "AclCreation") -> AclBinding:
 async def _create_bindings(
     broker: Broker, request: "CreateAclsRequest", context: Context
 ) -> list[RefusedError | None]:
-    """Create the rules. Return the error of each entry, or None.
+    """Create the ACLs of the valid entries. Return the error of each entry, or None.
 
     Raises:
-        RefusedError: no rule was created.
+        RefusedError: no ACL was created.
     """
     context.require(Operation.ALTER, ResourceType.CLUSTER)
     if broker.acls is None:
@@ -80,7 +80,7 @@ async def _create_bindings(
 
 
 async def handle(broker: Broker, request: "CreateAclsRequest", context: Context) -> "CreateAclsResponse":
-    """Create each valid rule of the request."""
+    """Create the ACL of each valid entry, and return the error of each entry."""
     try:
         errors = await _create_bindings(broker, request, context)
     except RefusedError as refused:

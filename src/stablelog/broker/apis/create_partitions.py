@@ -1,4 +1,7 @@
-"""CreatePartitions (37): add partitions to a topic. Version notes: v3 THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""CreatePartitions (37): add partitions to topics.
+
+Version notes: v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+"""
 
 from typing import TYPE_CHECKING
 

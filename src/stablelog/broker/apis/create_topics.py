@@ -41,10 +41,11 @@ STRICT_SINCE = 6
 
 
 def _partition_count(broker: Broker, asked: "CreatableTopic") -> int:
-    """The partition count that the request asks for.
+    """Return the number of partitions of a new topic that the request asks for.
 
     Raises:
-        RefusedError: the request has a count or a replica assignment that a single broker cannot provide, or both.
+        RefusedError: the number or the replica assignment in the request is not possible with one broker, or the
+            request has both.
     """
     if asked.assignments:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:

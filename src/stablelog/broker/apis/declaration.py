@@ -1,4 +1,4 @@
-"""The declaration of an API: all that the broker, its documents and its tests know of the API beside its handler."""
+"""The declaration of an API: what the broker, its documents and its tests know of the API apart from its handler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class ServedApi(Api):
     """An API that the broker serves. The module of the API has it under the name `API`.
 
     Attributes:
-        is_login: the requests are messages of a login. A listener with SASL handles them at any time.
-        rights: the rights that the handler asks for. Empty: each client may send the request.
-        codes: the error codes for partitions that are not open. The name of a row is empty, or says to which requests of
-            the API the row applies. Empty: requests of the API have no partition and no topic.
-        while_full: how the API refuses while the disk is full; None if it does not refuse.
+        is_login: whether the requests are messages of a login, which a listener with SASL accepts at any time.
+        rights: the rights that the handler checks. Empty: each client may send the request.
+        codes: the error codes for partitions that are not open. The name of a row is "", or names the requests of the
+            API to which the row applies. Empty: requests of the API have no partition and no topic.
+        while_full: how the API refuses requests while the disk is full; None if it does not refuse any.
     """
 
     is_login: bool = False

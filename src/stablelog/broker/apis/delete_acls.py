@@ -1,4 +1,4 @@
-"""DeleteAcls (31): delete the rules (ACLs) that filters select.
+"""DeleteAcls (31): delete the ACLs that filters select.
 
 Behaviour: a filter that is not valid gets INVALID_REQUEST, and the others are applied. The deletion is durable before
 the response. Without an authorizer each filter gets SECURITY_DISABLED.
@@ -59,10 +59,10 @@ def _refused_filter(error: RefusedError) -> "DeleteAclsFilterResult":
 async def _delete_bindings(
     broker: Broker, request: "DeleteAclsRequest", context: Context
 ) -> "list[DeleteAclsFilterResult]":
-    """Delete the rules.
+    """Delete the ACLs that the valid filters select. Return the result of each filter.
 
     Raises:
-        RefusedError: no rule was deleted.
+        RefusedError: no ACL was deleted.
     """
     context.require(Operation.ALTER, ResourceType.CLUSTER)
     if broker.acls is None:
@@ -88,7 +88,7 @@ async def _delete_bindings(
 
 
 async def handle(broker: Broker, request: "DeleteAclsRequest", context: Context) -> "DeleteAclsResponse":
-    """Delete the rules that each valid filter selects."""
+    """Delete the ACLs that each valid filter selects, and return them."""
     try:
         results = await _delete_bindings(broker, request, context)
     except RefusedError as refused:

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): delete consumer groups without members, with all their offsets.
+"""DeleteGroups (42): delete consumer groups that have no members, with all their committed offsets.
 
 Behaviour: the offsets of a group are deleted first, and the group with the last of them. If the broker stops in
 between, or the group gets a member, the group remains without some of its offsets.

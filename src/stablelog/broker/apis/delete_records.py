@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 async def handle(
     broker: Broker, request: "DeleteRecordsRequest", context: Context
 ) -> "DeleteRecordsResponse":
-    """Handle the request."""
+    """Delete the records before the given offset of each partition, and return the new log start offsets."""
     turn = Turn()
     topics = [
         messages.DeleteRecordsTopicResult(
@@ -62,8 +62,10 @@ async def handle(
 async def _delete_partition_records(
     broker: Broker, name: str, asked: "DeleteRecordsPartition", context: Context
 ) -> "DeleteRecordsPartitionResult":
-    """Delete records of one partition. If the deletion needs commit indexes in an object store, these are loaded, and
-    the deletion begins again. The result is the same whether an earlier attempt has moved the log start or not.
+    """Delete records of one partition.
+
+    If the deletion needs commit indexes that are in the object store, it loads them and begins again. The result is the
+    same, whether the first attempt has moved the log start or not.
     """
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)

@@ -1,4 +1,4 @@
-"""DescribeAcls (29): the rules (ACLs) that a filter selects.
+"""DescribeAcls (29): list the ACLs that a filter selects.
 
 Behaviour: without an authorizer the response is SECURITY_DISABLED, as in Apache Kafka.
 Version notes: v2 flexible.
@@ -64,7 +64,7 @@ async def _find_resources(
 
 
 async def handle(broker: Broker, request: "DescribeAclsRequest", context: Context) -> "DescribeAclsResponse":
-    """Handle the request."""
+    """Return the ACLs that the filter selects, by resource."""
     try:
         resources = await _find_resources(broker, request, context)
     except RefusedError as refused:

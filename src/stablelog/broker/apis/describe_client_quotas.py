@@ -44,7 +44,7 @@ def _entry_response(entity: Entity, values: Values) -> "EntryData":
 async def handle(
     broker: Broker, request: "DescribeClientQuotasRequest", context: Context
 ) -> "DescribeClientQuotasResponse":
-    """Handle the request."""
+    """Return the quotas of the entities that the filter selects."""
     # If there are more components than types of entities, one of the first is refused: its type is unknown, or named twice.
     first = request.components[: len(ENTITY_TYPES) + 1]
     components = [Component(one.entity_type, one.match_type, one.match) for one in first]

@@ -1,6 +1,6 @@
-"""DescribeCluster (60): the cluster's only broker.
+"""DescribeCluster (60): describe the cluster, which is this broker alone.
 
-Version notes: v1 the type of the endpoints that are asked for; v2 whether fenced brokers are asked for; there are none.
+Version notes: v1 the type of the endpoints; v2 whether the client asks for fenced brokers, of which there are none.
 """
 
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ NO_CONTROLLER_ID = -1
 
 
 def cluster_operations(context: Context) -> int:
-    """The operations that the client may carry out on the cluster; none if it may not describe the cluster."""
+    """Return the operations that the client may carry out on the cluster; 0 if it may not describe the cluster."""
     can_describe = context.allows(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
     return context.allowed_operations(ResourceType.CLUSTER) if can_describe else 0
 
@@ -38,7 +38,7 @@ def cluster_operations(context: Context) -> int:
 async def handle(
     broker: Broker, request: "DescribeClusterRequest", context: Context
 ) -> "DescribeClusterResponse":
-    """Handle the request."""
+    """Return the cluster id and the address of this broker."""
     if request.endpoint_type != BROKERS:
         is_known = request.endpoint_type == CONTROLLERS
         return messages.DescribeClusterResponse(

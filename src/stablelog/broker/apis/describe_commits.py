@@ -1,9 +1,9 @@
-"""DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
+"""DescribeCommits (10005): where transactions begin and end in a partition of a commit-ordered topic.
 
 Behaviour: the transactions are listed in the order of their commits. Only transactions that a read-committed fetch can
-return are listed, so they are durable. Records outside transactions are listed, with entries of their own, only if the
-request asks for them. If there is nothing to list, the response waits for it until `max_wait_ms` is over, as that of a
-Fetch does: a writer that waits for the position of its commit need not ask again and again.
+return are listed, so they are durable. Records outside transactions are listed only if the request asks for them, in
+entries of their own. If there is nothing to list, the response waits until `max_wait_ms` is over, as that of a Fetch
+does. A writer that waits for the position of its commit therefore need not send many requests.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ else:
 async def handle(
     broker: Broker, request: "messages.DescribeCommitsRequest", context: Context
 ) -> "messages.DescribeCommitsResponse":
-    """Handle the request. All data of the response is in the partition's commit indexes, so no record is read. An await
-    is needed only for a commit index that is in an object store and not in the broker's cache, and to wait for a
-    transaction.
+    """Return the transactions of the partition from the given offset on, and wait for one if there is none.
+
+    All data of the response is in the partition's commit indexes, so no record is read.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000

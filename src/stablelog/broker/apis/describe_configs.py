@@ -1,7 +1,8 @@
-"""DescribeConfigs (32): the settings of the broker, of topics and of consumer groups, each with the source of its value.
+"""DescribeConfigs (32): the settings of the broker, of topics and of consumer groups, each with the source of its
+value.
 
-Behaviour: a secret, such as a password, is named without its value. The broker with an empty name stands for all brokers; its settings are only the dynamic ones that were set
-for all brokers.
+Behaviour: the value of a secret, such as a password, is left out. A broker with an empty name stands for all brokers of
+the cluster; its settings are the dynamic ones that were set for all brokers.
 Version notes: v1 synonyms: the values of all sources, if the request asks for them; v3 type and documentation; v4
 flexible.
 """
@@ -46,7 +47,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "DescribeConfigsRequest", context: Context
 ) -> "DescribeConfigsResponse":
-    """Handle the request."""
+    """Return the settings of each resource. A resource that is named several times is returned once."""
 
     def describe(asked: "DescribeConfigsResource") -> "DescribeConfigsResult":
         error, why, configs = ErrorCode.none, None, ()

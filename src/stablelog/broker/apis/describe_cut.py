@@ -50,7 +50,7 @@ NAMED_MAX = 5  # The maximum number of partitions that the message of a refused 
 
 
 def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
-    """The partitions of one topic as read in commit order (their *views*), by partition index.
+    """Return the partitions of a topic as read in commit order (their *views*), by partition index.
 
     Raises:
         RefusedError: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
@@ -85,7 +85,7 @@ def _partition_cut(index: int, view: CommitOrder, commit_sequence: int) -> "mess
 
 
 def _common_group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
-    """Return the transaction group that all topics of the request belong to.
+    """Return the transaction group to which all topics of the request belong.
 
     Raises:
         RefusedError: the topics belong to several transaction groups, or to another group than the request names.
@@ -148,8 +148,9 @@ def _cut_sequence(
 async def handle(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Handle the request. If a commit index is in an object store and not in the broker's cache, load it and begin
-    again.
+    """Return the commit sequence of the cut and its offsets in all partitions of the topics.
+
+    If a commit index is in the object store and not in the broker's cache, it is loaded and the work begins again.
     """
     try:
         async for name in in_turns(request.topics if context.access is not None else ()):
@@ -165,9 +166,7 @@ async def handle(
 def _describe_cut(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the response. It is made without an await, so that the cut's commit sequence and offsets belong to the
-    same moment.
-    """
+    """Return the response. There is no await, so that the commit sequence and the offsets belong to the same moment."""
     # A topic that is named several times is returned once.
     names = list(dict.fromkeys(request.topics))
     group = _common_group(broker, request)

@@ -1,5 +1,6 @@
-"""DescribeGroups (15): state, members and assignments of classic groups. A consumer group is a missing group here.
+"""DescribeGroups (15): state, members and assignments of classic groups.
 
+Behaviour: a group of the consumer group protocol (KIP-848) is answered like a group that does not exist.
 Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group that does not exist is described as "Dead"
 without an error.
 """
@@ -86,7 +87,7 @@ def _member_response(_group: Description, member: DescribedMember) -> "Described
 async def handle(
     broker: Broker, request: "DescribeGroupsRequest", context: Context
 ) -> "DescribeGroupsResponse":
-    """Handle the request."""
+    """Describe each group that the request names, once all earlier decisions of the coordinator are durable."""
     coordinator = broker.groups.coordinator
 
     def describe(group_id: str) -> Description:

@@ -49,7 +49,9 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "DescribeLogDirsRequest", context: Context
 ) -> "DescribeLogDirsResponse":
-    """Handle the request. Topics that do not exist and partitions that are not open are left out."""
+    """Return the data directory with the sizes of the partitions. Partitions that do not exist or are not open are left
+    out.
+    """
     denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
         return messages.DescribeLogDirsResponse(throttle_time=NO_THROTTLE, error_code=denied, results=())
@@ -95,7 +97,7 @@ async def handle(
 
 
 def _volume(directory: Path) -> tuple[int, int]:
-    """Return the total and the free bytes of the volume; -1 for each that cannot be determined, as in Kafka."""
+    """Return the total and the free bytes of the directory's volume; -1 for both if they are unknown, as in Kafka."""
     try:
         volume = os.statvfs(directory)
     except OSError:

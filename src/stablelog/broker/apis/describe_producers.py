@@ -46,7 +46,7 @@ def _producer_response(producer: Producer) -> "ProducerState":
 async def handle(
     broker: Broker, request: "DescribeProducersRequest", context: Context
 ) -> "DescribeProducersResponse":
-    """Handle the request."""
+    """Return the producers of each partition, with the first offsets of their open transactions."""
 
     async def describe(name: str, index: int) -> "PartitionResponse":
         try:

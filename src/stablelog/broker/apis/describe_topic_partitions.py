@@ -56,7 +56,7 @@ PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
 
 
 def _sorted_once(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name once, in their order. Only the names that the caller takes are sorted."""
+    """Yield each name once, in order. Only as many names are sorted as the caller takes."""
     heap = list(set(names))
     heapify(heap)
     while heap:
@@ -113,18 +113,18 @@ async def _describe_page(
     *,
     skips_unknown: bool,
 ) -> "tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]":
-    """Describe the topics of these names up to a limit of partitions.
+    """Describe topics until the page has `limit` partitions.
 
     Args:
         broker: the broker.
         names: the names in the order of the response, from the cursor's on.
         cursor: where the page begins.
-        limit: how many partitions the page may have, at least 1.
+        limit: the largest number of partitions of the page, at least 1.
         context: the client, which may describe the topics.
         skips_unknown: whether a topic that does not exist is left out; otherwise it gets an error code.
 
     Returns:
-        The topics, and the cursor of the next page; None if this is the last one.
+        The topics, and the cursor of the next page; None if this is the last page.
     """
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     turn = Turn()
@@ -161,7 +161,7 @@ async def _describe_page(
 async def handle(
     broker: Broker, request: "DescribeTopicPartitionsRequest", context: Context
 ) -> "DescribeTopicPartitionsResponse":
-    """Handle the request."""
+    """Return one page of the topics that the request names, or of all topics."""
     cursor = request.cursor
     names = {topic.name for topic in request.topics}
     is_valid = cursor is None or (cursor.partition_index >= 0 and (not names or cursor.topic_name in names))

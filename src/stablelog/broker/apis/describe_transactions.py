@@ -69,7 +69,7 @@ def _describe_transaction(broker: Broker, transactional_id: str, context: Contex
 async def handle(
     broker: Broker, request: "DescribeTransactionsRequest", context: Context
 ) -> "DescribeTransactionsResponse":
-    """Handle the request."""
+    """Return the state of each transactional id that the request names."""
     return messages.DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(

@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (50): the mechanisms and the numbers of iterations of users' SCRAM credentials.
+"""DescribeUserScramCredentials (50): the mechanisms and iteration counts of users' SCRAM credentials.
 
-Salts and keys are not returned, as in Kafka. No user in the request means all users.
+Behaviour: salts and keys are not returned, as in Kafka. A request that names no user asks for all users.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "DescribeUserScramCredentialsRequest", context: Context
 ) -> "DescribeUserScramCredentialsResponse":
-    """Handle the request."""
+    """Return the mechanisms and iteration counts of the users that the request names, or of all users."""
     denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     if denied is not None:
         return messages.DescribeUserScramCredentialsResponse(

@@ -55,7 +55,7 @@ WORDS = {
 
 
 async def _partitions_not_open(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
-    """Yield each topic with its partitions that are not open, if it has any."""
+    """Yield each topic that has partitions which are not open, with the indexes of these partitions."""
     for topic in broker.topics:
         indexes = [
             index
@@ -72,7 +72,7 @@ async def _requested_partitions(request: "ElectLeadersRequest") -> AsyncIterator
 
 
 async def handle(broker: Broker, request: "ElectLeadersRequest", context: Context) -> "ElectLeadersResponse":
-    """Handle the request."""
+    """Return for each partition why no election is made. There is only one replica that could lead the partition."""
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     codes = TYPES.get(request.election_type)
     turn = Turn()

@@ -37,7 +37,7 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "EndTxnRequest", context: Context) -> "EndTxnResponse":
-    """Handle the request."""
+    """End the producer's transaction, wait until its markers are written, and return the next producer id and epoch."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         group = broker.transactions.of_id(request.transactional_id)

@@ -77,7 +77,7 @@ def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
 
 
 async def _find_session(broker: Broker, request: FetchRequest, owner: Principal) -> FetchSession:
-    """Find or begin the fetch session of this request of `owner` (KIP-227).
+    """Return the fetch session of this request: a new one for a full fetch, otherwise the one that it names (KIP-227).
 
     Raises:
         RefusedError: the session does not exist any more, or its epoch does not match.
@@ -158,14 +158,14 @@ def _read_partition(
 
 @dataclass(slots=True)
 class SessionRead:
-    """The result of a read of all partitions of a session.
+    """What a read of all partitions of a fetch session has found.
 
     Attributes:
         answers: the part of the response for each partition.
-        seen: each open partition, with the offset before which the reader can see records.
+        seen: each open partition, with the end offset up to which the reader can see records.
         loading: partitions whose records are being loaded from the object store.
-        refused: whether a partition was refused. Partitions that are opening or offline, that cannot be read now, or
-            whose next segment is not checked (proven) yet do not count: the fetch waits for them.
+        refused: whether a partition has an error that ends the wait of the fetch. A partition that is opening or
+            offline, or whose records must first be loaded or checked, does not end the wait.
         size: bytes of all records that were read.
         aborted_count: the number of aborted transactions that the response lists.
     """
@@ -189,9 +189,9 @@ async def _read_all(
 ) -> SessionRead:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
 
-    Whether the client may read a topic is decided in the same step as the read: another request may add partitions to
-    the session meanwhile, and an ACL may be removed while this request waits. After this call, `poll` waits for the
-    partitions that cannot be read yet.
+    The client's right to read a topic is checked directly before each read, because ACLs and the partitions of the
+    session may change while the request waits. After this call, `poll` waits for the partitions that cannot be read
+    yet.
     """
     found = SessionRead()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
@@ -227,9 +227,8 @@ async def _read_all(
 async def _load_pages(broker: Broker, found: SessionRead, codes: Codes) -> None:
     """Load the pages of the records into memory, in a thread.
 
-    If the event loop read a page that is not in memory, it would wait for the disk, and all clients would wait too.
-
-    A partition whose pages cannot be read gets no records, and the error code of an offline partition.
+    If the event loop read a page that is not in memory, it would wait for the disk, and so would all clients. A
+    partition whose pages cannot be read gets no records, and the error code of an offline partition.
     """
     for key, answer in found.answers.items():
         for records in answer.records:
@@ -275,7 +274,7 @@ async def _topics_of(
 
 
 async def handle(broker: Broker, request: FetchRequest, context: Context) -> list[Buffer]:
-    """Read the partitions, wait if they have fewer bytes than `min_bytes`, and encode the response."""
+    """Read the partitions, wait if they have fewer bytes than `min_bytes`, and return the encoded response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _find_session(broker, request, context.session.principal)
@@ -336,7 +335,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 
 
 async def _response_size(found: SessionRead, *, incremental: bool) -> int:
-    """The number of bytes of a response, without the names of topics and the fields of a partition that vary."""
+    """Return the number of bytes of a response, without the names of topics and the fields of a partition that vary."""
     count = len(found.answers)
     if incremental:
         count = 0
@@ -353,10 +352,10 @@ def _throttled_response(
     correlation_id: int,
     throttle_ms: int,
 ) -> list[Buffer]:
-    """Encode a response without partitions, for a client that is above a quota.
+    """Return an encoded response without partitions, for a client that is above a quota.
 
-    A session that this request has begun is ended: the client must begin it again, because the response does not tell of
-    all its partitions.
+    A session that this request has begun is ended, because the client does not get the offsets of its partitions. The
+    client then begins another session.
     """
     session_id = session.session_id
     if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): the coordinator of a consumer group or transactional id, which is always this broker.
+"""FindCoordinator (10): the coordinator of a consumer group or a transactional id. It is always this broker.
 
 Version notes: v4+ several keys at once.
 """
@@ -33,7 +33,7 @@ RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_
 async def handle(
     broker: Broker, request: "FindCoordinatorRequest", context: Context
 ) -> "FindCoordinatorResponse":
-    """Handle the request."""
+    """Return the address of this broker for each key."""
     host, port = context.session.listener.advertised
 
     def find(key: str) -> "Coordinator":

@@ -1,5 +1,6 @@
-"""Heartbeat (12): renew a member's session, and tell the member whether to join again. Version notes: v3+ static
-members.
+"""Heartbeat (12): renew a member's session, and tell the member whether to join again.
+
+Version notes: v3+ static members.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "HeartbeatRequest", context: Context) -> "HeartbeatResponse":
-    """Handle the request."""
+    """Renew the session of the member, and return whether it has to join again."""
     code = context.denied_code(
         Operation.READ, ResourceType.GROUP, request.group_id
     ) or await broker.groups.carry_out_decision(

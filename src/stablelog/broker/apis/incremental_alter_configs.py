@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs (44): change settings of a topic, or dynamic settings of the broker. Changes are durable.
+"""IncrementalAlterConfigs (44): change single settings of a topic or a group, or dynamic settings of the broker.
 
-Behaviour: the operations APPEND and SUBTRACT apply to a list of words. If the resource has no value of its own, they
-apply to the value in effect.
+Behaviour: changes are durable before the response. The operations APPEND and SUBTRACT apply to a list of words. If the
+resource has no value of its own, they apply to the value in effect.
 Version notes: v1 flexible.
 """
 
@@ -51,7 +51,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 def _change_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
-    """The settings of a resource after the changes.
+    """Return the settings of a resource after the changes.
 
     Raises:
         UsageError: the resource does not have a setting.
@@ -96,7 +96,7 @@ def _resource_response(
 async def handle(
     broker: Broker, request: "IncrementalAlterConfigsRequest", context: Context
 ) -> "IncrementalAlterConfigsResponse":
-    """Handle each topic or broker on its own: either all its changes are made or none."""
+    """Change the settings of each resource. If one change of a resource is refused, none of its settings changes."""
     responses = await change_each(
         broker,
         request.resources,

@@ -40,10 +40,10 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def _require_rights(request: "InitProducerIdRequest", context: Context) -> None:
-    """Refuse a client that may not get a producer id.
+    """Check that the client may get a producer id.
 
     Raises:
-        RefusedError: with the error code for the resource.
+        RefusedError: it may not. The error has the code for the resource.
     """
     if request.transactional_id is not None:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
@@ -77,7 +77,7 @@ async def _init_producer(broker: Broker, request: "InitProducerIdRequest", conte
 async def handle(
     broker: Broker, request: "InitProducerIdRequest", context: Context
 ) -> "InitProducerIdResponse":
-    """Handle the request."""
+    """Return a producer id and epoch, which are durable in the commit log."""
     try:
         answer = await _init_producer(broker, request, context)
     except RefusedError as refused:

@@ -41,7 +41,7 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 async def handle(broker: Broker, request: "JoinGroupRequest", context: Context) -> "JoinGroupResponse":
-    """Add the member, wait until the next generation begins, and return the response."""
+    """Add the member to its group, wait until the next generation begins, and return the generation."""
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
     join = JoinRequest(

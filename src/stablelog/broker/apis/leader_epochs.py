@@ -1,4 +1,4 @@
-"""Check of the leader epoch in a request (KIP-320)."""
+"""The check of the leader epoch in a request (KIP-320)."""
 
 from kio.schema.errors import ErrorCode
 
@@ -9,7 +9,7 @@ UNKNOWN = -1
 
 
 def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
-    """Refuse a request whose leader epoch is not the broker's.
+    """Refuse a request whose leader epoch is not that of the partition.
 
     Raises:
         RefusedError: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): remove members that leave, or that an operator removes.
+"""LeaveGroup (13): remove members from a classic group, at their own request or that of an operator.
 
 Version notes: v3+ several members at once, static members by their instance id; v5 the reason.
 """

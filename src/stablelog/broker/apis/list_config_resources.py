@@ -1,8 +1,8 @@
-"""ListConfigResources (74): the resources that have settings: topics, this broker, and the
-consumer groups that have settings of their own.
+"""ListConfigResources (74): the resources that have settings: topics, this broker, and groups with settings of their
+own.
 
-Behaviour: the other types of Kafka (broker loggers, client metrics) have no resources here. A request that
-names an unknown type gets UNSUPPORTED_VERSION, as in Apache Kafka.
+Behaviour: Kafka's other types (broker loggers, client metrics) have no resources here. A request that names an unknown
+type gets UNSUPPORTED_VERSION, as in Apache Kafka.
 Version notes: v0 asks only for client metrics resources, so its list is empty; v1 names types, and no type means all.
 """
 
@@ -37,7 +37,7 @@ VERSION_WITH_TYPES = 1
 async def handle(
     broker: Broker, request: "ListConfigResourcesRequest", context: Context
 ) -> "ListConfigResourcesResponse":
-    """Handle the request."""
+    """Return the resources of the types that the request names, or of all types."""
     types = frozenset(request.resource_types or ConfigResourceType)
     if context.api_version < VERSION_WITH_TYPES:
         types = frozenset({ConfigResourceType.CLIENT_METRICS})

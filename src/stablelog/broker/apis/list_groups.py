@@ -1,4 +1,7 @@
-"""ListGroups (16): list the consumer groups. Version notes: v4+ filter by state; v5 filter by type."""
+"""ListGroups (16): list the consumer groups.
+
+Version notes: v4+ filter by state; v5 filter by type.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +31,7 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "ListGroupsRequest", context: Context) -> "ListGroupsResponse":
-    """Handle the request."""
+    """Return the groups of the states and types that the request names, as far as the client may describe them."""
     listed = await broker.groups.carry_out_decision(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
     )

@@ -77,11 +77,13 @@ BRIEF_MAX = 1000
 
 
 class LookupOptions(NamedTuple):
-    """What the version and the fields of a request say about all its partitions.
+    """What applies to all partitions of a ListOffsets request.
 
     Attributes:
-        deadline_s: until when a lookup waits for the object store, by the clock of the event loop; None if the request
-            has no time limit.
+        api_version: the version of the request.
+        isolation: the isolation level of the reader.
+        deadline_s: the end of the time in which a lookup may wait for the object store, by the clock of the event loop;
+            None if the request has no time limit.
     """
 
     api_version: int
@@ -92,8 +94,10 @@ class LookupOptions(NamedTuple):
 async def _find_offset(
     broker: Broker, name: str, asked: "ListOffsetsPartition", limits: LookupOptions
 ) -> tuple[int, int, int]:
-    """Look up what the request asks for one partition: (offset, timestamp, leader epoch), with -1 for each that does
-    not exist.
+    """Find the offset that the request asks for in one partition.
+
+    Returns:
+        (offset, timestamp, leader epoch), with -1 for each that does not exist.
     """
     isolation, timestamp = limits.isolation, asked.timestamp
     if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
@@ -132,10 +136,11 @@ async def _find_offset(
 async def _load_from_store(
     broker: Broker, partition: Partition, missing: NotLoadedError, deadline_s: float | None
 ) -> None:
-    """Load from the object store what a lookup needs.
+    """Load what a lookup needs from the object store.
 
     Raises:
-        RefusedError: the time of the request is over. The load goes on, and a later request finds its result.
+        RefusedError: the time limit of the request has passed. The load goes on, and a later request can use its
+            result.
         UnavailableError, DamageError: as `RemoteReads.load`.
     """
     try:
@@ -149,8 +154,9 @@ async def _load_from_store(
 
 
 def _boundary_offset(partition: Partition, timestamp: int, isolation: Isolation) -> int:
-    """Return the first or the last offset on the local disk or in the object store, as the special timestamp asks; -1
-    if it does not exist.
+    """Return the offset for a special timestamp: the first or the last one on the local disk, or in the object store.
+
+    -1 if there is none.
     """
     remote, start = partition.remote, partition.visible_start(isolation)
     if timestamp == EARLIEST:
@@ -174,7 +180,8 @@ def _start_lookup(partition: Partition, timestamp: int, isolation: Isolation) ->
 async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:
     """Wait until readers can see all earlier writes, except those of open transactions.
 
-    Topics that the client may not describe are left out: how long a request takes would tell of their writes.
+    Topics that the client may not describe are left out: otherwise the time of the response would disclose writes to
+    them.
     """
     waits = []
     all_asked = (
@@ -196,14 +203,14 @@ async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", conte
 
 
 def _asks_only_bounds(request: "ListOffsetsRequest") -> bool:
-    """Whether the request asks only for start or end offsets, and for at most BRIEF_MAX of them."""
+    """Return whether the request asks only for start and end offsets, and for at most BRIEF_MAX of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )
 
 
 async def handle(broker: Broker, request: "ListOffsetsRequest", context: Context) -> "ListOffsetsResponse":
-    """Handle the request."""
+    """Return the offset that the request asks for in each partition."""
     time_s = request.timeout.total_seconds()
     deadline_s = asyncio.get_running_loop().time() + time_s if time_s > 0 else None
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED

@@ -1,4 +1,5 @@
-"""ListPartitionReassignments (46): no partition is being reassigned, because there is one broker.
+"""ListPartitionReassignments (46): list the partitions that are being reassigned. There are none, because there is one
+broker.
 
 Behaviour: the list is empty also for partitions that do not exist, as in Apache Kafka.
 """
@@ -27,7 +28,7 @@ messages = API.messages
 async def handle(
     _broker: Broker, _request: "ListPartitionReassignmentsRequest", context: Context
 ) -> "ListPartitionReassignmentsResponse":
-    """Handle the request."""
+    """Return an empty list."""
     denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     return messages.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=denied or ErrorCode.none, error_message=None, topics=()

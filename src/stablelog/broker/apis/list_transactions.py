@@ -1,4 +1,5 @@
-"""ListTransactions (66): the transactional ids that the coordinator knows (KIP-664).
+"""ListTransactions (66): list the transactional ids of all transaction groups, with the states of their transactions
+(KIP-664).
 
 Version notes: v1 only transactions that have been open for a given time; v2 only ids that match a pattern.
 """
@@ -32,7 +33,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "ListTransactionsRequest", context: Context
 ) -> "ListTransactionsResponse":
-    """Handle the request, for all transaction groups."""
+    """Return the transactional ids that match the filters of the request and that the client may describe."""
     listed: list[Listed] = []
     unknown: list[str] = []
     try:

@@ -133,7 +133,7 @@ async def _find_or_create(
 
 
 async def handle(broker: Broker, request: "MetadataRequest", context: Context) -> "MetadataResponse":
-    """Handle the request."""
+    """Return the broker's address and the topics. Missing topics are created, if the request and the settings allow it."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
 
     def operations(name: str) -> int:

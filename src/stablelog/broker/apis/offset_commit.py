@@ -56,8 +56,10 @@ async def requested_offsets(
     partition_codes: Codes,
     context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """Return the offsets that an OffsetCommit or TxnOffsetCommit asks to commit for partitions that exist and that the
-    client may read. Return error codes for the other partitions.
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits, and error codes for the other
+    partitions.
+
+    A partition gets an error code if it does not exist, or if the client may not read its topic.
     """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
@@ -82,9 +84,10 @@ async def refused_offsets(
     context: Context,
     refusal: ErrorCode,
 ) -> CodeByPartition:
-    """Return the error codes of a request that is refused as a whole.
+    """Return the error code of each partition, for a request that is refused as a whole.
 
-    A client that is not authorized for the group or the transactional id does not learn which partitions exist.
+    A partition that does not exist gets its own code. If the client is not authorized for the group or the
+    transactional id, all partitions get `refusal`, so that the client does not learn which partitions exist.
     """
     if refusal in (
         ErrorCode.group_authorization_failed,

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete offsets of a group, except for topics that its members are subscribed to."""
+"""OffsetDelete (47): delete committed offsets of a group, except for topics to which its members are subscribed."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -45,8 +45,8 @@ async def _delete_offsets(
     """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
 
     Raises:
-        RefusedError: the group does not exist or has members, or the client may not delete offsets of the group. If it has changed between two slices, the offsets of the
-            earlier slices are deleted.
+        RefusedError: the group does not exist or has members, or the client may not delete its offsets. If the group
+            has changed between two slices, the offsets of the earlier slices are deleted.
     """
     context.require(Operation.DELETE, ResourceType.GROUP, group_id)
     codes: CodeByPartition = {}

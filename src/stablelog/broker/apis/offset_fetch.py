@@ -69,7 +69,7 @@ async def _group_response(group_id: str, fetched: FetchedOffsets) -> "OffsetFetc
 async def _requested_partitions(
     request: "OffsetFetchRequest",
 ) -> dict[str, dict[TopicPartition, None] | None]:
-    """The partitions that the request names, by group; None for all partitions of the group."""
+    """Return the partitions that the request names, by group; None for all partitions of the group."""
     asked: dict[str, dict[TopicPartition, None] | None] = {}
     async for group in in_turns(request.groups):
         if group.topics is None:
@@ -90,7 +90,14 @@ async def _fetch_offsets(
     *,
     require_stable: bool,
 ) -> dict[TopicPartition, FetchedOffset]:
-    """Return the committed offsets of a group, once they are durable."""
+    """Return the committed offsets of a group, once they are durable.
+
+    Args:
+        broker: the broker.
+        group_id: the group.
+        partitions: the partitions; None for all that have an offset.
+        require_stable: whether an offset gets UNSTABLE_OFFSET_COMMIT if an open transaction may change it.
+    """
     coordinator = broker.groups.coordinator
     if partitions is None or len(partitions) <= FETCHED_AT_ONCE:
         decision = coordinator.fetch_offsets(group_id, partitions, require_stable=require_stable)

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, so that a reader notices lost records."""
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, by which a reader finds out that records were lost."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "OffsetForLeaderEpochRequest", context: Context
 ) -> "OffsetForLeaderEpochResponse":
-    """Handle the request."""
+    """Return the end offset of the given leader epoch in each partition."""
 
     def answer(topic: "OffsetForLeaderTopic", asked: "OffsetForLeaderPartition") -> "EpochEndOffset":
         try:

@@ -1,11 +1,11 @@
-"""Preparation of a batch for its append: work on its records, in a thread if it takes long.
+"""Preparation of a batch for its append: checks and recompresses its records, in a thread if that takes long.
 
-The records of a batch are proven here, unless the batch is small and not compressed: then the append itself proves
-them. A batch of another codec than the topic's `compression.type` is recompressed. A batch that its append would refuse
-by its header or its sequence, or find to be a duplicate, is not prepared.
+The records of a batch are checked here, unless the batch is small and not compressed: the append itself checks such a
+batch. A batch with another codec than the topic's `compression.type` is recompressed. A batch that the append will
+refuse because of its header or its sequence, or that it has already, is not prepared.
 
-The caller holds the lock `Connection.appending` meanwhile, so the batches of a connection are appended in the order in
-which the client has sent them.
+The caller holds the lock `Connection.appending` meanwhile, so that the batches of a connection are appended in the
+order in which the client has sent them.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from stablelog.wire.guard import Buffer
 
 
 class BatchPreparation(NamedTuple):
-    """What is to be done with a batch before its append.
+    """The work that a batch needs before its append.
 
     Attributes:
         header: the header of the batch.
@@ -39,7 +39,7 @@ class BatchPreparation(NamedTuple):
         config: the settings of the topic for which the batch is prepared.
         wall_ms: the time of the wall clock.
         checks_records: whether the records are checked.
-        codec: the codec by which the records are compressed; None if they stay as they are.
+        codec: the codec to recompress the records with; None if they stay as they are.
     """
 
     header: BatchHeader
@@ -52,8 +52,9 @@ class BatchPreparation(NamedTuple):
 
     @property
     def checked_header(self) -> BatchHeader | None:
-        """The header of the batch if the work leaves the batch as it is; `preparation_for` has checked it. None if the batch gets
-        another codec: then it has to be checked again, because it has another size.
+        """The header of the batch, if the work leaves the batch as it is. The append need not check this header again.
+
+        None if the batch is recompressed, because its header then changes.
         """
         return self.header if self.codec is None else None
 
@@ -61,7 +62,8 @@ class BatchPreparation(NamedTuple):
         """Check and recompress the batch, and return it.
 
         Raises:
-            RefusedError: a record is not valid, or the records cannot be decompressed, or are too large then.
+            RefusedError: a record is not valid, or the records cannot be decompressed, or are too large after
+                decompression.
         """
         if self.checks_records:
             plain = check_records(self.header, self.records, self.topic, self.config, self.wall_ms)
@@ -70,7 +72,8 @@ class BatchPreparation(NamedTuple):
         return self.records if self.codec is None else recompress(self.header, plain, self.codec)
 
     def is_done_soon(self) -> bool:
-        """Do the work, if it takes some milliseconds at most and leaves the batch as it is. Return whether it is done.
+        """Do the work at once, if it takes some milliseconds at most and leaves the batch as it is. Return whether it
+        is done.
 
         Raises:
             RefusedError: as `run`.
@@ -83,8 +86,7 @@ class BatchPreparation(NamedTuple):
 def preparation_for(
     partition: Partition, records: Buffer, *, wall_ms: int, require_first_sequence_zero: bool
 ) -> BatchPreparation | None:
-    """Return the work that a client's batch needs before its append; None if it can be appended, or is refused, as it
-    is.
+    """Return the work that a client's batch needs before its append; None if it needs none.
 
     Raises:
         RefusedError: the batch may not be written.
@@ -110,9 +112,9 @@ def preparation_for(
 async def with_record_errors(
     broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
 ) -> RefusedError:
-    """Return an error that names the records because of which a batch is refused, if these can be found.
+    """Return an error that names the records for which a batch was refused; `refused` itself if they cannot be found.
 
-    The header is enough to refuse a batch because of its timestamps. Its records are decoded only now.
+    A batch is refused for its timestamps by its header alone. Its records are decoded only here.
     """
     is_because_of_times = refused.code is ErrorCode.invalid_timestamp
     if not is_because_of_times or isinstance(refused, RecordsRefusedError):

@@ -76,7 +76,11 @@ RECORD_ERRORS_MAX = 1000
 class PendingAppend(NamedTuple):
     """An appended batch whose response waits until the batch is durable.
 
-    `produced[place]` is the batch's part of the response.
+    Attributes:
+        topic: name of the topic.
+        produced: the parts of the response for the partitions of the topic.
+        place: the index in `produced` of the part for this batch.
+        durable: a future that is done when the batch is durable.
     """
 
     topic: str
@@ -90,7 +94,8 @@ def _transaction_check(
 ) -> Callable[[BatchHeader], None]:
     """Return a function that the log calls before it appends a transactional batch.
 
-    The function refuses a batch for which the coordinator does not confirm an open transaction.
+    The function raises RefusedError, unless the coordinator confirms that the producer has an open transaction on the
+    partition.
     """
 
     def check(header: BatchHeader) -> None:
@@ -161,8 +166,17 @@ async def _prepare(
     *,
     require_first_sequence_zero: bool,
 ) -> tuple[Partition, Buffer, BatchPreparation | None]:
-    """Return the partition, the batch as it is to be appended, and the work that was done to prepare it; None if no work
-    was necessary. `find` finds the partition and the batch again.
+    """Prepare a batch for its append: check and recompress its records, if necessary.
+
+    Args:
+        broker: the broker.
+        find: returns the partition and the batch again, because the partition may have been deleted and created again.
+        partition: the partition.
+        records: the batch.
+        require_first_sequence_zero: whether the first batch of a producer must have sequence 0.
+
+    Returns:
+        The partition, the batch to append, and the work that was done; None if no work was necessary.
 
     Raises:
         RefusedError: the partition does not accept this batch, or a record is not valid.
@@ -194,9 +208,11 @@ async def _append_one(
     asked: PartitionRecords,
     codes: Codes,
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
-    """Append one partition's batch.
+    """Append the batch of one partition.
 
-    Return the batch's part of the response, and a future that is done when the batch is durable.
+    Returns:
+        The batch's part of the response, and a future that is done when the batch is durable. None in place of the
+        future if the response need not wait.
     """
     partition = None
     find = partial(_check_writable, broker, request, name, asked, codes)
@@ -245,7 +261,7 @@ def _refused_partition(
 
 
 def _denied_code(request: ProduceRequest, topic: str, context: Context) -> ErrorCode | None:
-    """The error code if the client may not write to a topic with its transactional id; None if it may."""
+    """Return the error code if the client may not write to a topic with its transactional id; None if it may."""
     if request.transactional_id is not None:
         denied = context.denied_code(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         if denied is not None:
@@ -291,7 +307,7 @@ async def _append_all(
 
 
 async def handle(broker: Broker, request: ProduceRequest, context: Context) -> list[Buffer] | None:
-    """Append the batches, wait until they are durable, and encode the response."""
+    """Append the batches, wait until they are durable, and return the encoded response; None with acks=0."""
     version = context.api_version
     if context.throttle is not None:
         context.throttle.charge_produce()
@@ -332,7 +348,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]) -> list[Buffer]:
-    """Encode the response; in a thread if it has many entries."""
+    """Return the encoded response. If it has many entries, it is encoded in a thread."""
     count = sum(
         1 + sum(1 + len(partition.record_errors) for partition in topic.partitions) for topic in answers
     )
@@ -347,11 +363,10 @@ async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]
 
 
 def _commit_log_durable(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable; None if the log is durable already, or the request
-    is not transactional.
+    """Return a future that is done when the commit log is durable.
 
-    A Produce response waits for the future, so that after any crash the coordinator knows each transaction that has an
-    acknowledged batch.
+    A Produce response waits for it, so that after any crash the coordinator knows each transaction that has an
+    acknowledged batch. None if the commit log is durable already, or the request is not transactional.
     """
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (36): one message of a SASL mechanism, and the answer to it.
+"""SaslAuthenticate (36): one message of a SASL mechanism, and the broker's answer.
 
 Behaviour: a failed login is answered after `connection.failed.authentication.delay.ms`, and the connection is closed.
 Version notes: v1 the lifetime of the session, after which the client must authenticate again; v2 flexible.
@@ -28,7 +28,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "SaslAuthenticateRequest", context: Context
 ) -> "SaslAuthenticateResponse":
-    """Handle the request."""
+    """Process the SASL message of the request, and return the answer and the lifetime of the session."""
     try:
         answer = await authenticate(broker, context.session, request.auth_bytes)
     except RefusedError as refused:
@@ -44,10 +44,10 @@ async def handle(
 
 
 async def authenticate(broker: Broker, session: Session, token: bytes) -> "Answer":
-    """Process a message of a mechanism. If the login succeeds, the session gets its principal.
+    """Process a SASL message. If the login succeeds, the session gets its principal.
 
     Raises:
-        RefusedError: no message may come now, or the listener has no SASL.
+        RefusedError: the login does not allow a message now, or the listener has no SASL.
         LoginError: the login has failed, and the time of the delay has passed.
     """
     login, begun_s = session.login, asyncio.get_running_loop().time()

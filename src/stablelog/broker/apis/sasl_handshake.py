@@ -1,9 +1,8 @@
-"""SaslHandshake (17): the client chooses a mechanism, and gets the list of those that its listener has.
+"""SaslHandshake (17): the client chooses a SASL mechanism, and gets the list of the mechanisms of its listener.
 
-Behaviour: on a listener without SASL, error ILLEGAL_SASL_STATE, as in Kafka. A mechanism that the listener does not have
-closes the connection after the response.
-Version notes: after v0 the client sends the messages of the mechanism without request headers, after v1 in
-SaslAuthenticate requests.
+Behaviour: a listener without SASL answers with ILLEGAL_SASL_STATE, as in Kafka. After a mechanism that the listener
+does not have, the connection is closed when the response has been sent.
+Version notes: after v0 the client sends SASL messages without request headers, after v1 in SaslAuthenticate requests.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "SaslHandshakeRequest", context: Context
 ) -> "SaslHandshakeResponse":
-    """Handle the request."""
+    """Begin the login with the mechanism that the client has chosen."""
     login, begun_s = context.session.login, asyncio.get_running_loop().time()
     if login is None:
         return messages.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader sends all assignments, and every member gets its own.
+"""SyncGroup (14): the leader of a classic group sends all assignments, and each member gets its own.
 
 Behaviour: the request of a member waits until the request of the leader has arrived.
 Version notes: v3+ static members; v5 the request names a protocol, which must be the protocol of the group.

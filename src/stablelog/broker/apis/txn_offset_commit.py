@@ -70,9 +70,10 @@ _IN_WORDS_OF_GROUPS = {
 def _check_transaction(
     group: TransactionGroup, now_ms: int, request: "TxnOffsetCommitRequest", api_version: int
 ) -> ErrorCode:
-    """Check whether the offsets log is part of the producer's open transaction. In v5+, add it to the transaction.
+    """Return whether the offsets log is part of the producer's open transaction: `none`, or the coordinator's error
+    code.
 
-    Return `none`, or the coordinator's error code if the offsets log is not part of the transaction.
+    In version 5 and later, the offsets log is added to the transaction if it is not part of it.
     """
     coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)

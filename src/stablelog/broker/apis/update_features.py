@@ -1,4 +1,4 @@
-"""UpdateFeatures (57): change the finalized version of features. The broker's features have fixed versions.
+"""UpdateFeatures (57): change the finalized versions of features. The versions of the broker's features cannot change.
 
 Behaviour: a request for the present version of a feature is a success. Any other version, and an unknown feature, gets
 INVALID_UPDATE_VERSION, and so does the whole request.
@@ -34,7 +34,7 @@ UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe downgrade
 
 
 def _refuse_change(update: "FeatureUpdateKey") -> None:
-    """Refuse every update that would change something.
+    """Refuse an update, unless it names the version that the feature already has.
 
     Raises:
         RefusedError: invalid_update_version.
@@ -56,7 +56,7 @@ def _refuse_change(update: "FeatureUpdateKey") -> None:
 async def handle(
     _broker: Broker, request: "UpdateFeaturesRequest", context: Context
 ) -> "UpdateFeaturesResponse":
-    """Handle the request."""
+    """Return success if each update names the present version of its feature, and an error otherwise."""
     error, why = ErrorCode.none, None
     results: tuple[UpdatableFeatureResult, ...] = ()
     try:

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27): write given markers. An administrator ends a hanging transaction with it.
+"""WriteTxnMarkers (27): write transaction markers for an administrator, who ends a hanging transaction this way.
 
-Behaviour: the markers are written to the named partitions, and the coordinator does not take part. A marker is refused
-if its producer epoch is older than that in the partition's producer state. An abort marker is refused if the
+Behaviour: the markers are written to the named partitions, and the transaction coordinator does not take part. A marker
+is refused if its producer epoch is older than that in the partition's producer state. An abort marker is refused if the
 coordinator has decided to commit the transaction: its commit marker follows. A marker for a commit log is refused. A
 commit marker for a commit-ordered topic is refused: it would have no commit sequence, and no cut could be made in that
 partition. The response is sent when the markers are durable. A disk error at one partition becomes the error code of
@@ -66,8 +66,10 @@ log = logging.getLogger(__name__)
 
 
 def _ends_open_transaction(broker: Broker, partition: Partition, producer_id: int) -> bool:
-    """Whether a marker may be written while the disk is full: only if it ends an open transaction of the producer in
-    the partition.
+    """Return whether a marker would end an open transaction of the producer in the partition.
+
+    Only such a marker may be written while the disk is full. False also if the partition is the offsets log and earlier
+    records of this log wait for disk space, because a marker must not get into the log before them.
     """
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
@@ -122,7 +124,7 @@ def _write_marker(
 async def handle(
     broker: Broker, request: "WriteTxnMarkersRequest", context: Context
 ) -> "WriteTxnMarkersResponse":
-    """Write all markers, wait until they are durable, and return the response."""
+    """Write all markers, wait until they are durable, and return the error code of each partition."""
     is_denied = not context.allows(
         Operation.ALTER, ResourceType.CLUSTER, is_logged=False
     ) and not context.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)

@@ -1,1 +1,1 @@
-"""State of fetches between requests: fetch sessions, and fetches that wait for more records."""
+"""What the broker keeps of fetches between requests: fetch sessions, and long polls that wait for records."""

@@ -1,13 +1,13 @@
-"""Long polls: fetches that wait for more records in a partition, or for its opening.
+"""Long polls: Fetch requests that wait for more records of a partition, or until a partition is open.
 
-A fetch waits for the end offset of the records that its isolation level can see: the high watermark or the last stable
-offset. When that offset moves, the fetch wakes, checks its partitions, and waits again if they have too few bytes. The
-fetch also wakes when a partition is deleted or fails. For a partition that is not open yet, the fetch waits under the
-name of the topic and the index of the partition.
+A fetch reads up to an end offset that depends on its isolation level: the high watermark or the last stable offset. A
+long poll wakes when this end offset of one of its partitions moves, or when a partition is deleted or fails. It then
+checks its partitions, and waits again if they have too few bytes. For a partition that is not open yet, the long poll
+is registered under the name of the topic and the index of the partition, and wakes when the partition opens.
 
 A fetch of many partitions reads them in several turns of the event loop. It registers the name of a partition that is
-not open as soon as it has read this partition. If the partition opens in a later turn, before the fetch waits, the wait
-ends at once.
+not open as soon as it has tried to read this partition. If the partition opens in a later turn, before the fetch waits,
+the wait ends at once.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ class LongPolls:
         self._has_ended = False  # Whether the broker stops, so that no long poll waits any more.
 
     def __len__(self) -> int:
-        """The sum, over all long polls, of the partitions that each poll waits for."""
+        """The sum, over all long polls, of the number of partitions that the long poll waits for."""
         return sum(map(len, self._waiting.values()))
 
     @contextlib.contextmanager
     def begin_poll(self) -> Iterator["LongPoll"]:
-        """Begin a long poll. It ends with the `with` block."""
+        """Begin a long poll, which ends with the `with` block."""
         poll = LongPoll(self._tasks, self._register)
         try:
             yield poll
@@ -50,14 +50,14 @@ class LongPolls:
     async def wait_for_more(
         self, poll: "LongPoll", seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
     ) -> bool:
-        """Wait until an open partition has more records to read, has failed or is deleted, or a partition that was not
-        open may be open.
+        """Wait until a partition has more records to read, has failed or was deleted, or one that was not open may be
+        open.
 
         Args:
-            poll: the long poll, which knows the partitions that were not open.
-            seen: each open partition, with the end offset that the reader could see when the caller read the partition.
+            poll: the long poll. It contains the names of the partitions that were not open.
+            seen: each open partition, with the end offset up to which the caller could read.
             isolation: the isolation level of the reader, which determines this end offset.
-            timeout_s: the maximum wait.
+            timeout_s: the longest wait, in seconds.
 
         Returns:
             False if the timeout has passed, or if the broker stops.
@@ -106,15 +106,15 @@ class LongPolls:
                     del self._waiting[key]
 
     def end_all(self) -> None:
-        """End all long polls, and let none wait any more: the broker stops."""
+        """End all long polls, and let no later one wait, because the broker stops."""
         self._has_ended = True
         for polls in self._waiting.values():
             for poll in polls:
                 poll.end_wait()
 
     def wake(self, partition: Partition) -> None:
-        """Wake the long polls that wait for a partition: it has more records to read, was opened, has failed,
-        or was deleted.
+        """Wake the long polls that wait for a partition: it has more records to read, was opened, has failed, or was
+        deleted.
         """
         if not self._waiting:
             return
@@ -128,8 +128,8 @@ class LongPoll:
 
     Attributes:
         names: the partitions that were not open when the caller tried to read them.
-        moved: the partitions that have woken the poll since the last call of `take_moved`. The poll checks only these
-            partitions.
+        moved: the partitions that have woken the long poll since the last call of `take_woken_keys`. Only these have to
+            be checked.
     """
 
     def __init__(self, tasks: Tasks, register: "Callable[[Key, LongPoll], None]") -> None:
@@ -140,12 +140,12 @@ class LongPoll:
         self._woken: asyncio.Future[bool] | None = None
 
     def wait_for_partition(self, name: TopicPartition) -> None:
-        """Note a partition that is not open: from now on its opening wakes the long poll."""
+        """Register the long poll for a partition that is not open: from now on, the opening of the partition wakes it."""
         self.names.append(name)
         self._register(name, self)
 
     def take_woken_keys(self) -> list[Key]:
-        """Return the partitions that have woken the poll since the last call, and clear `moved`."""
+        """Return the partitions that have woken the long poll since the last call, and clear `moved`."""
         moved = list(self.moved)
         self.moved.clear()
         return moved
@@ -166,7 +166,7 @@ class LongPoll:
             timer.cancel()
 
     def wake(self, key: Key) -> None:
-        """Wake the long poll for a partition, and add the partition to `moved`."""
+        """Wake the long poll, and add the partition that has woken it to `moved`."""
         self.moved[key] = None
         if self._woken is not None:
             _finish(self._woken, True)

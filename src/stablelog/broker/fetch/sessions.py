@@ -1,10 +1,10 @@
-"""Fetch sessions: the broker stores the partitions of a client's fetches, so that the client need not send them each
-time (KIP-227).
+"""Fetch sessions: the broker stores which partitions a client fetches, so that a fetch need not name them (KIP-227).
 
 A session stores the partitions that a client fetches, and for each the offsets in the last response. An incremental
-fetch names only the partitions that change. Its response contains only partitions with new records, new offsets or an
-error. The number of stored partitions is limited, for one session and for all together. A session belongs to the
-principal that has begun it: for another principal it does not exist, and its id cannot be guessed from other ids.
+fetch names only partitions that are new, changed or removed. Its response contains only partitions with new records,
+new offsets or an error. The number of stored partitions is limited, for one session and for all together. A session
+belongs to the principal that has begun it. For another principal it does not exist, and its id cannot be guessed from
+other ids.
 """
 
 import random
@@ -34,13 +34,15 @@ PARTITIONS_MAX = 500_000
 
 @dataclass(slots=True)
 class SessionPartition:
-    """One partition of a fetch session, with the offsets that the last response had for the partition.
+    """One partition of a fetch session: what the client wants of it, and the offsets that it was last sent.
 
     Attributes:
         fetch_offset: the offset to read from.
-        size_max: the maximum number of bytes to return.
+        size_max: the largest number of bytes to return.
+        current_leader_epoch: the leader epoch that the client knows; -1 if it names none.
+        topic_id: the id by which the request names the topic; None if it uses the name.
         last_sent: (high watermark, last stable offset, log start offset) in the last response; None before the first
-            response.
+            one, and after an error.
     """
 
     fetch_offset: int
@@ -52,7 +54,7 @@ class SessionPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's fetch session. The client's next fetch request must contain `epoch`, and come from `owner`."""
+    """One client's fetch session. The next fetch of the session must contain `epoch` and come from `owner`."""
 
     session_id: int
     owner: Principal
@@ -61,7 +63,11 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The fetch sessions of a broker. Above their maximum number, the least recently used session is dropped."""
+    """The fetch sessions of a broker. If there are too many, the least recently used one is removed.
+
+    Args:
+        count_max: the largest number of sessions; 0 for no sessions.
+    """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -72,10 +78,16 @@ class FetchSessions:
     def begin_session(
         self, wanted: "OrderedDict[TopicPartition, SessionPartition]", owner: Principal, *, keep: bool
     ) -> FetchSession:
-        """Begin a fetch session of `owner` with a full fetch of the partitions in `wanted`.
+        """Begin a fetch session for a full fetch, and return it.
 
-        The session is stored only if `keep` is True (the client asks for a session), it is not too large, and its names
-        are not longer than those of topics. The least recently used sessions are removed to make room for it.
+        The session is stored for later fetches only if `keep` is true, it does not have too many partitions, and all
+        its names could be those of topics. Otherwise its id is NO_SESSION. The least recently used sessions are removed
+        to make room.
+
+        Args:
+            wanted: the partitions of the fetch.
+            owner: the principal of the client.
+            keep: whether the client asks for a session.
         """
         if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX or _has_long_name(wanted):
             return FetchSession(NO_SESSION, owner, FULL_FETCH_EPOCH, wanted)
@@ -99,12 +111,18 @@ class FetchSessions:
         changed: "OrderedDict[TopicPartition, SessionPartition]",
         forgotten: list[TopicPartition],
     ) -> FetchSession:
-        """Apply an incremental fetch to its session: add or change the partitions in `changed`, remove those in
-        `forgotten`.
+        """Apply an incremental fetch to its session, and return the session.
+
+        Args:
+            session_id: the id of the session.
+            epoch: the epoch in the request, which grows by one with each request.
+            owner: the principal of the client.
+            changed: partitions to add or to change.
+            forgotten: partitions to remove.
 
         Raises:
-            RefusedError: `owner` has no such session any more, or its epoch shows that a request was lost. The client
-                has to begin again with a full fetch.
+            RefusedError: `owner` has no such session any more; or the epoch shows that a request was lost; or the
+                session would have too many partitions. The client then begins again with a full fetch.
         """
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
@@ -161,7 +179,7 @@ class FetchSessions:
 
 
 def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
-    """Whether a name takes more memory than that of any topic."""
+    """Return whether a name is none of a topic, so that it could take more memory than a topic's name."""
     # There are many partitions and few topic names. To collect the names in a set takes less time than to check the
     # name of each partition.
     return any(len(name) > NAME_SIZE_MAX or not name.isascii() for name in {name for name, _ in partitions})

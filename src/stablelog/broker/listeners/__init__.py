@@ -1,1 +1,1 @@
-"""Listeners with TLS: certificates, and the handshakes of new connections."""
+"""Listeners: binding their addresses, their certificates, and the TLS handshakes of new connections."""

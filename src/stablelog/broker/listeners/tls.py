@@ -1,6 +1,4 @@
-"""TLS of a listener: its certificates, which are read again when their files change, and the principal of a client
-certificate.
-"""
+"""TLS of one listener: its certificates, which are loaded again when their files change, and clients' principals."""
 
 import logging
 import os
@@ -39,7 +37,7 @@ def _file_sign(path: str) -> tuple[int, int, int] | None:
 
 
 class ListenerTls:
-    """The TLS of one listener.
+    """The certificates and the TLS settings of one listener.
 
     Args:
         config: the settings of the broker.
@@ -66,8 +64,10 @@ class ListenerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for a new connection. It has the certificates that the files contain, or contained when they were
-        last valid.
+        """The TLS context for a new connection.
+
+        If the files of the certificates have changed, the new content is loaded first. If it is not valid, this is
+        logged, and the context keeps the last valid certificates.
         """
         now_s = self._now_s()
         if self._paths and now_s - self._looked_at_s >= LOOK_EVERY_S:
@@ -86,10 +86,10 @@ class ListenerTls:
         return self._context
 
     def principal(self, connected: ssl.SSLObject) -> Principal:
-        """Return the principal of a client after its TLS handshake.
+        """Return the principal of a client after its TLS handshake: ANONYMOUS without a client certificate.
 
         Raises:
-            ValueError: no mapping rule matches the client's certificate.
+            ValueError: no rule of `ssl.principal.mapping.rules` matches the client's certificate.
         """
         certificate = connected.getpeercert(binary_form=True)
         if certificate is None or self._client_auth == "none":

@@ -1,7 +1,7 @@
-"""A listener with TLS: it accepts connections, and does their handshakes.
+"""A listener with TLS: accepts connections, and does their TLS handshakes.
 
-A handshake counts as a connection for the limits of connections, and has a limit of time. A client that fails it
-reaches no other part of the broker. Each handshake uses the certificates that are valid at its time.
+A handshake counts as a connection for the limits of connections, and has a limit of time. A client whose handshake
+fails reaches no other part of the broker. Each handshake uses the certificates that are valid when it begins.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ PAUSE_AFTER_ERROR_S: Final = (
 
 
 class _Handshake:
-    """A client that has connected, until its TLS handshake is done."""
+    """A client that has connected and whose TLS handshake is not complete yet."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class _Handshake:
             self.accepted.close()
 
     async def finish(self) -> None:
-        """Close the connection: it has no requests."""
+        """Close the connection: a client has no requests before its handshake is complete."""
         self.close()
 
 
@@ -72,7 +72,7 @@ class TlsListener:
     Args:
         tls: the certificates of the listener.
         present_limits: returns the limits of connections, some of which may change while the broker runs.
-        open_connections: the open connections, to which handshakes belong.
+        open_connections: the open connections of the broker, to which handshakes belong too.
         tasks: starts the handshakes.
         connect: makes the connection of a client. Its argument is the `on_made` of the connection.
     """
@@ -94,10 +94,10 @@ class TlsListener:
         self.sockets: Sequence[socket.socket] = ()
 
     async def open(self, host: str, port: int) -> None:
-        """Listen, and begin to accept connections.
+        """Bind the addresses of the host, and begin to accept connections.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: an address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -116,7 +116,7 @@ class TlsListener:
             self._accepting.append(task)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections, and close the addresses."""
         for task in self._accepting:
             task.cancel()
         for listening in self.sockets:

@@ -1,1 +1,1 @@
-"""Work on the event loop: background tasks, long work that is done in slices, and short garbage collections."""
+"""Work on the event loop: background tasks, work in threads, long work in turns, and short garbage collections."""

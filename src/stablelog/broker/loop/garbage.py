@@ -1,11 +1,11 @@
-"""Settings of Python's garbage collector that keep each collection short, because it blocks the event loop.
+"""Settings of Python's garbage collector that keep each collection short, because a collection blocks the event loop.
 
 Reference counts free almost everything: partitions, segments that are replaced or removed, connections and requests
-leave no reference cycles (`tests/broker/test_cycles.py` looks at each kind). The collector is needed only for cycles
-that rare errors leave. A full collection visits all objects that are not frozen, at about 0.3 microseconds each, and
-10,000 partitions are a million objects. The broker therefore collects often, and freezes the objects that survive a
-long collection, so that no later collection visits them. A reference count still frees a frozen object; a frozen cycle
-is never freed.
+leave no reference cycles (`tests/broker/test_cycles.py` checks each kind). The collector is needed only for cycles that
+rare errors leave. A full collection visits all objects that are not frozen, at about 0.3 microseconds each, and 10,000
+partitions are a million objects. The broker therefore collects often, and freezes the objects that survive a long
+collection, so that no later collection visits them. A reference count still frees a frozen object; a frozen cycle is
+never freed.
 """
 
 import gc
@@ -21,7 +21,7 @@ MIDDLE_COLLECTIONS_MAX = 1
 
 
 def collect_often() -> None:
-    """Freeze all live objects, and make the collector visit few objects at a time from now on."""
+    """Freeze all live objects, and let the collector run often from now on, with few objects to visit each time."""
     gc.collect()
     gc.freeze()
     # CPython skips a full collection until the number of objects that are not frozen has grown by a quarter since the
@@ -39,7 +39,7 @@ class FreezeAfterLongCollection:
         self._began_s = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Python calls this at the beginning and at the end of each garbage collection."""
+        """Measure a full collection. Python calls this at the beginning and at the end of each collection."""
         if info["generation"] < FULL_COLLECTION:
             return
         if phase == "start":

@@ -2,7 +2,7 @@
 
 Each piece of work has a name and a *scope*: the part of the broker that fails if the work raises an unexpected
 exception. The exception is logged with its traceback and counted under the name. Then the scope fails: a connection is
-closed; a partition goes offline until a restart; the broker stops with the reason. The work itself handles expected
+closed; a partition goes offline until a restart; or the broker stops with the reason. The work itself handles expected
 errors (`StablelogError`). No other module of the broker starts tasks, timers or work in threads; `tests/test_tidy.py`
 checks that.
 """
@@ -35,7 +35,7 @@ ADD_INTERVAL_S = 0.05
 
 
 class EndOfWork(Enum):
-    """The type of the constant END, which `next_in_thread` returns after the last piece of work."""
+    """The type of END, the value that `next_in_thread` returns after the last piece of work."""
 
     END = "end"
 
@@ -49,11 +49,11 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of the broker that an unexpected exception fails.
+    """The part of the broker that fails if a piece of work raises an unexpected exception.
 
     Attributes:
-        consequence: the effect of the failure, for the log message.
-        fail: a function that fails the part; called with the reason.
+        consequence: what the failure means, for the log message.
+        fail: makes the part fail; called with the reason.
     """
 
     consequence: str
@@ -68,9 +68,9 @@ class Tasks:
         fail_partition: takes a partition offline.
 
     Attributes:
-        error_counts: unexpected exceptions, by the name of the work.
-        failure: the reason why the broker has to stop; None while it works.
-        broker: the scope of work that concerns more than one partition or connection.
+        error_counts: the number of unexpected exceptions, by the name of the work.
+        failure: the reason for which the broker has to stop; None while it works.
+        broker: the scope of work that concerns more than one partition or connection: its failure stops the broker.
     """
 
     def __init__(
@@ -91,20 +91,22 @@ class Tasks:
     # -- scopes ------------------------------------------------------------------------------------------------
 
     def partition_scope(self, partition: Partition) -> Scope:
-        """The scope of work that concerns only one partition."""
+        """Return the scope of work that concerns one partition only: its failure takes the partition offline."""
         return Scope(
             f"{partition.topic}-{partition.index} is offline until a restart",
             lambda why: self._fail_partition(partition, why),
         )
 
     def before_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Register a callback that is called first, with the reason, when the broker has to stop."""
+        """Register a callback for the failure of the broker. It is called with the reason, before all other such
+        callbacks.
+        """
         self._on_failure.insert(0, callback)
 
     def stop_broker(self, reason: BaseException) -> None:
         """Stop the broker because of a failure.
 
-        After this call no write is acknowledged. Only the first reason is recorded.
+        No write is acknowledged after this call. Only the reason of the first call is recorded.
         """
         if self.failure is None:
             self.failure = reason
@@ -112,15 +114,15 @@ class Tasks:
                 callback(reason)
 
     def report_unexpected(self, name: str, scope: Scope, error: Exception) -> None:
-        """Log an unexpected exception with its traceback, count it, and fail the scope (a part of the broker)."""
+        """Log an unexpected exception with its traceback, count it under the name of the work, and let the scope fail."""
         self.error_counts[name] += 1
         log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
         scope.fail(UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Catch an unexpected exception of the `with` block: it ends the block, and the part of the broker named by
-        `scope` fails.
+        """Handle an unexpected exception of the `with` block: the block ends, and the scope (a part of the broker)
+        fails.
         """
         try:
             yield
@@ -128,9 +130,9 @@ class Tasks:
             self.report_unexpected(name, scope, error)
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Log and count exceptions that the event loop itself catches.
+        """Log and count the exceptions that the event loop itself catches, such as those of a transport.
 
-        An exception in a transport closes the transport's connection.
+        After an exception in a transport, the loop closes the connection of this transport.
         """
 
         def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -155,7 +157,7 @@ class Tasks:
             name: name of the work, in the log and in the metric.
             work: called in the task.
             *arguments: passed to `work`.
-            scope: the part of the broker that an exception fails; None for the whole broker.
+            scope: the part of the broker that fails after an exception; None for the whole broker.
         """
 
         async def guarded() -> None:
@@ -171,9 +173,11 @@ class Tasks:
     def start_request(
         work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]
     ) -> asyncio.Task[None]:
-        """Run the work on a request of a connection.
+        """Run the work on a request of a connection as a task.
 
-        The work handles its own exceptions. The connection can cancel the task.
+        Args:
+            work: handles its own exceptions. The connection may cancel the task.
+            on_end: called with the task when it has ended.
         """
         task = asyncio.create_task(work)
         task.add_done_callback(on_end)
@@ -188,15 +192,15 @@ class Tasks:
         first_at_once: bool = False,
         pause_s: Callable[[], float] | None = None,
     ) -> asyncio.Task[None]:
-        """Run `step` repeatedly, with pauses, until `stop`. Unexpected exceptions stop the broker.
+        """Run `step` again and again, with pauses, until `stop`. An unexpected exception stops the broker.
 
-        A step that raises a StablelogError is retried. The error is logged once until a step succeeds.
+        If a step raises StablelogError, the next step is made as usual. The error is logged once until a step succeeds.
 
         Args:
             name: name of the work, in the log and in the metric.
-            interval_s: the pause before each step.
+            interval_s: the pause before each step, in seconds.
             step: the work.
-            first_at_once: whether to skip the pause before the first step.
+            first_at_once: whether there is no pause before the first step.
             pause_s: returns the pause before the next step, if it is not always `interval_s`.
         """
 
@@ -218,7 +222,7 @@ class Tasks:
         return self.start(name, steps)
 
     async def run_for_request(self, name: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Run `work` to its end for a request, even if the request's connection is lost meanwhile.
+        """Run `work` to its end for a request, even if the connection of the request is lost meanwhile.
 
         Raises:
             StablelogError: raised by `work`.
@@ -244,15 +248,15 @@ class Tasks:
         return await asyncio.shield(task)
 
     def request_work_names(self) -> Iterator[str]:
-        """Yield the names of the work of `for_request` that has not ended."""
+        """Yield the names of the work that `run_for_request` has started and that has not ended."""
         return (task.get_name() for task in self._for_requests)
 
     async def finish_request_work(self) -> None:
-        """Wait until all work of `for_request` has ended."""
+        """Wait until all work that `run_for_request` has started has ended."""
         await asyncio.gather(*self._for_requests, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Wait for the work of `for_request`, cancel all other tasks, and wait until they have ended."""
+        """Wait for the work of `run_for_request`, cancel all other tasks, and wait until they have ended."""
         await self.finish_request_work()
         running = list(self._running)
         for task in running:
@@ -269,8 +273,14 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.TimerHandle:
-        """Call `callback` after `delay_s` seconds. An exception in the callback fails the scope, by default the whole
-        broker.
+        """Call `callback` after `delay_s` seconds.
+
+        Args:
+            name: name of the work, in the log and in the metric.
+            delay_s: the delay in seconds.
+            callback: called with the arguments.
+            *arguments: passed to `callback`.
+            scope: the part of the broker that fails after an exception; None for the whole broker.
         """
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_s, self._call, name, scope or self.broker, callback, *arguments)
@@ -284,7 +294,11 @@ class Tasks:
     ) -> asyncio.Handle:
         """Call `callback` in the next turn of the event loop.
 
-        An exception in the callback fails the scope, by default the broker.
+        Args:
+            name: name of the work, in the log and in the metric.
+            callback: called with the arguments.
+            *arguments: passed to `callback`.
+            scope: the part of the broker that fails after an exception; None for the whole broker.
         """
         loop = asyncio.get_running_loop()
         return loop.call_soon(self._call, name, scope or self.broker, callback, *arguments)
@@ -303,7 +317,7 @@ class Tasks:
 
 
 def start_thread(name: str, work: Callable[[], None]) -> None:
-    """Run `work` in a thread of its own, which ends with the process at the latest. An exception is logged."""
+    """Run `work` in a thread of its own. An exception is logged. The thread does not keep the process from ending."""
 
     def run() -> None:
         try:
@@ -317,9 +331,10 @@ def start_thread(name: str, work: Callable[[], None]) -> None:
 async def in_thread_to_its_end(
     threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
-    """Run `work` as `in_thread` does, and wait until the thread has ended even if the caller is cancelled.
+    """Run `work` in a thread, as `in_thread` does. If the caller is cancelled, wait nevertheless until the thread has
+    ended.
 
-    This is for work that reads memory which the caller frees afterwards.
+    For work that reads memory which the caller frees or uses again afterwards.
     """
     done = asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
     try:
@@ -340,16 +355,19 @@ async def in_thread_to_its_end(
 async def in_thread(
     threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
-    """Run `work` in one of the threads (None: those of the event loop); return its result or raise its exception.
+    """Run `work` in a thread, and return its result or raise its exception.
 
-    An exception in the thread is raised in the task that waits for the thread.
+    Args:
+        threads: the thread pool; None for that of the event loop.
+        work: called in the thread.
+        *arguments: passed to `work`.
     """
     return await asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
 
 
 def _with_freed_frames(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Call `work`. If it raises an exception, free the local variables of all functions that the exception has passed,
-    and of those that its causes have passed: they may be large buffers.
+    """Call `work`. If it raises an exception, free the local variables that the traceback refers to (see
+    `free_frames`).
     """
     try:
         return work(*arguments)
@@ -359,8 +377,10 @@ def _with_freed_frames(work: Callable[[*Arguments], Result], *arguments: *Argume
 
 
 def free_frames(error: BaseException) -> None:
-    """Free the local variables of the functions that an exception and its causes have passed. Functions that are still
-    running keep theirs. The tracebacks keep their lines.
+    """Free the local variables to which the tracebacks of an exception and of its causes refer: they may be large
+    buffers.
+
+    The tracebacks keep their lines. Functions that are still running keep their variables.
     """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
@@ -373,7 +393,7 @@ def free_frames(error: BaseException) -> None:
 
 
 async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | EndOfWork:
-    """Compute the next piece of long work in a thread. Returns END after the last one."""
+    """Compute the next item of an iterator in a thread. Returns END if there is none."""
     return await in_thread(threads, next, pieces, END)
 
 
@@ -384,14 +404,15 @@ async def each_in_threads(
     items: Iterable[Item],
     thread_s: Callable[[], float] = time.thread_time,
 ) -> AsyncGenerator[tuple[Item, Result | Exception]]:
-    """Run `work` on each item in several threads; yield each item with its result or exception as it completes.
+    """Run `work` on each item in several threads; yield each item with its result or exception as soon as it is
+    complete.
 
-    One thread begins. Every ADD_INTERVAL_S seconds another thread is added, if no item was completed meanwhile, or if
-    the items that were completed took at most BUSY_SHARE of that time as processor time: then the threads wait for the
-    disk.
+    The work begins in one thread. Every ADD_INTERVAL_S seconds another thread is added if the threads wait for the
+    disk: if no item was completed meanwhile, or the completed ones used at most BUSY_SHARE of that time as processor
+    time. If the caller is cancelled, no more items are started.
 
-    The event loop is woken once for all items that are complete by then. `in_thread` would wake the event loop for each
-    item, and to wake it costs more than a short piece of work. If the caller is cancelled, no more items are started.
+    The event loop is woken once for all items that are complete by then. `in_thread` would wake it for each item, which
+    costs more than a short piece of work.
 
     Args:
         threads: the thread pool that runs `work`.
@@ -466,7 +487,7 @@ async def each_in_threads(
 
 
 def _run_caught(work: Callable[[Item], Result], item: Item) -> Result | BaseException:
-    """Return the result of `work`, or the exception that it raises, without the local variables of its functions."""
+    """Return the result of `work`, or the exception that it raises, with the variables of its traceback freed."""
     try:
         return work(item)
     except BaseException as error:  # noqa: BLE001 - the caller gets the exception
@@ -475,7 +496,7 @@ def _run_caught(work: Callable[[Item], Result], item: Item) -> Result | BaseExce
 
 
 def _pop_first(waiting: deque[Item]) -> Item | EndOfWork:
-    """Remove the first waiting item, and return it; END if no item is left. Several threads may call this at a time."""
+    """Remove and return the first waiting item; END if none is left. Several threads may call this at the same time."""
     try:
         return waiting.popleft()
     except IndexError:

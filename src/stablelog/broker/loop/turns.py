@@ -1,9 +1,9 @@
 """Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
-The markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, however long the turn takes (the
-markers of a joint commit only if they are at most `marker_queue.MARKERS_AT_ONCE_MAX`). These partitions also become
-durable in one turn. A ListOffsets request for the partitions therefore sees the end of the transaction in all of them
-or in none, unless many other partitions become durable at the same time.
+The first AT_ONCE_MAX items of some work are processed in one turn, however long it takes. The markers of a transaction
+in at most AT_ONCE_MAX partitions are therefore written in one turn (those of a joint commit if they are at most
+`marker_queue.MARKERS_AT_ONCE_MAX`), and become durable in one turn. A ListOffsets request for these partitions sees the
+end of the transaction in all of them or in none, unless many other partitions become durable at the same time.
 """
 
 import asyncio
@@ -26,10 +26,11 @@ _next_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = Weak
 
 
 class Turn:
-    """The time limit of a turn. The first turn begins when this object is made.
+    """The turn of some long work on the event loop, with its time limit. The first turn begins when this object is
+    made.
 
     Attributes:
-        number: how many turns have ended.
+        number: the number of turns that have ended.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Turn:
         self.number = 0
 
     async def end(self) -> None:
-        """Let other tasks run, and begin the next turn."""
+        """End this turn: let other tasks run, and then begin the next turn."""
         async with self._next:
             await asyncio.sleep(0)
         self.number += 1
@@ -47,21 +48,22 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn has lasted too long, so that the work should continue in a later turn of the event loop."""
+        """Whether the time limit of this turn has passed, so that the work should end the turn."""
         return self._loop.time() > self._end_s
 
 
 async def in_turns(
     items: Iterable[Item], *, at_once: int = 1, turn: Turn | None = None
 ) -> AsyncGenerator[Item]:
-    """Yield the items one by one. If the caller's work on them takes long, let other tasks run between two items.
+    """Yield the items one by one. If the caller's work on them takes long, other tasks run between two items.
 
-    If other tasks ran between two items, they run once more after the last item. Otherwise the last turn, and the work
-    that the caller does next, would hold the event loop without a break.
+    If other tasks ran between two items, they run once more after the last item. Otherwise the last turn and the
+    caller's next work would block the event loop together.
 
     Args:
         items: the items to process.
-        at_once: this many of the first items are processed without a break. It has no effect with `turn`.
+        at_once: this many of the first items are processed in one turn, however long it takes. It has no effect with
+            `turn`.
         turn: the turn of the work that this loop is a part of. A loop within another loop, such as the loop over the
             partitions of each topic, needs the turn of the outer loop: a turn of its own would begin again with each
             topic, and would never be over.
@@ -80,10 +82,10 @@ async def in_turns(
 
 
 async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> None:
-    """Empty dicts and lists, one item after another.
+    """Empty dicts and lists in turns, one item after another, so that their memory is freed step by step.
 
-    Python frees an object with its last reference. 10,000 partitions, or their parts of a response, would hold the
-    event loop for 10 ms and more if they were freed together.
+    Python frees an object with its last reference. To free 10,000 partitions together, or their parts of a response,
+    would block the event loop for 10 ms and more.
     """
     removals = (
         container.pop if isinstance(container, list) else container.popitem

@@ -1,6 +1,4 @@
-"""Log of damage and unreadable files that requests find, or loads of remote segments for them: each error is logged once,
-however often clients retry.
-"""
+"""Log of damaged and unreadable files: each error is logged once, however often clients retry the request."""
 
 import logging
 from typing import Final
@@ -17,17 +15,17 @@ MESSAGES_MAX: Final = (
 
 
 class DamageLog:
-    """Logs the damaged data and disk errors that requests have found since the start of the broker, each once."""
+    """Logs damaged data and disk errors that requests have found since the broker's start, each error once."""
 
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first
 
     def log_once(self, error: Exception, failed: str = "a request cannot be served") -> None:
-        """Log an error if it reports damaged data or a disk error, and its message was not logged yet.
+        """Log an error that reports damaged data or a disk error, unless the same message was logged before.
 
         Args:
-            error: the error that the request is refused with. Its message names the file.
-            failed: what failed. The line of the log begins with it.
+            error: the error of the request. Its message names the file.
+            failed: what could not be done; the log line begins with it.
         """
         if not isinstance(error, DamageError | DiskError) or (message := str(error)) in self._logged:
             return
@@ -37,5 +35,5 @@ class DamageLog:
         log.error("%s: %s", failed, message)
 
     def forget_message(self, message: str) -> None:
-        """Log this message again if the error recurs: what it names was read without the error."""
+        """Let a message be logged again if the error recurs, because the file was read without the error meanwhile."""
         self._logged.pop(message, None)

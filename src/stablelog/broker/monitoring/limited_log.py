@@ -1,4 +1,4 @@
-"""Limited log: lines that any client can cause. A client cannot fill the log with them, nor the disk."""
+"""Limited log: log lines that any client can cause, limited in number, so that no client can fill the disk with them."""
 
 import logging
 from collections.abc import Callable
@@ -12,14 +12,16 @@ SHOWN_SIZE_MAX: Final = 200
 
 
 class LimitedLog:
-    """Writes at most LINES_MAX lines in PERIOD_MS. The first line after the period says how many were left out. A message
-    is cut after LINE_SIZE_MAX characters, and control characters are escaped.
+    """Writes at most LINES_MAX log lines in each period of PERIOD_MS.
+
+    The first line of a later period says how many were left out. A message is cut after LINE_SIZE_MAX characters, and
+    control characters are escaped.
 
     Args:
         logger: where the lines are written.
         level: the level of the lines.
-        what: what a line tells of, in the plural, such as "denied requests".
-        now_ms: the broker's time.
+        what: what one line reports, in the plural, such as "denied requests".
+        now_ms: returns the broker's time.
     """
 
     def __init__(self, logger: logging.Logger, level: int, what: str, now_ms: Callable[[], int]) -> None:
@@ -31,7 +33,7 @@ class LimitedLog:
         self._count = 0
 
     def write(self, message: str, *values: object) -> None:
-        """Write a line, as `logging.Logger.log` does, or count it."""
+        """Write a line, as `logging.Logger.log` does; or only count it, if the period has too many lines already."""
         now_ms = self._now_ms()
         if not 0 <= now_ms - self._begin_ms < PERIOD_MS:
             if self._count > LINES_MAX:
@@ -50,6 +52,8 @@ def _one_line(text: str) -> str:
 
 
 def quote_for_log(text: str) -> str:
-    """Text of a client for a line of the log: in quotes, with escapes, and cut if it is long."""
+    """Return text that a client has sent, for a log line: in quotes, with control characters escaped, and cut if it is
+    long.
+    """
     cut = text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}..."
     return ascii(cut)

@@ -1,8 +1,8 @@
 """The broker's metrics for Prometheus.
 
-Counters are plain numbers, because they change on the hot path. All other metrics are read at each scrape from
-*sources* that the parts of the broker register. The Prometheus library is imported only if metrics are served.
-Invariant: the broker's state is read only on its event loop. The library's HTTP server handles each scrape in a thread,
+Counters are plain numbers, because they change with every request. All other metrics are read at each scrape from
+*sources*: functions that the parts of the broker register. The Prometheus library is imported only if metrics are
+served. The broker's state is read only on its event loop. The library's HTTP server handles each scrape in a thread,
 which waits until the event loop has read the samples.
 """
 
@@ -178,7 +178,7 @@ PARTITIONS_AT_ONCE_COUNT = 100
 
 
 class Sample(NamedTuple):
-    """The value of a metric."""
+    """One value of a metric, with the values of its labels."""
 
     name: str
     labels: tuple[str, ...]
@@ -193,6 +193,7 @@ class Metrics:
 
     Args:
         open_partitions: returns the open partitions.
+        now_ms: returns the broker's time.
 
     Attributes:
         requests: the number of answered requests, by API key.
@@ -217,7 +218,7 @@ class Metrics:
         self._sources.append(source)
 
     async def read_samples(self) -> list[Sample]:
-        """Read the samples of every metric, in several turns of the event loop."""
+        """Read the present values of all metrics, in several turns of the event loop."""
         found = [sample for source in self._sources for sample in source()]
         partitions = list(self._open_partitions())
         for at in range(0, len(partitions), PARTITIONS_AT_ONCE_COUNT):
@@ -234,9 +235,7 @@ class Metrics:
         yield Sample("stablelog_fetched_bytes", (), self.fetched_size)
 
     def collect(self) -> Iterable[Any]:
-        """Collect the samples for prometheus_client.
-
-        prometheus_client calls this method in a thread of its HTTP server.
+        """Return the metrics in the form of prometheus_client, whose HTTP server calls this method in a thread.
 
         Raises:
             UnavailableError: the broker's event loop has not returned the samples in time, or has ended.
@@ -268,7 +267,8 @@ class Metrics:
             ) from error
 
     def serve(self, host: str, port: int) -> None:
-        """Serve /metrics over HTTP, unless the port is below 0. Called on the broker's loop.
+        """Serve the metrics at /metrics over HTTP, unless the port is negative. Must be called on the broker's event
+        loop.
 
         Raises:
             OSError: the port cannot be bound.
@@ -287,14 +287,16 @@ class Metrics:
         self.port = self._server.server_port
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the HTTP server, if there is one."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
 
 def _respond_503_if_late(app: Any) -> Any:
-    """Wrap Prometheus's WSGI application: if the broker does not respond in time, the scrape gets status 503."""
+    """Wrap the WSGI application of prometheus_client: if the broker does not respond in time, the scrape gets status
+    503.
+    """
 
     def answer(environ: Any, start_response: Any) -> Any:
         try:

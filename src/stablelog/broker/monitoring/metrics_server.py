@@ -1,7 +1,7 @@
-"""The HTTP server of the metrics: one thread for each of a few connections, and a limit for their time.
+"""The HTTP server of the metrics: one thread for each connection, and limits for their number and time.
 
-The metrics have no login. Each connection takes a thread, so the number of connections is limited, and a connection
-that lasts too long makes room for a new one.
+Anyone who reaches the address can connect, because the metrics have no login. Each connection takes a thread, so the
+number of connections is limited. If all places are taken, a new connection replaces one that has been open for long.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ IDLE_S_MAX: Final = 10.0  # The time in which a client has to send the next byte
 
 
 class Handler(WSGIRequestHandler):
-    """Answers a request, and logs nothing."""
+    """Handles one HTTP request of a scrape, without logging it."""
 
     timeout = IDLE_S_MAX
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
-        """Log nothing."""
+        """Log nothing: a line for each scrape would fill the log."""
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """An HTTP server that serves a WSGI application in a few threads. The address is bound when this object is made.
+    """An HTTP server that serves a WSGI application in a few threads. The constructor binds the address.
 
     Raises:
         OSError: the address cannot be bound.
@@ -48,7 +48,9 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is a place for a new connection, perhaps that of one which has been open for too long."""
+        """Return whether a new connection is accepted. If all places are taken, one that has been open for long is
+        closed.
+        """
         with self._lock:
             now_s = time.monotonic()
             if len(self._open) >= CONNECTION_COUNT_MAX:
@@ -61,16 +63,16 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
+        """Close a connection after its request, and free its place."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: the client has closed the connection, or was too slow."""
+        """Log nothing: an error means that the client has closed the connection, or was too slow."""
 
     def server_close(self) -> None:
-        """Close the address and all connections."""
+        """Close the listening socket and all connections."""
         super().server_close()
         with self._lock:
             for request in self._open:
@@ -78,6 +80,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 def _shut_down(request: socket.socket) -> None:
-    """End a connection whose thread may be reading or writing: the thread gets an error, and closes the socket."""
+    """Shut a connection down while its thread may be reading or writing: the thread gets an error, and closes the
+    socket.
+    """
     with contextlib.suppress(OSError):  # The client has closed it.
         request.shutdown(socket.SHUT_RDWR)

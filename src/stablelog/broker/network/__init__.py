@@ -1,1 +1,1 @@
-"""Connections of clients: their buffers, the memory of requests in flight, long messages, and queues of responses."""
+"""The connections of clients: receiving requests, the memory budget of requests in flight, and sending responses."""

@@ -1,18 +1,21 @@
-"""Memory budget: a limit for the bytes of requests in flight, over all connections.
+"""Memory budget: a limit for the memory of all requests in flight, over all connections.
 
-A small request is received in the *inbox* of its connection, a buffer of fixed size. It needs no memory of the budget, unless
-its connection has many requests in flight already. A large request *claims* room (bytes of the budget) as its bytes
-arrive, never more than twice the bytes that have arrived, so that a client cannot reserve memory by announcing a size.
-The bytes that have arrived stay in memory until the request is complete. A claim therefore grows only if all requests
-that are arriving could still be completed one after the other (the banker's rule). Claims are served in the order in
-which they began to wait, in turns of the event loop: clients decide how many requests are arriving, and how many of
-their connections end at a time.
+A small request is received into the *inbox* of its connection, a buffer of fixed size. It takes no memory of the
+budget, unless its connection has many requests in flight already. A large request takes memory of the budget step by
+step while its bytes arrive, and never more than twice the bytes that have arrived. A client can therefore not reserve
+memory by announcing a large request that it does not send. The memory that a request has taken, or waits for, is its
+*claim*.
 
-The requests before a login have a budget and small inboxes of their own. A client that has not logged in therefore takes no
-memory from other clients.
+The bytes that have arrived stay in memory until the request is complete. If several incomplete requests shared the
+whole budget, none of them could ever be completed. A claim therefore grows only if all arriving requests could still be
+completed one after the other (the banker's algorithm). Waiting claims are served in the order in which they began to
+wait. They are served in several turns of the event loop, because clients decide how many of them there are.
 
-While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
-the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
+Requests that arrive before the login of their client have a budget and small inboxes of their own. A client that has
+not logged in therefore takes no memory from other clients.
+
+While a claim waits for memory, the budget closes two kinds of connection: those whose request arrives too slowly, and
+those whose complete request keeps its memory for long, such as a long poll with a huge request.
 """
 
 import math
@@ -37,30 +40,38 @@ LOOK_S = 0.25  # The number of seconds between two checks for slow requests, whi
 
 
 class ClaimOwner(Protocol):
-    """The connection that a claim of the memory budget belongs to."""
+    """The connection whose request has a claim of the memory budget."""
 
     def resume_receiving(self) -> None:
-        """Continue receiving the request: its claim has got the bytes of the memory budget that it waited for."""
+        """Continue receiving the request. The budget calls this method when it has granted the bytes that the claim
+        waited for.
+        """
 
     def close(self, why: str | None = None) -> None:
-        """Discard the request and close the connection. The owner calls `MemoryBudget.release_claim`, now or soon."""
+        """Discard the request and close the connection. The connection then calls `MemoryBudget.release_claim`, at once
+        or later.
+        """
 
 
 @dataclass(slots=True, eq=False)
 class MemoryClaim:
-    """The room (bytes of the memory budget) that one request has claimed.
+    """The memory that one request has taken from the memory budget, or waits for.
 
     Attributes:
         budget: the memory budget.
+        owner: the connection of the request.
         size: bytes of the whole request.
-        held: bytes that are taken from the budget.
-        arrived: bytes that have arrived.
-        since: the time at which the request began to arrive, moved forward by the time that it has waited for
-            room. Once the request is complete: the time at which it became complete.
-        mark: (arrived bytes, time) at the last check of how fast the request arrives, made while other claims wait.
+        held: bytes that the claim has taken from the budget.
+        arrived: bytes of the request that have arrived.
+        since: while the request arrives: the time at which it began to arrive, moved forward by the time that it has
+            waited for memory. After that: the time at which it was complete.
+        mark: (arrived bytes, time) at the last check whether the request arrives fast enough. Such checks are made only
+            while other claims wait.
         is_whole: whether the request is complete, so that only its response is pending.
-        is_quick: whether the response waits at most for the disk. False for a request that may wait for other requests,
+        is_quick: whether the response waits for the disk at most. False for a request that may wait for other requests,
             such as a long poll.
+        target: the value of `held` that the last call asked for.
+        waits_since: the time at which the claim began to wait for memory; None if it does not wait.
     """
 
     budget: "MemoryBudget"
@@ -82,13 +93,13 @@ class MemoryClaim:
 
 
 class CompletionOrder:
-    """The order in which the arriving requests can be completed: the one that lacks the fewest bytes first.
+    """An order in which all arriving requests can be completed: the request that lacks the fewest bytes first.
 
-    Complete requests return their bytes to the budget without needing more. The order is therefore possible if each
-    request finds the bytes that it lacks, after those before it have returned theirs.
+    A request that is completed returns its bytes to the memory budget, and the requests after it can use them. The
+    order is possible if each request, when its turn comes, finds as many free bytes as it lacks.
 
     Args:
-        arriving: the claims that have taken a part of the bytes of their requests.
+        arriving: the claims of incomplete requests that hold bytes of the budget already.
         size_max: bytes of the memory budget.
     """
 
@@ -103,28 +114,30 @@ class CompletionOrder:
         self._spare = list(accumulate(map(operator.sub, self._free, self._rests), min, initial=size_max))
 
     def allows_growth(self, claim: MemoryClaim, more: int) -> bool:
-        """Whether an order is possible after the claim has taken `more` bytes.
+        """Return whether all arriving requests can still be completed after `claim` has taken `more` bytes.
 
-        The claim then lacks fewer bytes and comes earlier. The requests before it find fewer bytes by `more`, the claim
-        itself lacks as many fewer as it finds, and the requests after it find at least as many as now.
+        The claim then lacks fewer bytes, so it moves forward in the order. The requests before it find `more` bytes
+        less than now, so each of them must have that many to spare. The claim itself finds as many bytes less as it
+        lacks less. The requests after it find at least as many bytes as now.
         """
         before = bisect_left(self._rests, claim.rest - more)
         return more <= self._spare[before] and claim.rest <= self._free[before]
 
 
 class MemoryBudget:
-    """The memory budget of a broker: the bytes that the requests of all connections may take.
+    """The memory budget of a broker: a limit for the bytes that the requests of all connections take.
 
     Args:
-        size_max: bytes of all requests together, and of the largest single one.
+        size_max: the limit in bytes. It is also the limit of a single request.
         receive_s: seconds that a request may take to arrive.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
         later: schedules a call after a number of seconds.
         inbox_size: bytes of the buffer of an inbox.
 
     Attributes:
         frames: the buffers into which large requests are received.
         inboxes: the buffers into which all other requests are received.
+        left: bytes that no claim has taken.
     """
 
     def __init__(
@@ -152,7 +165,9 @@ class MemoryBudget:
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def open_claim(self, owner: ClaimOwner, size: int) -> MemoryClaim:
-        """Register an arriving request of `size` bytes. Its claim holds no bytes of the budget yet."""
+        """Return a claim for a request of `size` bytes that has begun to arrive. The claim holds no bytes of the budget
+        yet.
+        """
         assert 0 < size <= self.size_max
         claim = MemoryClaim(self, owner, size, self._clock())
         self._largest = max(self._largest, size)
@@ -161,20 +176,20 @@ class MemoryBudget:
         return claim
 
     def grow_claim(self, claim: MemoryClaim, arrived: int) -> bool:
-        """Take bytes of the budget for a request: for the `arrived` bytes, and for the bytes that arrive next.
+        """Take memory for the `arrived` bytes of a request, and for as many bytes that arrive next.
 
-        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `resume_receiving` of the
-        claim's owner.
+        Returns False if the budget has too few bytes now. The claim then waits, and the budget calls `resume_receiving`
+        of its owner when it has granted the bytes.
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def fill_claim(self, claim: MemoryClaim) -> bool:
-        """Take the bytes of the budget for a request that has arrived completely.
+        """Take memory for a whole request that has arrived already in the inbox of its connection.
 
-        Returns False if the budget has too few bytes now. When the budget has enough bytes, it calls `resume_receiving` of the
-        claim's owner.
+        Returns False if the budget has too few bytes now. The claim then waits, and the budget calls `resume_receiving`
+        of its owner when it has granted the bytes.
         """
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
@@ -202,7 +217,7 @@ class MemoryBudget:
         self._rest -= more
 
     def _has_room(self, claim: MemoryClaim) -> bool:
-        """Whether all arriving requests can still be completed after this claim has got its bytes of the budget."""
+        """Return whether all arriving requests can still be completed after this claim has grown to its target."""
         more = claim.target - claim.held
         if more > self.left:
             return False
@@ -214,7 +229,12 @@ class MemoryBudget:
         return self._completions.allows_growth(claim, more)
 
     def mark_complete(self, claim: MemoryClaim, *, is_quick: bool) -> None:
-        """Note that the request is complete and that work on it begins."""
+        """Record that a request has arrived completely and that work on it begins.
+
+        Args:
+            claim: the claim of the request. It holds memory for all its bytes.
+            is_quick: whether the response waits for the disk at most; False for a long poll.
+        """
         assert claim.held == claim.size
         self._held -= claim.held
         claim.is_whole = True
@@ -222,7 +242,7 @@ class MemoryBudget:
         claim.since = self._clock()
 
     def release_claim(self, claim: MemoryClaim) -> None:
-        """Return the bytes of a request to the budget: the request was answered or discarded."""
+        """Return the memory of a request to the budget, because the request was answered or discarded."""
         if claim not in self._claims:
             return
         del self._claims[claim]
@@ -234,7 +254,9 @@ class MemoryBudget:
         self._serve_soon()
 
     def _serve_soon(self) -> None:
-        """Serve the waiting claims in the next turn of the event loop, once for all bytes that are returned until then."""
+        """Grant memory to waiting claims in the next turn of the event loop, once for all claims that are released
+        until then.
+        """
         if self._waiting and not self._serves:
             self._serves = True
             self._later(0, self._serve_waiting)
@@ -262,7 +284,9 @@ class MemoryBudget:
                 return
 
     def _close_overdue(self) -> None:
-        """While a claim waits for memory, close the connections whose requests arrive or complete too slowly."""
+        """While a claim waits for memory, close connections whose requests arrive too slowly or keep their memory too
+        long.
+        """
         self._looks = bool(self._waiting)
         if not self._looks:
             return
@@ -292,16 +316,16 @@ class MemoryBudget:
 
 
 class MemoryBudgets(NamedTuple):
-    """The memory budgets of a broker.
+    """The two memory budgets of a broker.
 
     Attributes:
-        requests: for clients that have logged in, or that need no login.
-        logins: for clients that have to log in first.
+        requests: for connections whose client has logged in, or needs no login.
+        logins: for connections whose client still has to log in.
     """
 
     requests: MemoryBudget
     logins: MemoryBudget
 
     def budget_for(self, login: "Login | None") -> MemoryBudget:
-        """Return the budget of the next request of a connection."""
+        """Return the budget for the next request of a connection. `login` is None if the listener needs no login."""
         return self.requests if login is None or login.principal is not None else self.logins

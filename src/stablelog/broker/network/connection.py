@@ -1,10 +1,10 @@
-"""One client's connection: receives requests, hands them to the router, sends the responses in order.
+"""One client's connection: receives requests, passes them to the router, and sends the responses in order.
 
-The requests of one connection are begun in the order in which they arrived, and processed concurrently, so that one
-fsync serves all batches that a producer has in flight. The resources of a connection are bounded: the size of a
-request, the number of requests in flight, their bytes over all connections (`broker.network.budget`), the time in which
-a request must arrive, and the response bytes that the client has not read. While the client has too many unread
-response bytes, no request is begun.
+The requests of one connection begin in the order in which they arrived, and are then processed concurrently, so that
+one fsync serves all batches that a producer has in flight. What one connection can take of the broker is limited: the
+size of a request, the number of requests in flight, their memory over all connections (`broker.network.budget`), the
+time in which a request must arrive, and the response bytes that the client has not read. While the client leaves too
+many response bytes unread, none of its requests begins.
 """
 
 import asyncio
@@ -49,12 +49,13 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         router: computes the response to a request.
+        limits: the limits of this connection.
         budgets: the memory that all connections share.
-        open_connections: the open connections.
+        open_connections: the set of open connections of the broker, to which this connection adds itself.
         tasks: starts the work on requests, and timers.
         session: who the client is.
-        on_made: called with the connection and its transport when the client has connected. A ValueError that it
-            raises closes the connection.
+        on_made: called with the connection and its transport when the client has connected. If it raises ValueError,
+            the connection is closed.
 
     Attributes:
         peer: the client's address and port.
@@ -62,8 +63,9 @@ class Connection(asyncio.BufferedProtocol):
         listener: the name of the listener on which the client has connected.
         background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
-        appending: lock that a request holds while its changes are made, perhaps over several turns of the loop. Later
-            requests begin when that request has released the lock, in the order in which the client sent them.
+        appending: a lock. A request holds it while it makes its changes, which may take several turns of the event
+            loop. Later requests of the connection wait for the lock, so that changes are made in the order in which the
+            client sent the requests.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the connection up after the client has connected."""
+        """Accept the client that has connected, or close the connection if a limit of connections is reached."""
         self._life = transition(self._life, states.OPEN)
         self._transport = cast("asyncio.Transport", transport)
         self.host, self.peer = peer_addresses(transport)
@@ -143,10 +145,12 @@ class Connection(asyncio.BufferedProtocol):
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after the connection was lost. What a client that has left sent with acks=0 is appended, as in Kafka.
+        """Clean up after the connection was lost. As in Kafka, Produce requests with acks=0 that have arrived are still
+        appended.
 
-        The connection remains in this set until then, because its requests take memory: otherwise clients that connect, send
-        and leave could use more memory than the limits of connections allow. The stop of the broker waits for open connections.
+        The connection stays in the set of open connections until its requests have ended, because they take memory.
+        Otherwise clients that connect, send and leave could use more memory than the limits of connections allow. The
+        stop of the broker waits for these connections, too.
         """
         is_cut, self._life = self._life is states.CUT, transition(self._life, states.LOST)
         self._lost.set()
@@ -162,8 +166,11 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection, and cancel its requests. If a reason is given, the client has caused the close, and the
-        reason is logged.
+        """Close the connection, and cancel its requests.
+
+        Args:
+            why: the reason, if the client has caused the close; it is logged. None if the close is ordinary, which is
+                not logged.
         """
         if why is not None:
             self._limits.log_close(self.peer, why)
@@ -176,40 +183,41 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection cannot send or receive: it is closed, or not set up yet."""
+        """Whether the connection can neither send nor receive, because it is closed or the client has not connected
+        yet.
+        """
         return self._transport is None or self._transport.is_closing()
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads its responses fast enough, so that the connection sends responses and begins
-        requests.
+        """Whether the client reads its responses fast enough. If not, the connection sends no response and begins no
+        request.
         """
         return self._responses.state is not states.BLOCKED
 
     @property
     def is_draining(self) -> bool:
-        """Whether the connection accepts no more requests."""
+        """Whether the connection accepts no more requests, because it will be closed."""
         return self._intake is states.DROPPING
 
     @property
     def scope(self) -> Scope:
-        """The scope that an unexpected exception in the connection fails.
+        """The scope of the connection's work: an unexpected exception in this work closes the connection.
 
-        A new scope is made on each call: an attribute with the scope would create a reference cycle.
+        Each call makes a new scope: an attribute with the scope would create a reference cycle.
         """
         return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":
-        """The tasks of the requests that are being processed."""
+        """The tasks of the requests that are being processed, one for each request."""
         return self._in_flight.tasks
 
     def drain(self) -> None:
-        """Accept no more requests.
+        """Accept no more requests. Requests that have not begun are dropped.
 
-        Requests that have not begun are dropped, and bytes that arrive later are read and dropped. If a socket is
-        closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
-        read yet.
+        Bytes that arrive later are read and dropped. If the broker closed a socket with unread bytes, the operating
+        system would reset the connection, and the client would lose the responses that it has not read yet.
         """
         if self._life is states.OPEN:
             self._life = transition(self._life, states.DRAINING)
@@ -230,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
     async def finish(self) -> None:
         """Accept no more requests, complete the requests in flight, and close when all responses have been sent.
 
-        This waits for the client to read: the caller limits the time, and then calls `close`.
+        The call ends when the client has read all responses. The caller limits the time, and then calls `close`.
         """
         self.drain()
         while self._in_flight:
@@ -240,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         await self._lost.wait()
 
     def close_when_sent(self) -> None:
-        """Accept no more requests, and close when the responses to all earlier requests have been sent."""
+        """Accept no more requests, and close the connection when the responses to all earlier requests have been sent."""
         self.drain()
         if self._life is states.DRAINING:
             self._life = transition(self._life, states.ENDING)
@@ -263,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- bytes in ----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for the next bytes: the inbox, or the frame (buffer) of the large request that is arriving."""
+        """Return the buffer for the next bytes: the inbox, or the frame (buffer) of the large request that is arriving."""
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
@@ -271,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes that have arrived in the buffer."""
+        """Process `nbytes` bytes that have arrived in the buffer that `get_buffer` returned."""
         if self._intake is states.DROPPING:
             self._inbox.clear()
             return
@@ -331,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
                 )
 
     def _expect_large(self, size: int) -> None:
-        """Begin to receive a request that is too large for the inbox."""
+        """Begin to receive a request that is too large for the inbox, into a frame (buffer) of its own."""
         self._claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since
@@ -342,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading(states.ROOM)
 
     def _open_frame(self, size: int) -> None:
-        """Get a buffer for a large request, and copy the bytes of the request in the inbox to it."""
+        """Get a frame (buffer) for a large request, and copy the bytes that have arrived in the inbox to the frame."""
         assert self._claim is not None
         self._frame = self._claim.budget.frames.take_frame(size)
         part = self._inbox.buffer[LENGTH.size : self._inbox.filled]
@@ -357,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def resume_receiving(self) -> None:
-        """Continue receiving a request: the memory budget now has the room that the request waited for."""
+        """Continue receiving a request, because the memory budget has granted the bytes that the request waited for."""
         claim = self._claim
         assert claim is not None
         if self._intake is states.LARGE_ROOM:
@@ -374,9 +382,9 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _check_receive_time(self) -> None:
-        """Close the connection if the rest of a request does not arrive in time.
+        """Close the connection if a request that has begun to arrive is not complete in time.
 
-        The time that the request waits for the memory budget does not count.
+        The time in which the request waited for the memory budget does not count.
         """
         self._receive_timer = None
         if self._partial_since is None:
@@ -403,7 +411,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def _end_request(self, task: "asyncio.Task[None]") -> None:
-        """Free what a request has held. Also called if its task was cancelled before its first step."""
+        """Free the memory of a request that has ended. Also called for a request whose task was cancelled before its
+        first step.
+        """
         self._in_flight.end_request(task)
         if self._life is states.LOST and not self._in_flight:
             self._open_connections.discard(self)
@@ -446,20 +456,25 @@ class Connection(asyncio.BufferedProtocol):
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """Send no more responses and begin no more requests, because the client reads too slowly."""
+        """Send no more responses and begin no more requests, because the client leaves too many response bytes unread."""
         self._responses.block_sending(self._loop.time())
         self._hold_reading()
 
     @contained
     def resume_writing(self) -> None:
-        """Send responses and begin requests again, because the client has read enough."""
+        """Send responses and begin requests again, because the client has read enough response bytes."""
         self._responses.unblock_sending()
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
-        """Begin no more requests for a time. If a reason is given, then close the connection.
+        """Begin no more requests for `ms` milliseconds, because the client is above a quota.
 
-        A large request whose first bytes have arrived is still received and processed: it uses the memory budget.
+        A large request whose first bytes have arrived is still received and processed, because it holds memory of the
+        budget.
+
+        Args:
+            ms: the time, in milliseconds.
+            why_closed: the reason for which the connection is closed after this time; None if it goes on then.
         """
         if not self.is_draining and not self.is_closing:
             self._mute.begin(ms, why_closed)
@@ -474,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _hold_reading(self) -> None:
-        """Stop reading until `_resume_reading` finds no more reason. Does nothing if the connection waits already."""
+        """Stop reading from the socket until `_resume_reading` is called. Has no effect if reading is stopped already."""
         if self._intake is states.READING:
             self._pause_reading(states.HELD)
         elif self._intake is states.LARGE:
@@ -486,7 +501,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Read again if reading is held, and no reason is left to hold it."""
+        """Read from the socket again, unless there still is a reason to wait: a mute, unread responses, or many
+        requests in flight.
+        """
         is_held = self._intake is states.HELD
         if (
             not (is_held or self._intake is states.LARGE_HELD)

@@ -1,4 +1,4 @@
-"""The open connections of a broker, and their limits."""
+"""The limits of connections: how many may be open, how fast they may be opened, and what one connection may take."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """When a new connection is served.
+    """The decision when a new connection is served.
 
     Attributes:
         delay_ms: the broker reads nothing from the connection for this time.
@@ -35,14 +35,19 @@ AT_ONCE: Final = Arrival(0)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Resource limits of a connection.
+    """The limits that apply to a connection of one listener. Times are in ms, sizes in bytes.
 
     Attributes:
-        arrive: counts a new connection from a host, and decides when it is served.
-        log_close: logs why a connection is closed: the address and port of the client, and the reason.
+        connection_count_max: the number of open connections of the broker.
+        connection_count_per_host_max: the number of open connections from one address.
+        in_flight_count_max: the number of unanswered requests of the connection.
+        idle_ms_max: a connection without a request is closed after this time.
+        receive_ms_max: the time in which a request must arrive, or the client must log in.
         listener: the name of the listener.
         listener_count_max: the number of connections of this listener; None for no limit of its own.
         host_count_max: the number of connections of single addresses, in place of `connection_count_per_host_max`.
+        arrive: counts a new connection from a host, and decides when it is served.
+        log_close: logs why a connection is closed. Called with the address and port of the client, and the reason.
     """
 
     request_size_max: int
@@ -60,12 +65,15 @@ class ConnectionLimits:
     log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
 
     def first_check_s(self, *, has_login: bool) -> float:
-        """The time after which a new connection is checked: whether it is idle, or has not logged in."""
+        """The time in seconds after which a new connection is checked: it is closed if it is idle or has not logged in."""
         ms = min(self.idle_ms_max, self.receive_ms_max) if has_login else self.idle_ms_max
         return ms / 1000
 
     def request_sizes(self, login: "Login | None") -> tuple[int, int]:
-        """The least and the greatest number of bytes of the next request of a connection."""
+        """Return the least and the greatest number of bytes that the next request of a connection may have.
+
+        Before the login of a client, requests must be smaller. A SASL message without a request header may be shorter.
+        """
         size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
         if login is None or login.principal is not None:
             return size_min, self.request_size_max
@@ -73,24 +81,24 @@ class ConnectionLimits:
 
 
 class OpenConnection(Protocol):
-    """An open connection, or one whose TLS handshake is under way."""
+    """A connection that counts for the limits: an open one, or one whose TLS handshake is under way."""
 
     host: str
     listener: str
 
     @property
     def scope(self) -> Scope:
-        """The scope of the connection's work."""
+        """What fails if the work of the connection raises an unexpected exception: this connection."""
 
     async def finish(self) -> None:
-        """Accept no more requests, and close when the responses have been sent."""
+        """Accept no more requests, and close the connection when its responses have been sent."""
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection at once."""
+        """Close the connection at once. If `why` is given, the reason is logged."""
 
 
 def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """The client's address, and its address with its port; "?" if the client is gone already."""
+    """Return the client's address, and its address with its port. Both are "?" if the client has left already."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("?", "?")
 
@@ -98,7 +106,9 @@ def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
 def limit_reached(
     open_connections: Collection[OpenConnection], limits: ConnectionLimits, host: str
 ) -> str | None:
-    """Why a further connection from `host` is closed: the limit that it would exceed. None if it may be opened."""
+    """Return which limit of connections a new connection from `host` would exceed, for the log; None if it may be
+    opened.
+    """
     own = limits.listener_count_max
     per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)
     if len(open_connections) >= limits.connection_count_max:

@@ -1,4 +1,4 @@
-"""The states of a connection, and which state may follow which.
+"""The states of a connection, and the changes from one state to another that are possible.
 
 A connection has three states at a time, which change independently of each other:
 
@@ -6,7 +6,8 @@ A connection has three states at a time, which change independently of each othe
 - `Intake`: what happens to the bytes that the client sends.
 - `Sending`: whether responses are sent to the client.
 
-The three tables AFTER_LIFE, AFTER_INTAKE and AFTER_SENDING are complete. Every other change is an error of the broker.
+The tables AFTER_LIFE, AFTER_INTAKE and AFTER_SENDING list every possible change. Any other change is a defect of the
+broker, and `transition` asserts that it does not happen.
 """
 
 from collections.abc import Mapping
@@ -84,6 +85,6 @@ _AFTER: Final = {state: following for table in _TABLES for state, following in t
 
 
 def transition(state: State, following: State) -> State:
-    """Return the state `following`. The tables must have it after `state`."""
+    """Change a state: return `following`. Asserts that the tables allow this state after `state`."""
     assert following in _AFTER[state], f"{following} does not follow {state}"
     return following

@@ -1,4 +1,4 @@
-"""Containment of callbacks: an unexpected exception in a connection's callback fails that connection only."""
+"""Containment of callbacks: an unexpected exception in a callback of a connection fails only that connection."""
 
 import functools
 from collections.abc import Callable
@@ -10,17 +10,17 @@ Callback = TypeVar("Callback", bound=Callable[..., None])
 
 
 class Contained(Protocol):
-    """A connection whose callbacks are contained."""
+    """A connection whose callbacks are decorated with `contained`."""
 
     background: Tasks
 
     @property
     def scope(self) -> Scope:
-        """The scope that an unexpected exception fails."""
+        """What fails if a callback raises an unexpected exception: this connection."""
 
 
 def contained(callback: Callback) -> Callback:
-    """Wrap a callback that other code calls: an unexpected exception in the callback closes the connection."""
+    """Decorate a callback of a connection: if it raises an unexpected exception, the connection is closed."""
 
     @functools.wraps(callback)
     def wrapped(connection: Contained, *arguments: Any) -> None:

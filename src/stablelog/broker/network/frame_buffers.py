@@ -1,7 +1,8 @@
-"""Buffers (*frames*) into which large requests are received: a few frames are kept and used again.
+"""Frames: the buffers into which large requests are received. A few frames are kept and used again.
 
-The first write to a new page is expensive: in a profile, a third of the broker's processor time for each produced
-megabyte went into new pages. The broker therefore uses frames of completed requests again, and keeps a few of them.
+The first write to a new page of memory is expensive: in a profile, new pages took a third of the broker's processor
+time for each produced megabyte. The broker therefore keeps the frames of some completed requests and uses them for
+later requests.
 """
 
 import mmap
@@ -14,17 +15,17 @@ PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class FrameBuffers:
-    """The buffers (frames) of one broker into which large requests are received."""
+    """The frames of one broker: the buffers into which large requests are received."""
 
     def __init__(self) -> None:
         self._kept: list[mmap.mmap] = []
 
     def __len__(self) -> int:
-        """The number of frames (buffers) that are kept for later requests."""
+        """The number of unused frames that are kept for later requests."""
         return len(self._kept)
 
     def take_frame(self, size: int) -> memoryview:
-        """Return a writable frame (buffer) of this size.
+        """Return a writable frame (buffer) of `size` bytes: one that was kept, or a new one.
 
         The operating system allocates the pages of a new frame at the first write.
         """
@@ -34,7 +35,9 @@ class FrameBuffers:
         return memoryview(memory)[:size]
 
     def keep_frame(self, frame: memoryview) -> None:
-        """Keep a frame (buffer) for another request. The caller must not use the frame any more."""
+        """Keep a frame (buffer) for a later request, unless enough are kept. The caller must not use the frame any
+        more.
+        """
         memory = frame.obj
         if isinstance(memory, mmap.mmap) and len(memory) == KEPT_SIZE and len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)

@@ -1,6 +1,6 @@
-"""The inbox of a connection: the buffer into which small requests, and the beginnings of large ones, are received.
+"""The inbox of a connection: the buffer for small requests, and for the beginnings of large ones.
 
-A connection has a buffer only while bytes of an incomplete request are in it, or while bytes are being received. Most
+An inbox has a buffer only while bytes are being received, or while it contains bytes of an incomplete request. Most
 connections are idle most of the time, so a broker with thousands of connections needs few buffers.
 """
 
@@ -13,7 +13,7 @@ NO_BUFFER: Final = memoryview(b"")
 
 
 class Inboxes:
-    """The buffers of one size that are not in use.
+    """The unused buffers of one size, which the inboxes of all connections share.
 
     Args:
         size: bytes of a buffer.
@@ -24,15 +24,15 @@ class Inboxes:
         self._kept: list[memoryview] = []
 
     def __len__(self) -> int:
-        """The number of buffers that are kept for later requests."""
+        """The number of unused buffers that are kept for later requests."""
         return len(self._kept)
 
     def take_buffer(self) -> memoryview:
-        """Return a buffer. Its content is arbitrary."""
+        """Return a buffer, kept or new. Its content is arbitrary."""
         return self._kept.pop() if self._kept else memoryview(bytearray(self._size))
 
     def keep_buffer(self, buffer: memoryview) -> None:
-        """Keep a buffer for another connection. The caller must not use the buffer any more."""
+        """Keep a buffer for another connection, unless enough are kept. The caller must not use the buffer any more."""
         if len(self._kept) < KEPT_COUNT:
             self._kept.append(buffer)
 
@@ -42,7 +42,7 @@ class Inbox:
 
     Attributes:
         buffer: the buffer; empty while the inbox has none.
-        filled: the number of bytes at the beginning of the buffer that have arrived and are not processed.
+        filled: the number of bytes at the beginning of the buffer that have arrived and are not processed yet.
     """
 
     __slots__ = ("_owner", "buffer", "filled")
@@ -53,10 +53,11 @@ class Inbox:
         self.filled = 0
 
     def free_space(self, inboxes: Inboxes) -> memoryview:
-        """Return the part of the buffer into which the next bytes are received.
+        """Return the free part of the buffer, into which the next bytes are received.
 
         Args:
-            inboxes: has the buffers that the connection may use now. They are no smaller than those it used before.
+            inboxes: the unused buffers. If these are others than before, because the client has logged in, the inbox
+                changes to a buffer of their size, which must not be smaller.
         """
         if self._owner is not inboxes:
             buffer = inboxes.take_buffer()
@@ -66,7 +67,7 @@ class Inbox:
         return self.buffer[self.filled :]
 
     def drop_bytes(self, size: int) -> None:
-        """Remove bytes from the beginning. An inbox that becomes empty gives its buffer back."""
+        """Remove `size` bytes from the beginning. An inbox that is empty then returns its buffer to the unused ones."""
         rest = self.filled - size
         assert rest >= 0
         if rest:
@@ -76,7 +77,7 @@ class Inbox:
             self.clear()
 
     def clear(self) -> None:
-        """Remove all bytes, and give the buffer back."""
+        """Remove all bytes, and return the buffer to the unused ones."""
         self.filled = 0
         self._return_buffer()
 

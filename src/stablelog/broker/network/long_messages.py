@@ -1,8 +1,8 @@
-"""Work on long requests and responses that would hold the event loop, done in threads.
+"""Decoding and encoding of long messages in threads, so that they do not block the event loop.
 
-This work is the import of an API's messages at its first request, and the decoding and encoding of messages with many
-entries. The message library kio takes 10 to 20 microseconds for each entry. A message with thousands of entries would
-hold the event loop long enough for all its clients to notice.
+The message library kio takes 10 to 20 microseconds for each entry of a message. A message with thousands of entries
+would block the event loop so long that all its clients would notice. The import of an API's message classes, at the
+first request of the API, takes long as well and is also done in a thread.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ ENTRY_COUNT_MAX = 300  # The number of entries of the largest response that is e
 class RequestDecoder:
     """Decodes the requests of one connection in the order in which they arrived.
 
-    The caller begins a request without an await after it is decoded, so that requests begin in that order, too.
+    The caller has no await between the end of the decoding and the beginning of the request's work, so that requests
+    also begin in this order.
     """
 
     def __init__(self) -> None:
@@ -35,9 +36,10 @@ class RequestDecoder:
         self._count = 0  # The number of requests that a thread decodes, or that wait for a thread.
 
     def is_brief(self, api_key: int, version: int, frame: Buffer) -> bool:
-        """Whether `decode_request` takes so little time that it may run on the event loop.
+        """Return whether a request may be decoded on the event loop, because `decode_request` takes little time for it.
 
-        The request must be small, or a Produce request of few topics, and all earlier requests must have been decoded.
+        This is so for a small request, and for a Produce request of few topics, if all earlier requests have been
+        decoded.
         """
         if self._count:
             return False
@@ -53,14 +55,17 @@ class RequestDecoder:
         frame: Buffer,
         prepare: Callable[[Api, int], None],
     ) -> tuple[str | None, Any]:
-        """Decode a request in a thread, or a Produce request in turns, once all requests before it have been decoded.
+        """Decode a request after all earlier requests of the connection: in a thread, or a Produce request in turns.
 
         Args:
             threads: the thread pool that decodes.
             api: the API of the request.
             version: the version of the request.
             frame: the bytes of the request.
-            prepare: imports the messages of the API; called first, in a thread, with the API and the version.
+            prepare: imports the message classes of the API. Called first, in a thread, with the API and the version.
+
+        Returns:
+            The client id and the request.
         """
         self._count += 1
         try:
@@ -78,7 +83,7 @@ class RequestDecoder:
 
 
 async def _run_in_turns(steps: Generator[None, None, Result]) -> Result:
-    """Return the result of a generator. If its steps take long, let other tasks run between two of them."""
+    """Run a generator to its end and return its result. Between two of its steps, other tasks may run."""
     turn = Turn()
     while True:
         try:
@@ -93,7 +98,17 @@ async def _run_in_turns(steps: Generator[None, None, Result]) -> Result:
 async def encode_without_blocking(
     threads: Executor, api: Api, version: int, correlation_id: int, response: Any, *, request_size: int
 ) -> Sequence[Buffer]:
-    """Encode a response as `encode_response` does; in a thread if it is long."""
+    """Encode a response as `encode_response` does; in a thread if it has so many entries that it would block the event
+    loop.
+
+    Args:
+        threads: the thread pool that encodes.
+        api: the API of the response.
+        version: the version of the request.
+        correlation_id: the correlation id of the request.
+        response: the response in the newest version of the API.
+        request_size: bytes of the request. After a small request, only some APIs have a long response.
+    """
     # A request has at least one byte for each of its entries.
     may_be_long = request_size > ENTRY_COUNT_MAX or api.has_long_response
     if may_be_long and _entry_count(response) > ENTRY_COUNT_MAX:
@@ -102,7 +117,7 @@ async def encode_without_blocking(
 
 
 def _entry_count(message: Any) -> int:
-    """The number of entries of a message at all depths. The count stops above ENTRY_COUNT_MAX."""
+    """Return the number of entries of a message, nested ones included. The count stops above ENTRY_COUNT_MAX."""
     count = 0
     for name in _field_names(message.__class__):
         value = getattr(message, name)

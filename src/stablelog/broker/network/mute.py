@@ -7,14 +7,14 @@ Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 class Mute:
-    """The mute of one connection.
+    """The mute of one connection, with its timer.
 
     Args:
         later: calls a function after a number of seconds.
         on_end: called when the time is over.
 
     Attributes:
-        why_closed: why the connection is closed when the time is over; None if it goes on.
+        why_closed: why the connection is closed when the time is over; None if it then begins requests again.
     """
 
     def __init__(self, later: Later, on_end: Callable[[], None]) -> None:
@@ -25,11 +25,11 @@ class Mute:
 
     @property
     def is_on(self) -> bool:
-        """Whether the connection begins no requests now."""
+        """Whether the connection is muted now, so that it begins no requests."""
         return self._timer is not None
 
     def begin(self, ms: int, why_closed: str | None) -> None:
-        """Mute the connection for a time. A mute that ends later stays as it is."""
+        """Mute the connection for `ms` milliseconds. If it is muted for longer already, nothing changes."""
         if self._later is None:
             return
         if self._timer is not None:
@@ -40,7 +40,7 @@ class Mute:
         self._timer = self._later(ms / 1000, self._end)
 
     def cancel(self) -> None:
-        """End the mute without a call of `on_end`: the connection is closed."""
+        """End the mute without calling `on_end`, because the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
         # The functions belong to the connection. Without them, the connection is freed as soon as nobody uses it.

@@ -1,4 +1,4 @@
-"""The API of a request, by the first bytes of its frame."""
+"""The first fields of a request frame: which API the request is for, and whether its client expects no response."""
 
 import struct
 from collections.abc import Mapping
@@ -20,21 +20,22 @@ NO_API: Final = Api(-1, 0, -1)
 
 
 def request_api(frame: Buffer, apis: Mapping[int, Api]) -> Api:
-    """The API of a request, out of those that the broker serves.
+    """Return the API of a request, out of the APIs that the broker serves. NO_API stands for an unknown one.
 
-    A message of a SASL mechanism without a request header may be shorter than an API key.
+    A frame without an API key is a short SASL message that has no request header.
     """
     return apis.get(API_KEY.unpack_from(frame)[0], NO_API) if len(frame) >= API_KEY.size else NO_API
 
 
 def is_produce(frame: Buffer) -> bool:
-    """Whether a request is a Produce request."""
+    """Return whether a frame is a Produce request."""
     return len(frame) >= API_KEY.size and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE
 
 
 def is_one_way(frame: Buffer) -> bool:
-    """Whether a request is a Produce request with acks=0, written as clients write it: without a transactional id, and
-    without tagged fields in its header.
+    """Return whether a frame is a Produce request with acks=0, so that its client expects no response.
+
+    Only the form that clients use is recognised: no transactional id, and no tagged fields in the request header.
     """
     if not is_produce(frame) or len(frame) < TO_CLIENT_ID.size:
         return False
@@ -44,6 +45,6 @@ def is_one_way(frame: Buffer) -> bool:
 
 
 def request_name(frame: Buffer) -> str:
-    """The name of a request, for the log."""
+    """Return the name of a request's API for the log, or "connection" if the API is unknown."""
     api_key = API_KEY.unpack_from(frame)[0] if len(frame) >= API_KEY.size else -1
     return ApiKey(api_key).snake_name if api_key in API_KEYS else "connection"

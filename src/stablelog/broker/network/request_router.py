@@ -1,4 +1,4 @@
-"""What a connection needs of the router of requests."""
+"""The interface through which a connection calls the router of requests."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from stablelog.wire.api import Api
 
 
 class RequestRouter(Protocol):
-    """Knows the APIs, and responds to requests."""
+    """Finds the API of a request, and computes the response."""
 
     @property
     def apis(self) -> Mapping[int, Api]:

@@ -1,4 +1,4 @@
-"""The requests of one connection that are being processed, each in a task, and the memory that they take."""
+"""The requests of one connection that are being processed, each in a task, and the memory that each request takes."""
 
 import asyncio
 
@@ -23,11 +23,17 @@ class RequestsInFlight:
         return frozenset(self._requests)
 
     def add_request(self, task: "asyncio.Task[None]", frame: Buffer, claim: MemoryClaim | None) -> None:
-        """Add a request, which `end` removes."""
+        """Add a request with the task that processes it.
+
+        Args:
+            task: the task. The caller calls `end_request` when it has ended.
+            frame: the bytes of the request.
+            claim: the memory of the budget that the request holds; None if it holds none.
+        """
         self._requests[task] = frame, claim
 
     def end_request(self, task: "asyncio.Task[None]") -> None:
-        """Free the frame (buffer) of a request, and the bytes that it has claimed from the memory budget."""
+        """Remove a request whose task has ended, and free its frame (buffer) and its memory of the budget."""
         frame, claim = self._requests.pop(task)
         if claim is None:
             return
@@ -38,7 +44,12 @@ class RequestsInFlight:
             claim.budget.frames.keep_frame(frame)
 
     def cancel_requests(self, *, keeps_one_way: bool = False) -> None:
-        """Cancel the requests; if `keeps_one_way`, only those whose clients expect a response."""
+        """Cancel the tasks of the requests.
+
+        Args:
+            keeps_one_way: whether Produce requests with acks=0 go on. Their clients expect no response, so that a
+                client may have left before its request was processed.
+        """
         for task, (frame, _) in self._requests.items():
             if not (keeps_one_way and is_one_way(frame)):
                 task.cancel()

@@ -1,6 +1,4 @@
-"""The responses of one connection: queued in the order of its requests, and sent in parts that are small enough for one
-write.
-"""
+"""The responses of one connection: a queue in the order of the requests, sent in parts of at most about 1 MiB."""
 
 import asyncio
 import struct
@@ -19,7 +17,12 @@ TURN_SIZE = 4 << 20
 
 
 class QueuedResponse:
-    """The place of one response in the queue of its connection. `buffers` is None if the client expects no response."""
+    """The place of one response in the queue of its connection.
+
+    Attributes:
+        done: whether the response is computed, so that it can be sent when the responses before it are sent.
+        buffers: the bytes of the response; None if the client expects no response.
+    """
 
     __slots__ = ("buffers", "done")
 
@@ -29,12 +32,12 @@ class QueuedResponse:
 
 
 class Responses:
-    """The responses that a connection has not sent to its client yet, and whether it may send them.
+    """The responses that a connection has not sent to its client yet, in the order of the requests.
 
     Attributes:
-        state: whether responses are sent.
-        unblocked: set unless the client has too many unread response bytes.
-        blocked_since: when the client had too many unread response bytes the last time, in seconds of the event loop.
+        state: whether responses can be sent.
+        unblocked: an event that is set unless the client leaves too many response bytes unread.
+        blocked_since: when the client last began to leave too many bytes unread, in seconds of the event loop.
     """
 
     def __init__(self) -> None:
@@ -52,11 +55,11 @@ class Responses:
 
     @property
     def are_sent(self) -> bool:
-        """Whether the responses to all requests are sent to their last byte."""
+        """Whether the responses to all requests are sent completely."""
         return not self._answers and not self._unsent
 
     def add_response(self) -> QueuedResponse:
-        """Add a place to the queue for the response to a new request, and return that place."""
+        """Add a place for the response to a new request to the end of the queue, and return that place."""
         answer = QueuedResponse()
         self._answers.append(answer)
         return answer
@@ -65,7 +68,8 @@ class Responses:
         """Send the responses that are ready, until the client has too many unread bytes.
 
         Returns:
-            Whether more is sent in the next turn of the event loop. The caller then calls `end_turn` and `send`.
+            Whether more is to be sent in the next turn of the event loop. The caller then calls `end_turn`, and this
+            method again.
         """
         size = 0
         while self.state is states.READY:
@@ -80,24 +84,26 @@ class Responses:
         return False
 
     def end_turn(self) -> None:
-        """Begin the turn of the event loop for which `send` has left more to be sent."""
+        """Allow the next call of `send_ready`, after a call has left responses for the next turn of the event loop."""
         if self.state is states.LATER:
             self.state = transition(self.state, states.READY)
 
     def block_sending(self, now_s: float) -> None:
-        """Send nothing more: the client has too many unread response bytes."""
+        """Send nothing more, because the client leaves too many response bytes unread."""
         self.state = transition(self.state, states.BLOCKED)
         self.unblocked.clear()
         self.blocked_since = now_s
 
     def unblock_sending(self) -> None:
-        """Send again: the client has read enough, or has left. Has no effect if nothing was blocked."""
+        """Send again, because the client has read enough or has left. Has no effect if sending was not blocked."""
         if self.state is states.BLOCKED:
             self.state = transition(self.state, states.READY)
             self.unblocked.set()
 
     def _next_part(self) -> Sequence[Buffer] | None:
-        """Take the next buffers to write: a response, or a part of a large response. None if no response is ready."""
+        """Remove the next bytes to write from the queue: a response, or a part of a large response. None if none is
+        ready.
+        """
         while not self._unsent:
             if not self._answers or not self._answers[0].done:
                 return None
@@ -117,7 +123,9 @@ class Responses:
 
 
 def _split_for_writes(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Split or join the buffers of a response into parts of about WRITE_SIZE bytes."""
+    """Split or join the buffers of a response into parts of about WRITE_SIZE bytes, one for each write to the
+    transport.
+    """
     part: list[Buffer] = []
     room = WRITE_SIZE
     for buffer in buffers:

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Session:
-    """The client of a connection.
+    """The client of a connection, as the handlers of its requests see it.
 
     Attributes:
         listener: the listener on which the client has connected.
         host: the address of the client.
         principal: the identity of the client. A login changes it.
-        login: the login of the client; None if the listener has no SASL.
-        authenticating: lock that a request of the login holds from its arrival until its answer is known, so that the
-            requests which the client sends behind it without waiting come after it.
+        login: the state of the client's login; None if the listener has no SASL.
+        authenticating: a lock. A request of the login holds it until its answer is known. A client may send further
+            requests without waiting for that answer; they wait for the lock.
     """
 
     listener: Listener = field(default=LOCAL)

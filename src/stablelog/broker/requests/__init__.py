@@ -1,1 +1,1 @@
-"""The way of a request from its connection to the handler of its API, before and after the client's login."""
+"""The way of a request from its connection to the handler of its API, and the check that its client has logged in."""

@@ -1,7 +1,7 @@
-"""The gate of a listener with SASL: which requests of a connection are answered before the login and after its session.
+"""The gate of listeners with SASL: it refuses requests of a client that has not logged in, or whose session has ended.
 
 As in Kafka, only ApiVersions, SaslHandshake and SaslAuthenticate are answered before the login. After the end of a
-session only a re-authentication is. Any other request closes the connection.
+session only a new authentication is answered. Any other request closes the connection.
 """
 
 import struct
@@ -29,8 +29,9 @@ class LoginGate:
     """The gate of all listeners with SASL.
 
     Args:
+        broker: the broker, which verifies logins.
         apis: the APIs that the broker serves, by API key.
-        respond: handles a request that may come now.
+        respond: handles a request that the gate allows.
     """
 
     def __init__(self, broker: Broker, apis: Mapping[int, ServedApi], respond: Respond) -> None:
@@ -39,10 +40,14 @@ class LoginGate:
         self._respond = respond
 
     async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Handle one request, or one message of a login without a request header.
+        """Handle one request, or one SASL message without a request header.
+
+        Returns:
+            The response; None if there is none, because the login has failed.
 
         Raises:
-            StablelogError: the request may not come now, or as `respond`. The caller has to close the connection.
+            StablelogError: the request is not allowed before the login or after the session, or it is not valid. The
+                caller has to close the connection.
         """
         session, login = connection.session, connection.session.login
         assert login is not None
@@ -66,7 +71,7 @@ class LoginGate:
         return await self._respond(connection, frame)
 
     async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Answer a message of a mechanism without a request header. As in Kafka, a failure closes the connection."""
+        """Answer a SASL message that has no request header. As in Kafka, a failed login closes the connection."""
         try:
             return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
         except LoginError:
@@ -75,17 +80,17 @@ class LoginGate:
 
 
 def admit(session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int) -> None:
-    """Decide about a request that has arrived, before it is decoded.
+    """Check that a request is allowed now, before it is decoded.
 
     Args:
-        session: the session of a connection that has to log in.
+        session: the session of a client that has to log in.
         api: the API of the request; None if the broker does not serve it.
         api_key: the key of the API.
         version: the version of the request.
         now_ms: the broker's time.
 
     Raises:
-        RefusedError: the request may not come now. The caller closes the connection.
+        RefusedError: the client has not logged in, or its session has ended. The caller closes the connection.
     """
     login = session.login
     assert login is not None

@@ -1,8 +1,8 @@
 """Router: decodes request frames, calls the handler of the API of each request, and encodes the response.
 
 A frame of any version is decoded into the newest version of its request. The handler returns the newest version of the
-response, which is encoded in the version of the request. This module imports the declarations and handlers of all APIs;
-the messages of an API are imported at its first request.
+response, which is encoded in the version of the request. This module imports the declarations and handlers of all APIs.
+The message classes of an API are imported at its first request.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Router:
         self._prepared: set[tuple[int, int]] = set()
 
     def prepare(self, api: Api, version: int) -> None:
-        """Import the message classes of an API version. May be called in any thread."""
+        """Import the message classes of a version of an API, if they are not imported yet. May be called in any thread."""
         if (api.key, version) not in self._prepared:
             import_messages(api, version)
             self._prepared.add((api.key, version))
@@ -58,7 +58,8 @@ class Router:
     def respond(self, connection: Connection, frame: Buffer) -> Awaitable[Sequence[Buffer] | None]:
         """Handle one request. The result is None if the client expects no response.
 
-        This is no coroutine itself, because each request would pay for one more.
+        On a listener with SASL, the request passes the login gate first. This method is not a coroutine itself, because
+        that would cost time for each request.
 
         Raises:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
@@ -75,12 +76,13 @@ class Router:
     async def _respond(
         self, connection: Connection, frame: Buffer, timer: StepTimer | None = None
     ) -> Sequence[Buffer] | None:
-        """Handle one request that may come now.
+        """Handle one request of a client that has logged in, or need not.
 
         Args:
             connection: the connection of the client.
             frame: the request.
-            timer: measures the processor time of this call, which is charged to the client's quota.
+            timer: measures the processor time of this call, which is charged to the client's quota; None if no quota
+                limits time.
         """
         quotas = self._broker.quotas
         if timer is None and quotas.limits_time:
@@ -143,7 +145,7 @@ class Router:
         return buffers
 
     async def _call_handler(self, api_key: int, request: Any, context: Context) -> Any:
-        """Call the handler of a request."""
+        """Call the handler of a request. After an unexpected exception, check what the handler has left incomplete."""
         try:
             return await self.handlers[api_key](self._broker, request, context)
         except Exception:
@@ -160,7 +162,7 @@ class Router:
         request_size: int,
         timer: StepTimer | None,
     ) -> Context:
-        """The client of a request, what it may do, and how much of it."""
+        """Make the context of a request: its client, the client's rights, and the throttle of its quotas."""
         acls, quotas = self._broker.acls, self._broker.quotas
         session, access, throttle = connection.session, None, None
         if acls is not None:

@@ -1,1 +1,1 @@
-"""What the broker does for security: logins, users and the keys of tokens. The rules are those of `stablelog.security`."""
+"""Security of a running broker: ACLs, logins, users and quotas, with their files and their effect on requests."""

@@ -1,4 +1,4 @@
-"""Access: what the client of one request may do. Denied requests are logged."""
+"""Access: what the client of one request may do. A denied request is logged."""
 
 import logging
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class DenialLog:
     """Logs and counts denied requests.
 
     Attributes:
-        count: the number of operations that were denied to requests which asked for them.
+        count: the number of operations that requests asked for and that were denied.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -31,7 +31,7 @@ class DenialLog:
     def log_denial(
         self, principal: str, host: str, api: str, operation: Operation, kind: ResourceType, name: str
     ) -> None:
-        """Log and count a denied request."""
+        """Log and count one operation that was denied to the client of a request."""
         self.count += 1
         self._log.write(
             "denied: %s from host %s, %s: %s on %s %s",
@@ -48,6 +48,8 @@ class Access(NamedTuple):
     """What the client of one request may do.
 
     Attributes:
+        authorizer: decides by the ACLs.
+        denials: logs what is denied.
         principal: the client, such as `User:alice`.
         host: the address of the client.
         api: the name of the API of the request, for the log.
@@ -60,7 +62,7 @@ class Access(NamedTuple):
     api: str
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, is_logged: bool) -> bool:
-        """Whether the client may carry out an operation on a resource. If not, this is logged if `is_logged`."""
+        """Return whether the client may carry out an operation on a resource. A denial is logged if `is_logged`."""
         if self.authorizer.allows(self.principal, self.host, operation, kind, name):
             return True
         if is_logged:
@@ -68,19 +70,21 @@ class Access(NamedTuple):
         return False
 
     def allows_some(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether the client may carry out an operation on some resource of a type."""
+        """Return whether there is a resource of this type on which the client may carry out the operation."""
         return self.authorizer.allows_some(self.principal, self.host, operation, kind)
 
     @property
     def rights(self) -> tuple[tuple[str, str], int]:
-        """A value that is equal for clients with the same rights, and the version of the rules."""
+        """A key that is equal for clients with the same rights, and the version of the ACLs. For caches of decisions."""
         return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
 
     def allowed_operations(self, kind: ResourceType, name: str) -> int:
-        """The operations that the client may carry out on a resource, of those that its type has, as bits."""
+        """Return the operations that the client may carry out on a resource, as bits by Kafka's numbers of the
+        operations.
+        """
         return self.authorizer.allowed(self.principal, self.host, kind, name) & _SUPPORTED[kind]
 
 
 def every_operation(kind: ResourceType) -> int:
-    """All operations that resources of a type have, as bits: what a client may do without an authorizer."""
+    """Return all operations of a type of resource, as bits: what a client may do if the broker has no authorizer."""
     return _SUPPORTED[kind]

@@ -1,4 +1,4 @@
-"""The broker's ACLs: the authorizer, the file of its rules, and the changes of the rules.
+"""The broker's ACLs: the authorizer, the file of its rules, and changes of the rules.
 
 A change is durable before it takes effect. Changes are made one after another. The file is encoded and written in a
 thread.
@@ -39,7 +39,12 @@ class BrokerAcls:
     """The ACLs of a broker with an authorizer.
 
     Args:
+        runtime: the settings, the disk and the tasks of the broker.
         threads: encode and write the file, and search the rules.
+
+    Attributes:
+        authorizer: decides by the rules.
+        denials: logs and counts denied requests.
 
     Raises:
         NewerFormatError: a later release has written the file of rules.
@@ -67,9 +72,9 @@ class BrokerAcls:
             )
 
     def record_file(self) -> None:
-        """Record in `meta.properties` that the file exists.
+        """Record in `meta.properties` that the file of rules exists, so that a later start finds out if it is missing.
 
-        This is done at the start, so that the loss of the file is noticed before the first rule, too.
+        The broker calls this when it starts. Without it, the loss of the file before the first rule would not be found.
 
         Raises:
             RefusedError: the disk refused the write.
@@ -77,7 +82,7 @@ class BrokerAcls:
         self._file.note()
 
     def access_of_client(self, principal: str, host: str, api: str) -> Access:
-        """What a client may do in a request."""
+        """Return what a client may do in one request of an API."""
         return Access(self.authorizer, self.denials, principal, host, api)
 
     async def find_bindings(self, asked: AclFilter) -> list[AclBinding]:
@@ -91,12 +96,15 @@ class BrokerAcls:
         """Create rules. A rule that exists already stays as it is. Durable on return.
 
         Raises:
-            RefusedError: the disk refused the write, or the rules are too many; no rule was created.
+            RefusedError: the disk refused the write, or there would be too many rules; no rule was created.
         """
         await self._tasks.run_for_request("acls", lambda: self._create(bindings, author))
 
     async def delete_bindings(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
-        """Delete the rules that a filter selects, and return them for each filter. Durable on return.
+        """Delete the rules that the filters select. Durable on return.
+
+        Returns:
+            For each filter, the rules that it selected.
 
         Raises:
             RefusedError: the disk refused the write; no rule was deleted.
@@ -145,7 +153,9 @@ class BrokerAcls:
             return found
 
     async def _store(self, added: list[AclBinding], removed: frozenset[AclBinding]) -> None:
-        """Replace the file. The rules in memory do not change before this has ended, because the caller has the lock."""
+        """Write the file with its new content. The caller holds the lock, so that the rules in memory do not change
+        meanwhile.
+        """
 
         def encode() -> bytes:
             kept = [binding for binding in self.authorizer.index if binding not in removed]

@@ -1,8 +1,8 @@
-"""Fair turns: few places for costly work, which are given to the addresses of clients in turn.
+"""Fair turns: a few places for work that takes much processor time, given to the addresses of clients in turn.
 
 A client can begin any number of logins, and each takes milliseconds of processor time. With one queue for all clients,
-the logins of all others would wait behind those. Here each address has a queue of its own, and a free place goes to the
-next address that waits.
+the logins of other clients would wait behind all of these. Here each address has a queue of its own, and a free place
+is given to the next address that waits.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 
 
 class FairTurns:
-    """Places for costly work.
+    """Places for work that takes much processor time.
 
     Args:
         count: the number of places.
@@ -25,7 +25,11 @@ class FairTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Wait for a place, and hold it while the block runs."""
+        """Wait for a place, and hold it during the `async with` block.
+
+        Args:
+            address: the client's address. Waiting addresses get a place in turn.
+        """
         if self._free:
             self._free -= 1
         else:
@@ -46,7 +50,7 @@ class FairTurns:
             raise
 
     def _pass_place_on(self) -> None:
-        """Give a place to the next address. Requests that were cancelled while they waited are left out."""
+        """Give a free place to the next address that waits. Requests that were cancelled while they waited are skipped."""
         while self._waiting:
             address = next(iter(self._waiting))
             queue = self._waiting.pop(address)

@@ -1,4 +1,4 @@
-"""Stores a noted file that is changed while the broker runs, in a thread."""
+"""Storing a file of the data directory in a thread, while the broker runs."""
 
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -11,13 +11,14 @@ Content = TypeVar("Content")
 
 
 async def store_in_thread(threads: Executor, file: NotedFile[Content], content: bytes) -> None:
-    """Replace a file in a thread. Durable on return. The caller makes its changes one after another.
+    """Replace the content of a file in a thread. Durable on return. The caller makes its changes one after another.
 
-    Only the event loop may use the reserve and change `meta.properties`. So it records there that the file exists, and it
-    writes the file itself if the disk refuses the thread.
+    The thread may neither use the disk reserve nor change `meta.properties`: only the event loop may. This function
+    therefore first records in `meta.properties` that the file exists. If the disk refuses the write of the thread, it
+    writes the file on the event loop, where the reserve can free space.
 
     Raises:
-        RefusedError: the disk refused the write. The file holds either the new content or the old one.
+        RefusedError: the disk refused the write. The file has either the new content or the old one.
     """
     file.note()
     try:

@@ -1,4 +1,4 @@
-"""The settings of logins of each listener with SASL."""
+"""Reads the settings of logins of each listener with SASL."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def listener_logins(config: BrokerConfig) -> Mapping[str, ListenerLogins]:
     """Return the settings of the logins of each listener with SASL, by the name of the listener.
 
     Raises:
-        UsageError: a listener has OAUTHBEARER, and no URL of keys.
+        UsageError: a listener has no mechanism, or it has OAUTHBEARER and no URL of the keys that sign tokens.
     """
     return {listener.name: _logins_of(config, listener) for listener in config.listeners if listener.is_sasl}
 

@@ -1,7 +1,8 @@
-"""The logins of one broker: the rules of each listener, the answers to the questions of logins, and their failures.
+"""The logins of one broker: the rules of each listener, the check of passwords and tokens, and failed logins.
 
-`stablelog.security.login` decides about each message. This module keeps the passwords of PLAIN, asks the users' file and
-the keys of tokens, counts logins, and logs those that failed.
+`stablelog.security.login` decides about each SASL message. This module has the passwords of PLAIN, the users'
+credentials and the keys of tokens by which it checks a password or a token. It also counts logins, and logs those that
+failed.
 """
 
 import asyncio
@@ -46,10 +47,10 @@ class ListenerLogins:
 
     Attributes:
         rules: the mechanisms, and the limits of sessions.
-        passwords: the users of PLAIN whose passwords are in the settings.
-        token_rules: what bearer tokens must have; None if the listener does not have OAUTHBEARER.
-        keys_url: where the keys of bearer tokens are.
-        keys_refresh_ms: the age at which these keys are loaded again.
+        passwords: the users of PLAIN whose passwords are in the settings, with the passwords.
+        token_rules: what a valid bearer token contains; None if the listener does not have OAUTHBEARER.
+        keys_url: the URL of the keys that sign bearer tokens.
+        keys_refresh_ms: the age at which these keys are loaded again, in ms.
     """
 
     rules: LoginRules
@@ -67,8 +68,9 @@ class Logins:
 
     Args:
         listeners: the settings of each listener with SASL, by the name of the listener.
-        credentials: returns the users' credentials at present.
-        clock: the broker's clock. Tokens are valid by its wall clock.
+        credentials: returns the present credentials of all users.
+        clock: the broker's clock. Whether a token is valid depends on the wall clock.
+        tasks: starts the loads of keys.
         failure_delay_ms: a failed login is answered at the earliest after this time.
     """
 
@@ -98,27 +100,30 @@ class Logins:
         self._log = LimitedLog(log, logging.WARNING, "failed logins", clock.now_ms)
 
     async def open(self) -> None:
-        """Load the keys of tokens: see `TokenKeys.open`."""
+        """Load the keys that sign bearer tokens: see `TokenKeys.open`."""
         for keys in self._keys.values():
             await keys.open()
 
     def new_login(self, listener: str) -> Login | None:
-        """Begin the login of a connection; None if the listener has no SASL."""
+        """Begin the login of a client that has connected to a listener; None if the listener has no SASL."""
         settings = self._listeners.get(listener)
         return None if settings is None else Login(settings.rules, self._credentials)
 
     async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> Answer:
-        """Process a message of a mechanism, and count the login if it is complete.
+        """Process a SASL message of a client, and count the login if it is complete.
 
         Args:
             listener: the name of the connection's listener.
-            host: the client's address. Passwords are hashed for one address after another.
-            login: the login of the connection.
+            host: the client's address. Passwords are hashed for the addresses in turn.
+            login: the state of the client's login.
             token: the message.
 
+        Returns:
+            The answer to the client.
+
         Raises:
-            LoginError: the login has failed; the caller calls `failed`.
-            RefusedError: no message may come now.
+            LoginError: the login has failed. The caller calls `count_failure`.
+            RefusedError: the login does not allow a message now.
         """
         result = login.authenticate(token, secrets.token_urlsafe(NONCE_SIZE), self._now_ms())
         if not isinstance(result, Answer):
@@ -152,11 +157,11 @@ class Logins:
         return await keys.identify(question.token, settings.token_rules)
 
     async def delay_failure(self, begun_s: float) -> None:
-        """Wait before a failed login is answered, so that passwords cannot be guessed fast on one connection. The time
-        is measured from the request, so that it tells little about the work of the check.
+        """Wait before a failed login is answered, so that passwords cannot be guessed fast on one connection.
 
         Args:
-            begun_s: the time of the event loop when the request arrived.
+            begun_s: the time of the event loop when the request arrived. The wait ends a fixed time after it, so that
+                the time of the answer tells little about the check of the password.
         """
         left_s = begun_s + self._failure_delay_s - asyncio.get_running_loop().time()
         if left_s > 0:
@@ -174,21 +179,27 @@ class Logins:
         self._log.write("a login%s from %s with %s has failed: %s", name, host, mechanism, why)
 
     def samples(self) -> Iterator[Sample]:
-        """The numbers of logins."""
+        """Yield the metrics of logins."""
         for (mechanism, result), count in self._counts.items():
             yield Sample("stablelog_logins", (mechanism, result), count)
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads, and load no more keys."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for keys in self._keys.values():
             keys.close()
 
 
 def _is_password_right(question: PasswordQuestion, passwords: Mapping[str, str], found: Found) -> bool:
-    """Whether a password of PLAIN is right. A user of the settings has the password that is there, and no other.
+    """Return whether a password of PLAIN is right.
 
-    A wrong password takes the time of a hash whether the user is in the settings, in the users' file, or unknown.
+    A user whose password is in the settings has no other password. A wrong password takes the time of a hash, whether
+    the user is in the settings, in the users' file, or unknown.
+
+    Args:
+        question: the user and the password of the client.
+        passwords: the passwords in the settings, by user.
+        found: the user's credentials in the users' file, or substitutes if there are none.
     """
     listed = passwords.get(question.user)
     given = question.password.encode()

@@ -1,4 +1,4 @@
-"""The quotas of clients: their file, their changes, and the rates that are measured.
+"""The quotas of clients: their file, changes of quotas, and the measured rates.
 
 A change is durable before it takes effect. Changes are made one after another. The file is written in a thread.
 """
@@ -32,17 +32,18 @@ UNLIMITED: Final = INT_MAX
 
 
 class BrokerQuotas:
-    """The quotas of a broker.
+    """The quotas of a broker, and the rates of its clients.
 
     Args:
+        runtime: the settings, the disk and the tasks of the broker.
         threads: write the file.
 
     Attributes:
         table: the quotas.
         limits_clients: whether some client may have a quota. If not, no request is measured.
         limits_time: whether some client may have a quota of request time.
-        throttled: the number of throttled requests by the key of the quota; of connections, by the same.
-        throttled_ms: the sum of their throttle times.
+        throttled: the number of throttled requests and connections, by the key of the quota.
+        throttled_ms: the sum of their throttle times in ms, by the key of the quota.
 
     Raises:
         NewerFormatError: a later release has written the file of quotas.
@@ -82,26 +83,41 @@ class BrokerQuotas:
         timer: StepTimer | None,
         mute: Callable[[int], None],
     ) -> RequestThrottle:
-        """Begin to measure one request of a client, which has `size` bytes. `mute` mutes its connection."""
+        """Begin to measure one request of a client, and return its throttle.
+
+        Args:
+            user: the name of the client's principal.
+            client_id: the client id of the request.
+            size: bytes of the request.
+            timer: measures the processor time of the request; None if no quota limits time.
+            mute: makes the client's connection begin no requests for a number of milliseconds.
+        """
         return RequestThrottle(self, user, client_id or "", size, timer, mute)
 
     def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
-        """The rate of the clients that are measured together."""
+        """Return the rate of a quota that is measured for a client, or for several clients together.
+
+        Args:
+            key: the key of the quota.
+            measured: (user, client id) of the clients that are measured together; "" stands for all.
+        """
         return self._rates[key].get(measured, self.now_ms())
 
     def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
-        """The token bucket of the clients that are measured together."""
+        """Return the token bucket for changes of partitions by a client, or by several clients that are measured
+        together.
+        """
         return self._buckets.get(measured, self.now_ms())
 
     def count_throttled(self, key: QuotaKey, ms: int) -> None:
-        """Count a throttled request or connection."""
+        """Count a request or connection that was throttled for `ms` milliseconds because of a quota."""
         self.throttled[key] += 1
         self.throttled_ms[key] += ms
 
     # -- connections -------------------------------------------------------------------------------------------
 
     def count_connection(self, host: str) -> Arrival:
-        """Count a new connection, and decide when it is served.
+        """Count a new connection from a host, and decide when it is served.
 
         A connection above the quota of its IP address is closed after the delay. A connection above the rate of the
         whole broker is served after the delay. The delay is at most the size of a window, as in Kafka.
@@ -131,7 +147,11 @@ class BrokerQuotas:
     async def alter_quotas(
         self, changes: Sequence[Alteration], *, validate_only: bool
     ) -> list[RefusedError | None]:
-        """Change the quotas of entities. Durable on return, and then in effect.
+        """Change the quotas of entities. The new quotas are durable and in effect on return.
+
+        Args:
+            changes: the changes.
+            validate_only: whether the changes are only checked.
 
         Returns:
             For each change, why it was refused; None if it was made.
@@ -169,7 +189,7 @@ class BrokerQuotas:
             return outcomes
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics of quotas."""
+        """Yield the metrics of quotas."""
         for key, count in self.throttled.items():
             yield Sample("stablelog_throttled", (key.value,), count)
             yield Sample("stablelog_throttle_seconds", (key.value,), self.throttled_ms[key] / MS_PER_S)

@@ -1,7 +1,7 @@
-"""The throttling of one request: what it adds to the measured rates of its client, and for how long the client waits.
+"""The throttling of one request: charging it to the quotas of its client, and muting the client's connection.
 
-As in Kafka (KIP-219), the response is sent at once and names the throttle time. The connection begins no requests
-for this time.
+As in Kafka (KIP-219), the response is sent at once and names the throttle time. The connection begins no requests for
+this time.
 """
 
 import math
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class StepTimer:
-    """Measures the processor time of a request on the event loop, without that of other tasks between its steps."""
+    """Measures the processor time of a request on the event loop, without the time of other tasks between its steps."""
 
     def __init__(self) -> None:
         self._ended_ns = 0
@@ -34,20 +34,20 @@ class StepTimer:
 
     @property
     def spent_ns(self) -> int:
-        """The processor time up to now."""
+        """The processor time up to now, in nanoseconds."""
         running_ns = thread_time_ns() - self._since_ns if self._is_running else 0
         return self._ended_ns + running_ns
 
     def run_timed(self, work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
-        """Run a coroutine, and measure its steps."""
+        """Run a coroutine, and measure each of its steps (from one await to the next)."""
         return _Timed(self, work)
 
     def begin_step(self) -> None:
-        """Note that a step of the request begins."""
+        """Start to measure a step of the request."""
         self._since_ns, self._is_running = thread_time_ns(), True
 
     def end_step(self) -> None:
-        """Note that the step has ended."""
+        """Add the time of the step that has ended to the time of the request."""
         self._ended_ns, self._is_running = self.spent_ns, False
 
 
@@ -74,32 +74,34 @@ class _Timed(Awaitable[Result]):
 
 
 class ClientRates(Protocol):
-    """The quotas and rates of all clients, as far as one request needs them (`quotas.Quotas`)."""
+    """The part of `BrokerQuotas` that the throttle of a request uses: the quotas, and the measured rates of clients."""
 
     table: QuotaTable
     windows: Windows
     now_ms: Callable[[], int]
 
     def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
-        """The rate of the clients that are measured together."""
+        """Return the rate of a quota that is measured for a client, or for several clients together."""
 
     def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
-        """The token bucket of the clients that are measured together."""
+        """Return the token bucket for changes of partitions by a client, or by several clients that are measured
+        together.
+        """
 
     def count_throttled(self, key: QuotaKey, ms: int) -> None:
-        """Count a throttled request, and its throttle time."""
+        """Count a request that was throttled for `ms` milliseconds because of a quota."""
 
 
 class RequestThrottle:
     """The throttling of one request.
 
     Args:
-        quotas: the quotas of the broker.
+        quotas: the quotas of the broker, and the rates of its clients.
         user: the name of the client's principal.
         client_id: the client id of the request.
-        size: the number of bytes of the request.
-        timer: measures the processor time of the request; None if no quota needs it.
-        mute: lets the connection begin no requests for a number of milliseconds.
+        size: bytes of the request.
+        timer: measures the processor time of the request; None if no quota limits time.
+        mute: makes the client's connection begin no requests for a number of milliseconds.
 
     Attributes:
         ms: the throttle time so far, in ms.
@@ -132,7 +134,7 @@ class RequestThrottle:
                 self._mute(ms)
 
     def charge_produce(self) -> None:
-        """Charge the bytes of a Produce request."""
+        """Charge the bytes of a Produce request to the client's quota."""
         key = QuotaKey.PRODUCER_BYTE_RATE
         applied = self._quotas.table.of_client(key, self._user, self._client_id)
         if applied is not None:
@@ -141,7 +143,9 @@ class RequestThrottle:
             self._throttle_client(key, rate.throttle_ms(applied.limit, now_ms))
 
     def fetch_size_max(self) -> int:
-        """The largest number of bytes that a fetch may return: as many as the quota allows in its full windows."""
+        """Return the largest number of bytes that a Fetch response may have: as many as the quota allows in its full
+        windows.
+        """
         applied = self._quotas.table.of_client(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
         if applied is None:
             return INT_MAX
@@ -151,11 +155,11 @@ class RequestThrottle:
         )
 
     def charge_fetch(self, size: int) -> bool:
-        """Charge a Fetch response of `size` bytes. If it is above a quota, nothing is charged: the response has to be
-        empty, and the client waits.
+        """Charge a Fetch response of `size` bytes to the client's quota, and return whether it may be sent.
 
-        A response that is larger than the quota of all windows is returned to a client that has fetched nothing in these
-        windows, which then waits. Otherwise a client could never fetch a batch of this size.
+        If the client is above a quota, nothing is charged: the response has to be empty, and the client waits. A
+        response that is larger than the quota of all windows is nevertheless sent to a client that has fetched nothing
+        in these windows, and the client waits afterwards. Otherwise a client could never fetch a batch of this size.
         """
         self.charge_time()
         key = QuotaKey.CONSUMER_BYTE_RATE
@@ -173,12 +177,12 @@ class RequestThrottle:
         return may_fetch
 
     def charge_partitions(self, count: int, *, is_strict: bool) -> None:
-        """Charge the creation or deletion of `count` partitions (KIP-599).
+        """Charge the creation or deletion of partitions to the client's quota (KIP-599).
 
         Args:
             count: the number of partitions.
-            is_strict: whether the client knows the error code of a refusal. Otherwise the change is made, and the client
-                waits.
+            is_strict: whether a client above its quota is refused, because it knows the error code. Otherwise the
+                change is made, and the client waits afterwards.
 
         Raises:
             RefusedError: the client is above its quota already, and `is_strict`. Nothing is charged.
@@ -202,7 +206,7 @@ class RequestThrottle:
             self._throttle_client(key, bucket.throttle_ms(applied.limit, now_ms))
 
     def charge_time(self) -> int:
-        """Charge the processor time that the request has taken since the last charge, and return the throttle time.
+        """Charge the processor time that the request has taken since the last charge. Returns the throttle time in ms.
 
         The first charge may throttle the client, for at most the size of a window. The time after it, in which the
         response is encoded, is only charged.
@@ -222,7 +226,9 @@ class RequestThrottle:
         return self.ms
 
     def with_throttle_time(self, response: Any) -> Any:
-        """Charge the request's time, and return its response with the throttle time, if it has a field for it."""
+        """Charge the request's time, and return the response with the throttle time, if the response has a field for
+        it.
+        """
         if not self._charged_ns:
             self.charge_time()
         if self.ms and hasattr(response, "throttle_time"):

@@ -1,5 +1,6 @@
-"""The public keys of an authorization server: loaded from a URL in a thread, kept, and loaded again when they are old or
-when a token names a key that is not among them.
+"""The public keys that sign bearer tokens. They are loaded from a URL in a thread, and kept in memory.
+
+They are loaded again when they are old, and when a token names a key that is not among them.
 """
 
 import asyncio
@@ -25,10 +26,10 @@ RELOAD_INTERVAL_MS: Final = 10_000
 
 
 def load_keys(url: str) -> KeySet:
-    """Load a key set. It blocks: see `http.ask`.
+    """Load the keys (a JSON Web Key Set) from a URL. Blocks until the server has answered: see `http.ask`.
 
     Raises:
-        UnavailableError: the key set cannot be loaded; the message says why.
+        UnavailableError: the keys cannot be loaded; the message says why.
         DamageError: the document is not a key set.
         UsageError: the library for tokens is not installed.
     """
@@ -62,9 +63,11 @@ class TokenKeys:
     """The keys of one authorization server.
 
     Args:
-        url: where the keys are: see `stablelog.security.keys_url`.
-        refresh_ms: the age at which the keys are loaded again. The old keys are used until the new ones are loaded.
+        url: the URL of the keys: see `stablelog.security.keys_url`.
+        refresh_ms: the age at which the keys are loaded again, in ms. The old keys are used until the new ones are
+            loaded.
         clock: the broker's clock.
+        tasks: starts the loads.
         load: loads the keys; called in a thread.
     """
 
@@ -92,8 +95,10 @@ class TokenKeys:
         self._is_refreshing = False
 
     async def open(self) -> None:
-        """Load the keys when the broker starts. If an authorization server does not respond, the broker starts
-        nevertheless, and loads the keys when a client logs in.
+        """Load the keys when the broker starts.
+
+        If the authorization server does not respond, this is logged and the broker starts nevertheless. The keys are
+        then loaded when a client logs in.
 
         Raises:
             UnavailableError, DamageError: the keys are in a file that cannot be read.
@@ -108,7 +113,9 @@ class TokenKeys:
             log.warning("clients cannot log in with OAUTHBEARER until this is solved: %s", error)
 
     async def identify(self, token: str, rules: TokenRules) -> Identity:
-        """Verify a token: see `KeySet.identify`.
+        """Verify a token with the keys, and return whom it identifies: see `KeySet.identify`.
+
+        Keys that are missing or unknown are loaded first.
 
         Raises:
             TokenError: the token is not valid.
@@ -133,8 +140,9 @@ class TokenKeys:
         return self._verify_token(token, rules)
 
     def _verify_token(self, token: str, rules: TokenRules) -> Identity:
-        """Verify a token by the wall clock. The time at which it expires is then broker time: a later step of the wall
-        clock neither ends nor prolongs a session.
+        """Verify a token by the wall clock, and convert the time at which it expires to broker time.
+
+        A later step of the wall clock then neither ends nor prolongs the session.
         """
         assert self._keys is not None
         wall_ms = self._clock.wall_ms()
@@ -155,7 +163,8 @@ class TokenKeys:
     async def _reload_if_due(self) -> bool:
         """Load the keys, unless they were loaded a short time ago. A failure is logged.
 
-        Returns whether the keys have been loaded during this call.
+        Returns:
+            Whether keys have been loaded during this call.
         """
         loaded_ms = self._loaded_ms if self._keys is not None else None
         async with self._turn:

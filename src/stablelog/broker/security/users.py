@@ -1,4 +1,4 @@
-"""The users of a running broker: their SCRAM credentials, which are kept in the file `users.json`."""
+"""The users of a running broker: their SCRAM credentials, which are stored in the file `users.json`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ class BrokerUsers:
     """The users of one data directory.
 
     Args:
+        runtime: the disk, the data directory and the tasks of the broker.
         threads: write the file.
 
     Attributes:
         credentials: the credentials of all users.
 
     Raises:
-        NewerFormatError, DamageError: `users.json` cannot be read, or is missing. The broker must not start: clients
-            could not log in, or with credentials that were replaced.
+        NewerFormatError, DamageError: `users.json` cannot be read, or is missing. The broker must then not start:
+            clients could not log in, or could log in with credentials that were replaced.
     """
 
     def __init__(self, runtime: Runtime, *, threads: Executor) -> None:
@@ -35,7 +36,11 @@ class BrokerUsers:
     async def alter_credentials(
         self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
     ) -> list[Outcome]:
-        """Change credentials. Durable on return, and then in effect.
+        """Change credentials. The new credentials are durable and in effect on return.
+
+        Args:
+            deletions: credentials to remove.
+            upsertions: credentials to add or to replace.
 
         Returns:
             The outcome for each user: see `Credentials.altered`.

@@ -1,4 +1,4 @@
-"""The settings of authorization: a part of the table in `broker.settings.table`."""
+"""The settings of authorization: a part of the table of all settings (`broker.settings.table`)."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """The settings of a running broker, and the checks of a topic's settings.
 
-A setting that is unknown or out of range is refused with an error that names the setting. `broker.settings.table` lists all
-settings.
+A setting that is unknown or out of range is refused with an error that names the setting. `broker.settings.table` lists
+all settings.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def dynamic_setting(name: str) -> BrokerSetting:
-    """Find a setting that can be changed while the broker runs.
+    """Return the setting of this name, which must be one that can change while the broker runs.
 
     Raises:
         UsageError: the setting is unknown or not dynamic.
@@ -49,8 +49,9 @@ def dynamic_setting(name: str) -> BrokerSetting:
 
 
 class ValueSource(IntEnum):
-    """Where a value comes from, with Kafka's numbers. A value of a smaller number overrides one of a greater number; a
-    value of a group overrides all.
+    """Where the value of a setting was set, with Kafka's numbers.
+
+    A value with a smaller number overrides one with a greater number; a value of a group overrides all others.
     """
 
     TOPIC = 1
@@ -62,7 +63,7 @@ class ValueSource(IntEnum):
 
 
 def setting_of_broker(name: str) -> BrokerSetting:
-    """Find a setting of the broker, or of one of its listeners.
+    """Return the setting of this name: of the broker, or with the prefix `listener.name.` of one of its listeners.
 
     Raises:
         UsageError: there is no such setting, or it cannot be set for one listener.
@@ -79,18 +80,18 @@ def setting_of_broker(name: str) -> BrokerSetting:
 
 
 class BrokerConfig:
-    """Every setting of one broker, with the values of each source.
+    """Every setting of one broker, with the values that were set at the start and while it ran.
 
     Attributes:
         static: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
         groups: the settings of single consumer groups.
-        listeners: the listeners, in the order in which they were given.
+        listeners: the listeners, in the order of the setting `listeners`.
 
     Raises:
-        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the setting
-            with its valid range, or the nearest valid name.
+        UsageError: a setting is unknown or out of range, or settings contradict each other. The message names the
+            setting with its valid range, or the nearest valid name.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -114,16 +115,16 @@ class BrokerConfig:
             )
 
     def __getitem__(self, name: str) -> Any:
-        """Return the parsed value in effect of a setting."""
+        """Return the value of a setting that is in effect, parsed."""
         return self._values[name]
 
     def listener_value(self, listener: str, name: str) -> Any:
-        """Return the parsed value of a setting that is in effect for one listener."""
+        """Return the value of a setting for one listener, parsed: the listener's own value, or else that of the broker."""
         own = self._listener_setting_name(listener, name)
         return self._values[own if own in self._values else name]
 
     def is_set_for_listener(self, listener: str, name: str) -> bool:
-        """Whether a setting has a value that applies only to this listener."""
+        """Return whether a setting has a value of its own for this listener."""
         return self._listener_setting_name(listener, name) in self._values
 
     @staticmethod
@@ -134,7 +135,7 @@ class BrokerConfig:
         """Return the listeners, with their protocols and advertised addresses.
 
         Raises:
-            UsageError: settings of listeners contradict each other, or a listener would serve everyone on the network.
+            UsageError: settings of listeners contradict each other, or everyone on the network could use a listener.
         """
         addresses: tuple[Address, ...] = self["listeners"]
         names = [address.name for address in addresses]
@@ -188,9 +189,9 @@ class BrokerConfig:
         return listener
 
     def client_auth(self, listener: Listener) -> str:
-        """Whether the clients of a listener need a certificate: `none`, `requested` or `required`.
+        """Return whether the clients of a listener need a TLS certificate: `none`, `requested` or `required`.
 
-        As in Kafka, a listener with SASL does not use the setting of the whole broker.
+        As in Kafka, the value of the whole broker does not apply to a listener with SASL.
         """
         if not listener.protocol.is_tls:
             return "none"
@@ -200,11 +201,11 @@ class BrokerConfig:
         return auth
 
     def value_text(self, name: str) -> str:
-        """Return the value in effect of a setting, as text."""
+        """Return the value of a setting that is in effect, as text."""
         return self.values_by_source(name)[0][1]
 
     def values_by_source(self, name: str) -> list[tuple[ValueSource, str]]:
-        """Return the values that a setting has, with their sources. The first value is in effect."""
+        """Return all values of a setting with their sources. The first value is in effect."""
         sources = (
             (ValueSource.DYNAMIC_BROKER, self.dynamic),
             (ValueSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),
@@ -214,7 +215,7 @@ class BrokerConfig:
         return [*found, (ValueSource.DEFAULT, _BY_NAME[name].default)]
 
     def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
-        """Check dynamic settings and return their parsed values.
+        """Check dynamic settings, and return their parsed values.
 
         Raises:
             UsageError: a setting is unknown, not dynamic, or out of range.
@@ -237,7 +238,7 @@ class BrokerConfig:
         self._values = self._static_values | values
 
     def group_config(self) -> GroupConfig:
-        """The settings of the group coordinator."""
+        """Return the settings of the group coordinator."""
         return GroupConfig(
             initial_rebalance_delay_ms=self["group.initial.rebalance.delay.ms"],
             session_timeout_ms_min=self["group.min.session.timeout.ms"],
@@ -252,7 +253,7 @@ class BrokerConfig:
         )
 
     def transaction_config(self) -> TransactionConfig:
-        """The settings of the transaction coordinators."""
+        """Return the settings of the transaction coordinators."""
         return TransactionConfig(
             transaction_timeout_ms_max=self["transaction.max.timeout.ms"],
             transactional_id_expiration_ms=self["transactional.id.expiration.ms"],
@@ -261,7 +262,8 @@ class BrokerConfig:
         )
 
     def creation_configs(self) -> dict[str, str]:
-        """The broker's values of settings that are fixed when a topic is created: the new topic copies them.
+        """Return the broker's values of settings that are fixed when a topic is created. A new topic gets a copy of
+        them.
 
         Values that are equal to the default are left out.
         """
@@ -271,7 +273,7 @@ class BrokerConfig:
         }
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """The log settings of a topic: the topic's own values, and the broker's values for all other settings."""
+        """Return the log settings of a topic: the topic's own values, and the broker's values for all other settings."""
 
         def value(topic_name: str) -> Any:
             setting = TOPIC_SETTINGS[topic_name]
@@ -323,17 +325,16 @@ class BrokerConfig:
     def check_tiered(
         self, topic_configs: Mapping[str, str], present: Mapping[str, str] | None = None
     ) -> None:
-        """Check whether a topic with these settings can have a remote tier, if they enable it, and whether they may
-        disable the remote tier of the topic.
+        """Check the settings of tiered storage of a topic, before the topic gets them.
 
         Args:
             topic_configs: the settings that the topic gets.
             present: the settings that it has; None for a new topic.
 
         Raises:
-            UsageError: the broker has no object store, the topic is compacted, or a limit of local retention is
-                greater than that of the whole log; or the topic has a remote tier, would lose it, and does not allow
-                that its records are deleted.
+            UsageError: tiered storage would be enabled, and the broker has no object store, the topic is compacted, or
+                a limit of local retention is greater than that of the whole log; or tiered storage would be disabled,
+                and the settings do not allow the deletion of the records in the object store.
         """
         if present is not None and self.log_config(present).is_tiered:
             wanted = self.log_config(topic_configs)
@@ -372,7 +373,7 @@ class BrokerConfig:
 
     @staticmethod
     def _name_in(topic_configs: Mapping[str, str], name: str) -> str:
-        """The name of the setting that a topic's value comes from: its own one, or that of the broker."""
+        """Return the name of the setting that a topic's value comes from: the topic's own setting, or the broker's."""
         return name if name in topic_configs else TOPIC_SETTINGS[name].name
 
 
@@ -390,8 +391,8 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
     """Check the settings of a topic.
 
     Raises:
-        UsageError: a setting is unknown or out of range. The message names the setting with its valid range, or the
-            nearest valid name.
+        UsageError: a setting is unknown or out of range, or two settings contradict each other. The message names the
+            setting with its valid range, or the nearest valid name.
     """
     for name, text in configs.items():
         setting = UNUSED_TOPIC_SETTINGS.get(name) or find_setting(name, TOPIC_SETTINGS, "topic")
@@ -410,7 +411,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
 
 
 def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Check a change of a topic's settings.
+    """Check a change of a topic's settings from `present` to `wanted`.
 
     Raises:
         UsageError: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.

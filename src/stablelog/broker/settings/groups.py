@@ -1,9 +1,4 @@
-"""The settings of single consumer groups, and the times that the members of these groups get.
-
-A group that has settings of its own may lack one of the two times; it then has the broker's. A start with another value
-of the broker may contradict the settings that a group has. As in Apache Kafka, this is no reason to refuse the start.
-Kafka only logs a warning; its members would then be removed between two heartbeats, so they get a shorter interval here.
-"""
+"""The settings of single consumer groups, and the session timeout and heartbeat interval that result for their members."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,12 +21,12 @@ class GroupSettings:
     """The settings of the consumer groups of one broker.
 
     Args:
-        of_broker: returns the parsed value of a setting of the broker.
+        of_broker: returns the value of a setting of the broker, parsed.
 
     Attributes:
-        own: the settings of groups that have settings of their own, as text, by the name of the group.
-        times: the session timeout and the heartbeat interval that the members of these groups get, in ms. The dictionary
-            stays the same one when settings change.
+        own: the settings that groups have of their own, as text, by the name of the group.
+        times: the session timeout and the heartbeat interval of the members of these groups, in ms. The dictionary
+            stays the same object when settings change.
     """
 
     def __init__(self, of_broker: Callable[[str], Any]) -> None:
@@ -40,7 +35,7 @@ class GroupSettings:
         self.times: dict[str, tuple[int, int]] = {}
 
     def _parse_times(self, configs: Mapping[str, str]) -> tuple[int, int]:
-        """Return the session timeout and the heartbeat interval that are set for a group, in ms.
+        """Return the session timeout and the heartbeat interval that the settings of a group give, in ms.
 
         Raises:
             UsageError: a setting is unknown or out of range.
@@ -51,7 +46,7 @@ class GroupSettings:
         return values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL]
 
     def _conflict(self, configs: Mapping[str, str]) -> str:
-        """Say how the times that are set for a group contradict each other; empty if they do not."""
+        """Return how the times that the settings of a group give contradict each other; "" if they do not."""
         session_ms, heartbeat_ms = self._parse_times(configs)
         if heartbeat_ms < session_ms:
             return ""
@@ -65,14 +60,15 @@ class GroupSettings:
         """Check new settings of a group.
 
         Raises:
-            UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the timeout.
+            UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the session
+                timeout.
         """
         conflict = self._conflict(configs)
         if conflict:
             raise UsageError(conflict)
 
     def replace_all(self, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the settings of all groups. Groups may have settings that contradict those of the broker.
+        """Replace the settings of all groups. Settings that contradict those of the broker are accepted.
 
         Raises:
             UsageError: a setting is unknown or out of range; nothing changed.
@@ -99,7 +95,10 @@ class GroupSettings:
 
 
 def _usable(session_ms: int, heartbeat_ms: int) -> tuple[int, int]:
-    """Return the session timeout and the heartbeat interval that the members of a group get, in ms."""
+    """Return the session timeout and the heartbeat interval that members of a group get, in ms.
+
+    A heartbeat interval that is not smaller than the timeout is replaced by a third of the timeout.
+    """
     if heartbeat_ms >= session_ms:
         heartbeat_ms = max(1, session_ms // HEARTBEATS_PER_SESSION)
     return session_ms, heartbeat_ms

@@ -1,6 +1,7 @@
 """Listeners: the named addresses on which a broker accepts connections, each with its security protocol.
 
-Names and meanings are Kafka's: `listeners`, `advertised.listeners`, `listener.security.protocol.map` (KIP-103).
+Names and meanings are those of Kafka's settings `listeners`, `advertised.listeners` and
+`listener.security.protocol.map` (KIP-103).
 """
 
 import ipaddress
@@ -18,7 +19,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class Address(NamedTuple):
-    """The address of a listener, as `listeners` or `advertised.listeners` gives it."""
+    """The address of a listener, as written in `listeners` or `advertised.listeners`."""
 
     name: str
     host: str
@@ -37,7 +38,7 @@ class Listener(NamedTuple):
         protocol: its security protocol.
         host: the host name or address that is bound.
         port: the port that is bound; 0 for a free one.
-        advertised: host and port that clients are told. A port of 0 stands for the port that is bound.
+        advertised: the host and port that clients are told to use. A port of 0 stands for the port that is bound.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Listener(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port that are bound, for messages."""
+        """The host and port that are bound, for messages."""
         return f"{self.host}:{self.port}"
 
 
@@ -62,7 +63,7 @@ LOCAL: Final = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, LOOPBACK, 0, (L
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach a listener on this host."""
+    """Return whether only programs on this machine can reach a listener on this host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -72,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """The host with which clients on this machine reach a listener on `host`."""
+    """Return the host that clients on this machine use to reach a listener on `host`: loopback for "all addresses"."""
     return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 

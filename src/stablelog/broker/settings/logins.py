@@ -1,7 +1,7 @@
-"""The settings of logins: a part of the table in `broker.settings.table`.
+"""The settings of logins: a part of the table of all settings (`broker.settings.table`).
 
-As in Kafka, the name of a setting of one mechanism begins with the mechanism in lower case, and the whole is a setting of a
-listener: `listener.name.clients.plain.sasl.jaas.config`.
+As in Kafka, the name of a setting of one mechanism begins with the mechanism in lower case. Such a setting can also be
+set for one listener: `listener.name.clients.plain.sasl.jaas.config`.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ def _jaas_kind(mechanism: str) -> SettingType:
 
 
 def mechanism_setting(mechanism: str, name: str) -> str:
-    """The name of a setting of one mechanism."""
+    """Return the name of a setting of one SASL mechanism, such as `plain.sasl.jaas.config`."""
     return f"{mechanism.lower()}.{name}"
 
 

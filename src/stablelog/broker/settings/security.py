@@ -1,4 +1,4 @@
-"""The settings of listeners, TLS and logins: a part of the table in `broker.settings.table`.
+"""The settings of listeners and of TLS: a part of the table of all settings (`broker.settings.table`).
 
 A setting with `per_listener` can be set for one listener, as in Kafka: `listener.name.<name in lower case>.<setting>`.
 """

@@ -1,4 +1,4 @@
-"""One row of the table of settings."""
+"""One row of the table of settings, and the search for a setting by its name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class BrokerSetting:
         topic: its name in a topic's configuration; None if a topic cannot set it.
         dynamic: whether it can be changed while the broker runs.
         per_listener: whether it can be set for one listener, with a name that begins with `listener.name.`.
-        is_secret: whether nobody may read its value: responses, errors and logs leave the value out.
+        is_secret: whether its value is secret: responses, errors and logs leave the value out.
     """
 
     name: str
@@ -34,18 +34,18 @@ class BrokerSetting:
 
     @property
     def is_fixed_at_creation(self) -> bool:
-        """Whether a topic's value of the setting is fixed when the topic is created.
+        """Whether a topic keeps the value of the setting that it was created with.
 
         A change of the broker's value then affects only new topics.
         """
         return self.topic is not None and not self.dynamic
 
     def read(self, text: str, name: str | None = None) -> Any:
-        """Convert the text of a value.
+        """Parse the text of a value.
 
         Args:
             text: the value as the user wrote it.
-            name: the name that the user wrote, if it is another one than that of the setting.
+            name: the name that the user wrote, if it is not that of the setting.
 
         Raises:
             UsageError: the text is not valid. The message leaves out the value of a secret.
@@ -60,12 +60,12 @@ class BrokerSetting:
 
 
 def find_setting(name: str, known: Mapping[str, BrokerSetting], whose: str) -> BrokerSetting:
-    """Find a setting by the name that the user wrote.
+    """Return the setting with the name that the user wrote.
 
     Args:
         name: the name that the user wrote.
         known: the settings by their names.
-        whose: the word for the owner of these settings, for the message.
+        whose: the owner of these settings in the message, such as "broker".
 
     Raises:
         UsageError: there is no such setting. The message has the nearest valid name.

@@ -1,4 +1,4 @@
-"""The settings of tiered storage: a part of the table in `broker.settings.table`."""
+"""The settings of tiered storage: a part of the table of all settings (`broker.settings.table`)."""
 
 from stablelog.broker.settings.setting import BrokerSetting
 from stablelog.settings import INT_MAX, LONG_MAX, SettingType, boolean, integer
