@@ -20,7 +20,8 @@ from stablelog.broker.durability.journal import Journal
 from stablelog.broker.fetch.long_polls import LongPolls
 from stablelog.broker.fetch.sessions import FetchSessions
 from stablelog.broker.groups import BrokerGroups
-from stablelog.broker.loop.tasks import Arguments, Result, Tasks, in_thread_to_its_end
+from stablelog.broker.loop.tasks import Arguments, Result, Tasks
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.monitoring.metrics import Metrics, Sample
 from stablelog.broker.runtime import Runtime

@@ -11,7 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability.journal import Journal
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.runtime import Runtime
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup

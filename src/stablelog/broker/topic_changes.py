@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.fetch.long_polls import LongPolls
 from stablelog.broker.groups import BrokerGroups
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, free_in_turns, in_turns
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.opening import Opening

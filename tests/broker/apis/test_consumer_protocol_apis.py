@@ -198,7 +198,7 @@ class GroupsInThreads(GroupsOnPaper):
         async def assign() -> None:
             while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
                 target = await asyncio.to_thread(computed, plan, topics)
-                self.apply(self.coordinator.consumers.follow(group_id, plan, target))
+                self.apply_decision(self.coordinator.consumers.follow(group_id, plan, target))
 
         self.computing.append(asyncio.ensure_future(assign()))
 

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from stablelog.broker.loop.tasks import start_thread
+from stablelog.broker.loop.threads import start_thread
 from stablelog.broker.monitoring import metrics_server
 from stablelog.broker.monitoring.metrics_server import CONNECTION_COUNT_MAX, MetricsServer
 from tests.waiting import until

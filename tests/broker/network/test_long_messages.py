@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import add_partitions_to_txn, offset_commit
 from stablelog.broker.loop import turns
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.network import long_messages
 from stablelog.broker.network.long_messages import REQUEST_SIZE_MAX
 from stablelog.errors import RefusedError

@@ -29,7 +29,7 @@ from stablelog.broker.fetch.sessions import (
     FetchSession,
     SessionPartition,
 )
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState

@@ -30,7 +30,7 @@ from stablelog.broker.apis import (
 )
 from stablelog.broker.apis.preparation import BatchPreparation, preparation_for, with_record_errors
 from stablelog.broker.durability.disk_reserve import WhileFull
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_clients_may_write

@@ -21,7 +21,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.data_directory.names import RESERVE_FILE
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError, RefusedError

@@ -15,7 +15,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.loop.tasks import Tasks, in_thread, in_thread_to_its_end
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import DiskError, StablelogError, UnavailableError
 from stablelog.log.partition import Partition, SyncWork

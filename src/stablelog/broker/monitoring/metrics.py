@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from stablelog.broker.loop.tasks import start_thread
+from stablelog.broker.loop.threads import start_thread
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier

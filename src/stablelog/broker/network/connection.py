@@ -1,10 +1,9 @@
 """One client's connection: receives requests, passes them to the router, and sends the responses in order.
 
 The requests of one connection begin in the order in which they arrived, and are then processed concurrently, so that
-one fsync serves all batches that a producer has in flight. What one connection can take of the broker is limited: the
-size of a request, the number of requests in flight, their memory over all connections (`broker.network.budget`), the
-time in which a request must arrive, and the response bytes that the client has not read. While the client leaves too
-many response bytes unread, none of its requests begins.
+one fsync serves all batches that a producer has in flight. What one connection can take of the broker is limited: see
+`ConnectionLimits` and `broker.network.budget`. While the client leaves too many response bytes unread, none of its
+requests begins.
 """
 
 import asyncio
@@ -49,23 +48,17 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         router: computes the response to a request.
-        limits: the limits of this connection.
         budgets: the memory that all connections share.
-        open_connections: the set of open connections of the broker, to which this connection adds itself.
+        open_connections: the open connections of the broker, to which this one adds itself.
         tasks: starts the work on requests, and timers.
-        session: who the client is.
         on_made: called with the connection and its transport when the client has connected. If it raises ValueError,
             the connection is closed.
 
     Attributes:
         peer: the client's address and port.
-        host: the client's address.
-        listener: the name of the listener on which the client has connected.
-        background: starts the work on requests, and timers.
         decoding: decodes the requests in the order in which they arrived.
-        appending: a lock. A request holds it while it makes its changes, which may take several turns of the event
-            loop. Later requests of the connection wait for the lock, so that changes are made in the order in which the
-            client sent the requests.
+        appending: a lock that a request holds while it makes its changes, which may take several turns of the event
+            loop. Later requests wait for it, so that changes keep the order of the requests.
     """
 
     def __init__(
@@ -112,8 +105,6 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.host = "?"
 
-    # -- life --------------------------------------------------------------------------------------------------
-
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the client that has connected, or close the connection if a limit of connections is reached."""
@@ -148,9 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         """Clean up after the connection was lost. As in Kafka, Produce requests with acks=0 that have arrived are still
         appended.
 
-        The connection stays in the set of open connections until its requests have ended, because they take memory.
-        Otherwise clients that connect, send and leave could use more memory than the limits of connections allow. The
-        stop of the broker waits for these connections, too.
+        The connection counts as open until its requests have ended, because they take memory: otherwise clients that
+        connect, send and leave could use more memory than the limits allow. The stop of the broker waits for it, too.
         """
         is_cut, self._life = self._life is states.CUT, transition(self._life, states.LOST)
         self._lost.set()
@@ -166,11 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection, and cancel its requests.
-
-        Args:
-            why: the reason, if the client has caused the close; it is logged. None if the close is ordinary, which is
-                not logged.
+        """Close the connection, and cancel its requests. If the client has caused the close, the reason `why` is
+        logged.
         """
         if why is not None:
             self._limits.log_close(self.peer, why)
@@ -202,10 +189,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def scope(self) -> Scope:
-        """The scope of the connection's work: an unexpected exception in this work closes the connection.
-
-        Each call makes a new scope: an attribute with the scope would create a reference cycle.
-        """
+        """The scope of the connection's work: an unexpected exception in this work closes the connection."""
+        # Made for each call: an attribute with the scope would create a reference cycle.
         return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 
     @property
@@ -214,10 +199,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._in_flight.tasks
 
     def drain(self) -> None:
-        """Accept no more requests. Requests that have not begun are dropped.
+        """Accept no more requests. Requests that have not begun are dropped, and bytes that arrive later are read and
+        dropped.
 
-        Bytes that arrive later are read and dropped. If the broker closed a socket with unread bytes, the operating
-        system would reset the connection, and the client would lose the responses that it has not read yet.
+        If the broker closed a socket with unread bytes, the operating system would reset the connection, and the client
+        would lose the responses that it has not read yet.
         """
         if self._life is states.OPEN:
             self._life = transition(self._life, states.DRAINING)
@@ -267,8 +253,6 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._timer = self._later(max(idle_s, 1), self._check_idle)
-
-    # -- bytes in ----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes: the inbox, or the frame (buffer) of the large request that is arriving."""
@@ -398,8 +382,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._receive_timer = self._later(left_s, self._check_receive_time)
 
-    # -- requests and answers ----------------------------------------------------------------------------------
-
     def _begin_request(self, frame: Buffer, claim: MemoryClaim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
@@ -453,8 +435,6 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.end_turn()
         self._send_answered()
 
-    # -- flow --------------------------------------------------------------------------------------------------
-
     def pause_writing(self) -> None:
         """Send no more responses and begin no more requests, because the client leaves too many response bytes unread."""
         self._responses.block_sending(self._loop.time())
@@ -467,14 +447,11 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
-        """Begin no more requests for `ms` milliseconds, because the client is above a quota.
+        """Begin no more requests for `ms` milliseconds, because the client is above a quota; then close if `why_closed`
+        is given.
 
         A large request whose first bytes have arrived is still received and processed, because it holds memory of the
         budget.
-
-        Args:
-            ms: the time, in milliseconds.
-            why_closed: the reason for which the connection is closed after this time; None if it goes on then.
         """
         if not self.is_draining and not self.is_closing:
             self._mute.begin(ms, why_closed)

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import Turn
 from stablelog.env.disk import Buffer
 from stablelog.wire.api import Api, ApiKey

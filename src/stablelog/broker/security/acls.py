@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.monitoring.limited_log import quote_for_log
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.access import Access, DenialLog

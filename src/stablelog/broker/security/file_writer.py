@@ -3,7 +3,7 @@
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.data_directory.noted_file import NotedFile
 from stablelog.errors import DiskError
 

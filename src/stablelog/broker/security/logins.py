@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.monitoring.limited_log import LimitedLog, quote_for_log
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.security.fair_turns import FairTurns

@@ -11,7 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.network.connection_limits import AT_ONCE, Arrival

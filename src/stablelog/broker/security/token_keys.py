@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import in_thread
 from stablelog.env import http
 from stablelog.env.clock import Clock
 from stablelog.errors import DamageError, StablelogError, UnavailableError

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.data_directory.user_file import encode_users, user_file

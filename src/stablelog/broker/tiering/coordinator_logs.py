@@ -21,7 +21,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stablelog.broker.loop.tasks import Scope, in_thread
+from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from stablelog.broker.loop.tasks import in_thread, in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread, in_thread_to_its_end
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.tiering.metadata_topic import MetadataTopic

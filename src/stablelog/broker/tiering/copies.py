@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final
 
-from stablelog.broker.loop.tasks import Scope, in_thread
+from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime

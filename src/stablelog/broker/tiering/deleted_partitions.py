@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.errors import FencedError, StablelogError
 from stablelog.tier.chain import Chain, same_payload

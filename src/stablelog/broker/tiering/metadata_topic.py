@@ -29,7 +29,7 @@ from typing import Final
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker.loop.tasks import in_thread_to_its_end
+from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
 from stablelog.broker.topics.partition_state import PartitionState

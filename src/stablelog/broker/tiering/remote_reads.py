@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from stablelog.broker.loop.tasks import Tasks, in_thread
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.monitoring.damage_log import MESSAGES_MAX, DamageLog
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.store_failures import StoreFailures

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.coordinators.log_names import is_coordinator_log
 from stablelog.env.disk import Disk

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.throttle import Throttle, run_slowly

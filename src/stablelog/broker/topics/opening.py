@@ -10,7 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.loop.tasks import Scope, each_in_threads, in_thread
+from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.loop.threads import each_in_threads, in_thread
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.topic import Topic

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.loop.tasks import Scope, in_thread
+from stablelog.broker.loop.tasks import Scope
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic_files import TopicFiles

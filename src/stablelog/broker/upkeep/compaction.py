@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topic_files import TopicFiles

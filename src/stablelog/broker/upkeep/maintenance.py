@@ -26,7 +26,7 @@ from functools import partial
 
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import BrokerGroups
-from stablelog.broker.loop.tasks import in_thread
+from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import OFFSETS_PARTITION, is_internal

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import END, next_in_thread
 from stablelog.errors import DamageError, StablelogError, UnavailableError, UnprovenError
 from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition

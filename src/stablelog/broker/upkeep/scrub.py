@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.loop.tasks import END, Tasks, next_in_thread
+from stablelog.broker.loop.tasks import Tasks
+from stablelog.broker.loop.threads import END, next_in_thread
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import LOG
