@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.frames import RESPONSE_SIZE_MAX, SIZE, ClientFrames
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.outcomes import Committed
 from stablelog.client.core.partitions import fetch
@@ -23,27 +22,6 @@ from stablelog.wire.api import ApiKey
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import create
 from tests.scale import examples
-
-
-def test_a_response_is_of_the_oldest_request():
-    frames = ClientFrames("me")
-    for key in (ApiKey.METADATA, ApiKey.FETCH):
-        sent = b"".join(frames.encode(key, 0, [b"ab", b"c"], flexible=False))
-        assert SIZE.unpack_from(sent)[0] == len(sent) - SIZE.size
-        assert sent.endswith(b"\0\2meabc")
-        frames.note_sent(key)
-    assert frames.next_api_key == ApiKey.METADATA
-    assert bytes(frames.take_body(memoryview(b"\0\0\0\1body"), flexible=False)) == b"body"
-    assert frames.is_awaiting
-    with pytest.raises(ValueError, match="belongs to another request"):
-        frames.take_body(memoryview(b"\0\0\0\1body"), flexible=False)
-
-
-@pytest.mark.parametrize("size", [-1, 3, RESPONSE_SIZE_MAX + 1])
-def test_a_size_that_no_response_has_is_refused(size):
-    with pytest.raises(ValueError, match=f"a response of {size} bytes"):
-        ClientFrames("me").read_size(SIZE.pack(size))
-    assert ClientFrames("me").read_size(SIZE.pack(4)) == 4
 
 
 def test_pauses_between_retries_grow_and_end_at_the_deadline():

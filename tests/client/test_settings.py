@@ -8,7 +8,6 @@ import pytest
 import stablelog
 from stablelog.batch.header import Codec, headers_in
 from stablelog.client.blocking.cluster import BlockingCluster
-from stablelog.client.core.settings import ClientSettings, settings_of
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.faulty_broker import FaultyBroker
 from tests.client.transactions import create
@@ -22,24 +21,6 @@ OWN = (
     "retry.backoff.ms",
     "retry.backoff.max.ms",
 )
-
-
-def test_settings_are_read_as_text_and_as_numbers():
-    assert settings_of(None) == ClientSettings()
-    found = settings_of(
-        {
-            "client.id": "shop",
-            "compression.type": "zstd",
-            "default.api.timeout.ms": "1500",
-            "request.timeout.ms": 2000,
-            "retry.backoff.ms": 0,
-            "retry.backoff.max.ms": "50",
-        }
-    )
-    assert (found.client_id, found.compression, found.deadline_s) == ("shop", Codec.ZSTD, 1.5)
-    assert (found.timeout_s, found.backoff_s) == (2.0, (0.0, 0.05))
-    assert settings_of({"retry.backoff.ms": 5000}).backoff_s == (5.0, 5.0)
-    assert settings_of(None, 3).deadline_s == 3
 
 
 @pytest.mark.parametrize(

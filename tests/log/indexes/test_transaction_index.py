@@ -1,6 +1,8 @@
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from stablelog.errors import DamageError
 from stablelog.log.indexes import transaction_index
@@ -210,3 +212,37 @@ def test_an_index_of_another_segment_is_not_taken_for_this_ones():
     log.partition = log.open(clean=True)
     assert log.all_aborted() == wanted
     assert [log.disk.read_bytes(path) for path in (first, second)] == contents
+
+
+steps = some.lists(some.tuples(some.integers(1, 5), some.integers(1, 200)), max_size=20)
+
+
+@pytest.mark.extended
+@given(
+    some.lists(some.tuples(some.integers(1, 4), some.integers(0, 30)), max_size=100),
+    some.integers(0, 330),
+    some.integers(0, 90),
+)
+def test_aborted_transactions_of_a_range_are_all_that_touch_it(steps, start, size):
+    index, known, last = TransactionIndex(), [], 0
+    for producer_id, (by, length) in enumerate(steps):
+        last += by
+        known.append((producer_id, max(last - length, 0), last))
+    stable = last + 1
+    entries = []
+    for producer_id, first, marker in reversed(
+        known
+    ):  # the first offset that is undecided behind each marker
+        entries.append(AbortedTxn(producer_id, first, marker, min(marker + 1, stable)))
+        stable = min(stable, first)
+    for entry in reversed(entries):
+        index.append(entry)
+    end = start + size
+    found, complete = index.collect(start, end)
+    every = [index[place] for place in range(len(index))]
+    assert every == entries[::-1]
+    touching = [txn for txn in every if txn.last_offset >= start and txn.first_offset < end]
+    stops = [txn.stable_offset >= end for txn in every]
+    assert complete == any(stops)
+    assert found == touching, "what is past the stop begins past the end"
+    assert TransactionIndex(bytes(index.content())).collect(start, end) == (found, complete)
