@@ -27,7 +27,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig
 from stablelog.spark.options import ReadOptions, read_options, write_options
-from stablelog.spark.planning import plan
+from stablelog.spark.planning import plan_tasks
 from stablelog.spark.source.reader import limits, open_log
 from stablelog.spark.source.resolve import batch_ranges
 
@@ -92,7 +92,7 @@ def planned(options: ReadOptions) -> Callable[[], int]:
 
     def again() -> int:
         ranges, topic_ids = batch_ranges(options, log)
-        tasks = plan(log.spans(ranges, topic_ids), limits(options))
+        tasks = plan_tasks(log.spans(ranges, topic_ids), limits(options))
         return sum(piece.size for task in tasks for piece in task)
 
     return again
@@ -153,7 +153,7 @@ def read_memory_mb(given: Mapping[str, str]) -> float:
     log = open_log(options)
     ranges, topic_ids = batch_ranges(options, log)
     most = _Most()
-    for pieces in plan(log.spans(ranges, topic_ids), limits(options)):
+    for pieces in plan_tasks(log.spans(ranges, topic_ids), limits(options)):
         for _ in read_task(options, Columns(default_schema(include_headers=False)), TaskPartition(pieces)):
             most.look()
     return most.mb

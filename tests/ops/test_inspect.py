@@ -17,7 +17,7 @@ from stablelog.log.files.restored import Restored
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
-from stablelog.tier.parts import divided
+from stablelog.tier.manifest_parts import divide_into_parts
 from tests.golden.generation import generations
 from tests.tier.test_manifest import MANIFEST, NOW_MS
 
@@ -60,7 +60,7 @@ def test_the_remote_segments_are_the_rows_of_a_manifest(ordered):
 
 
 def test_a_manifest_with_parts_is_shown_by_part(tmp_path):
-    manifest, parts = divided(MANIFEST, Manifest("c"), NOW_MS, part_count=1)
+    manifest, parts = divide_into_parts(MANIFEST, Manifest("c"), NOW_MS, part_count=1)
     state = LocalState(LocalDisk(), tmp_path)
     state.write_manifest(
         encode_manifest(manifest, NOW_MS), manifest.parts, {part.part_id: content for part, content in parts}

@@ -8,7 +8,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, FencedError
 from stablelog.ops.stored_garbage import delete, garbage_of, store_time_ms
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
-from stablelog.tier.chain import Chain, Kind, decode_link, same_payload
+from stablelog.tier.chain import Chain, LinkKind, decode_link, same_payload
 from stablelog.tier.names import LOG, chain_name_of
 from stablelog.tier.pins import VALID_S, Pin, encode_pin
 from stablelog.tier.prefix import Prefix
@@ -114,9 +114,9 @@ def test_only_claims_and_fences_of_a_deleted_topic_stay():
     keys = [one.key for one in delete(stored.prefix, found)]
     assert "/manifest/" in keys[-1], "the manifests are the last, for a crash in between"
     left = [key for key in stored.simulated.objects if key.startswith(PARTITION.directory)]
-    assert [decode_link(stored.simulated.objects[key])[0] for key in left] == [Kind.CLAIM]
+    assert [decode_link(stored.simulated.objects[key])[0] for key in left] == [LinkKind.CLAIM]
     with pytest.raises(FencedError):
-        stored.prefix.run(Chain(PARTITION, 0, bytes(16)).take_over(same_payload))
+        stored.prefix.run_steps(Chain(PARTITION, 0, bytes(16)).take_over(same_payload))
 
 
 def test_a_topic_that_a_broker_still_publishes_stays():
@@ -126,8 +126,8 @@ def test_a_topic_that_a_broker_still_publishes_stays():
     stored.mark_deleted()
     stored.simulated.sleep(1)
     chain = Chain(PARTITION, 9, bytes(16))
-    payload = stored.prefix.run(chain.take_over(same_payload))
-    stored.prefix.run(chain.publish(payload))
+    payload = stored.prefix.run_steps(chain.take_over(same_payload))
+    stored.prefix.run_steps(chain.publish(payload))
     with pytest.raises(DamageError, match="a broker has published a manifest since"):
         stored.found()
 

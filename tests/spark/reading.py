@@ -9,10 +9,10 @@ from pyspark.sql.types import StructType
 from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits, plan
+from stablelog.spark.planning import TaskLimits, plan_tasks
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source.cuts import batch_ranges
-from stablelog.spark.source.readable import to_read
+from stablelog.spark.source.readable_ranges import batch_parts
 from stablelog.spark.source.reader import TaskPartition, open_log, read_task
 from tests.waiting import until
 
@@ -24,7 +24,9 @@ def tasks(given, limits=None):
     log = open_log(options)
     try:
         ranges, topic_ids = batch_ranges(options, log)
-        return plan(log.spans(to_read(options, log, ranges, topic_ids), topic_ids), limits or Limits())
+        return plan_tasks(
+            log.spans(batch_parts(options, log, ranges, topic_ids), topic_ids), limits or TaskLimits()
+        )
     finally:
         log.close()
 

@@ -5,7 +5,7 @@ import pytest
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import UsageError
 from stablelog.spark import count
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from tests.spark.at_cuts import Query
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -39,7 +39,7 @@ def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolatio
     wanted = truth(kafka.bootstrap, history, 2, isolation)
     given = {"bootstrap": kafka.bootstrap, "subscribe": history, "isolation": isolation}
     for scan, target_size in (("fetch", None), ("fetch", 500), ("files", None), ("files", 500)):
-        planned = tasks({**given, "scan": scan}, Limits(target_size=target_size))
+        planned = tasks({**given, "scan": scan}, TaskLimits(target_size=target_size))
         assert all(bool(piece.extents) == (scan == "files") for pieces in planned for piece in pieces)
         assert sorted(rows(given, *COLUMNS, planned=planned)) == wanted
     assert count({**given, "scan": "fetch"}) == count(given) == len(wanted)

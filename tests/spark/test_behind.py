@@ -10,7 +10,7 @@ from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.spark import count
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits, plan
+from stablelog.spark.planning import TaskLimits, plan_tasks
 from stablelog.spark.segments import partition_files
 from stablelog.spark.source.ranges import Range
 from stablelog.spark.source.reader import open_log
@@ -120,7 +120,7 @@ def planned_twice(given, end, between):
     try:
         list(log.spans(ranges, {}))  # the directory is looked at
         between()
-        return plan(log.spans(ranges, {}), Limits())
+        return plan_tasks(log.spans(ranges, {}), TaskLimits())
     finally:
         log.close()
 

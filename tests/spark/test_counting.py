@@ -45,7 +45,7 @@ def offsets_read(files: PartitionFiles, start: int, end: int, isolation: str) ->
     options = read_options({"path": str(files.directory.parent), "isolation": isolation}, BATCH)
     builder = ColumnBuilder(["offset"])
     decoder = Decoder("t", 0, builder, isolation=isolation)
-    batches = [*read(options, None, files.span(start, end).piece(), decoder), *builder.take()]
+    batches = [*read(options, None, files.span(start, end).piece(), decoder), *builder.take_batches()]
     return [offset for batch in batches for offset in batch.column(0).to_pylist()]
 
 

@@ -9,7 +9,7 @@ from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.errors import UnavailableError
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from stablelog.spark.record_count import count
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.counting import files_count
@@ -109,7 +109,7 @@ def test_every_range_by_both_scans(stablelog_broker, history, isolation):
 @pytest.mark.parametrize("target_size", [1, 300, 2000])
 def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, scan, target_size):
     topic, writers = history
-    planned = tasks(given(stablelog_broker, topic, scan=scan), Limits(target_size=target_size))
+    planned = tasks(given(stablelog_broker, topic, scan=scan), TaskLimits(target_size=target_size))
     if scan == "files":
         assert all(piece.extents for pieces in planned for piece in pieces)
     found = rows(given(stablelog_broker, topic), *COLUMNS, planned=planned)
@@ -117,7 +117,9 @@ def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, sc
 
 
 @pytest.mark.parametrize("scan", ["fetch", "files"])
-@pytest.mark.parametrize("limits", [Limits(offsets_max=1), Limits(offsets_max=3), Limits(count_min=40)])
+@pytest.mark.parametrize(
+    "limits", [TaskLimits(offsets_max=1), TaskLimits(offsets_max=3), TaskLimits(count_min=40)]
+)
 def test_batches_that_are_cut_inside_are_read_once(stablelog_broker, history, scan, limits):
     topic, writers = history
     planned = tasks(given(stablelog_broker, topic, scan=scan), limits)
@@ -199,7 +201,7 @@ def test_a_limit_is_of_real_records(stablelog_broker, history, isolation):
     while any(starts[place] < end for place, (_, end) in zip(places, bounds, strict=True)):
         ranges = [Range(place, starts[place], end) for place, (_, end) in zip(places, bounds, strict=True)]
         ranges = [whole(one) for one in ranges if one.start < one.end]
-        ends = log.limited(ranges, {}, 10, None)
+        ends = log.limit_ranges(ranges, {}, 10, None)
         batch = [
             row
             for row in wanted

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.spark.offsets import CutPoint, StreamOffsets, parse_assign, parse_indexes, parse_numbers
+from stablelog.spark.offsets import StreamCut, StreamOffsets, parse_assign, parse_indexes, parse_numbers
 
 places = st.dictionaries(
     st.tuples(st.text("abc.-_", min_size=1), st.integers(0, 100)), st.integers(0, 2**62), max_size=20
@@ -29,7 +29,7 @@ def test_offsets_are_written_as_kafkas_connector_does():
 
 
 def test_the_cut_of_offsets_stands_beside_them():
-    offsets = StreamOffsets({("orders", 0): 23}, {"orders": "ab"}, CutPoint(42, "payments"))
+    offsets = StreamOffsets({("orders", 0): 23}, {"orders": "ab"}, StreamCut(42, "payments"))
     text = offsets.to_json()
     assert list(text) == ["#cut", "#topics", "orders"]
     assert text["#cut"] == {"commitSequence": 42, "group": "payments"}

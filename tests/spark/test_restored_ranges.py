@@ -12,9 +12,9 @@ from stablelog.env.objects.opening import open_store
 from stablelog.errors import DataLossError
 from stablelog.spark import count
 from stablelog.spark.options import write_options
-from stablelog.spark.sink.ending import abort_parts, commit_parts
-from stablelog.spark.sink.parts import Part
 from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.task_commits import abort_parts, commit_parts
+from stablelog.spark.sink.task_messages import JointWrite
 from stablelog.tier.prefix import Prefix
 from tests.broker.tiering.test_restored_broker import stablelog as command
 from tests.clients.drivers import TIMEOUT_S, unique
@@ -101,7 +101,7 @@ class Life:
     def sink(self, version, **more):
         """Write a micro-batch of a query into the topic of the sink."""
         options = write_options({"bootstrap": self.broker.bootstrap, "topic": SUNK, **more})
-        part = Part("query", version, unique("run"), in_sequence=True)
+        part = JointWrite("query", version, unique("run"), in_sequence=True)
         values = pa.RecordBatch.from_pydict({"value": [VALUE] * RECORDS})
         written = [write_part(options, part, Task(0), iter([values]))]
         try:

@@ -15,7 +15,7 @@ from stablelog.errors import DamageError, DataLossError, RefusedError, Unavailab
 from stablelog.spark import record_count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from stablelog.spark.schema import Columns
 from stablelog.spark.segments.segment_file import GoneError
 from stablelog.spark.source.reader import StablelogStreamReader
@@ -81,7 +81,7 @@ def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(keepin
 def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
     topic = filled(keeping_broker)
     asked = given(keeping_broker, topic, scan=scan)
-    planned = tasks(asked, Limits(target_size=1000))
+    planned = tasks(asked, TaskLimits(target_size=1000))
     delete_before(keeping_broker, topic, 150)
     for path in logs(keeping_broker, topic, "*.deleted"):
         path.unlink()
@@ -266,7 +266,7 @@ def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
             assert time.monotonic() < deadline, (deleted_count, read_counts)
             for scan in ("files", "fetch"):
                 asked = given(stablelog_broker, topic, scan=scan)
-                planned = tasks(asked, Limits(target_size=4000))
+                planned = tasks(asked, TaskLimits(target_size=4000))
                 reads.append((planned, rows(asked, "partition", "offset", "value", planned=planned)))
                 read_counts[scan] += len(reads[-1][1])
             ledger += [(m.partition(), m.offset(), m.value()) for m in consumer.consume(10_000, 0.05)]

@@ -123,7 +123,7 @@ class Broker:
             self.world.acknowledged.append(row)
             self.rows = rows
             if self.world.random.random() < 0.5:
-                for key in (yield from self.insist(lambda: chain.removable(self.kept))):
+                for key in (yield from self.insist(lambda: chain.removable_manifests(self.kept))):
                     yield from self.insist(lambda key=key: self.delete(key))
 
     @staticmethod

@@ -9,7 +9,7 @@ from stablelog.tier.chain import (
     LINK,
     MANIFESTS_KEPT,
     Chain,
-    Kind,
+    LinkKind,
     claim_epoch,
     decode_link,
     encode_link,
@@ -96,17 +96,17 @@ def test_old_manifests_may_go_and_never_the_last_of_an_epoch_its_claim_or_its_fe
     store(first.take_over(same_payload))
     for number in range(20):
         store(first.publish(b"%d" % number))
-    old = store(first.removable())
+    old = store(first.removable_manifests())
     assert old == [PARTITION.chain_key(ChainName(1, number)) for number in range(1, 21 - MANIFESTS_KEPT)]
     second = Chain(PARTITION, 2, NONCES[2])
     store(second.take_over(same_payload))
     all_but_last = [PARTITION.chain_key(ChainName(1, number)) for number in range(1, 20)]
-    assert store(second.removable()) == all_but_last, "a lower epoch keeps its last manifest"
+    assert store(second.removable_manifests()) == all_but_last, "a lower epoch keeps its last manifest"
     store(second.publish(b"x"))
-    assert store(second.removable(0)) == all_but_last
+    assert store(second.removable_manifests(0)) == all_but_last
     store(Chain(PARTITION, 3, NONCES[3]).take_over(same_payload))
     with pytest.raises(FencedError, match="a broker of epoch 3"):
-        store(second.removable())
+        store(second.removable_manifests())
 
 
 def test_who_has_not_taken_over_publishes_nothing():
@@ -115,12 +115,12 @@ def test_who_has_not_taken_over_publishes_nothing():
     late = Chain(PARTITION, 2, NONCES[2])
     with pytest.raises(FencedError):
         store(late.take_over(same_payload))
-    for steps in (lambda: late.publish(b"evil"), late.removable):
+    for steps in (lambda: late.publish(b"evil"), late.removable_manifests):
         with pytest.raises(AssertionError, match="take over first"):
             store(steps())
 
 
-@pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.FENCE], ids=lambda kind: kind.name.lower())
+@pytest.mark.parametrize("kind", [LinkKind.MANIFEST, LinkKind.FENCE], ids=lambda kind: kind.name.lower())
 def test_an_object_that_lost_bytes_is_damage_and_no_fence(kind):
     """The kind is known by the size: a manifest that was truncated must not be taken for a fence."""
     for size in (0, 5, LINK.size - 1, LINK.size):
@@ -129,9 +129,9 @@ def test_an_object_that_lost_bytes_is_damage_and_no_fence(kind):
         store(first.take_over(same_payload))
         store(first.publish(b"one"))
         store(first.publish(b"two"))
-        if kind is Kind.FENCE:
+        if kind is LinkKind.FENCE:
             store(Chain(PARTITION, 2, NONCES[2]).take_over(same_payload))
-        key = PARTITION.chain_key(ChainName(1, 2 if kind is Kind.MANIFEST else 3))
+        key = PARTITION.chain_key(ChainName(1, 2 if kind is LinkKind.MANIFEST else 3))
         store.world.objects[key] = bytes(LINK.size)[:size]
         with pytest.raises(DamageError, match=key):
             store(Chain(PARTITION, 3, NONCES[3]).take_over(same_payload))
@@ -190,14 +190,14 @@ def test_damage_of_the_last_manifest_is_told_by_its_key():
         with pytest.raises((DamageError, NewerFormatError)) as caught:
             store(last_manifest(PARTITION))
         assert at < 2 or key in str(caught.value)
-    store.world.objects[key] = encode_link(Kind.MANIFEST, 1, NONCES[1], b"another")
+    store.world.objects[key] = encode_link(LinkKind.MANIFEST, 1, NONCES[1], b"another")
     assert store(last_manifest(PARTITION)) == b"another"
 
 
 def test_an_object_of_the_chain_is_read_or_refused():
-    content = encode_link(Kind.MANIFEST, 5, NONCES[3], b"payload")
-    assert decode_link(content) == (Kind.MANIFEST, b"payload")
-    assert len(encode_link(Kind.FENCE, 5, NONCES[3])) == LINK.size
+    content = encode_link(LinkKind.MANIFEST, 5, NONCES[3], b"payload")
+    assert decode_link(content) == (LinkKind.MANIFEST, b"payload")
+    assert len(encode_link(LinkKind.FENCE, 5, NONCES[3])) == LINK.size
     for size in range(len(content)):
         with pytest.raises(DamageError):
             decode_link(content[:size])

@@ -6,10 +6,10 @@ import pytest
 
 from stablelog.errors import FencedError, StoreError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Create, Delete, List, last_manifest, same_payload
-from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, Deletion, named_keys
+from stablelog.tier.deletion import LATE_S, MANIFEST_COUNT_MAX, PIN_PAUSE_S, ObjectDeletion, named_keys
 from stablelog.tier.manifest import Manifest, decode_manifest, encode_manifest
+from stablelog.tier.manifest_parts import divide_into_parts
 from stablelog.tier.names import INDEXES, LOG
-from stablelog.tier.parts import divided
 from stablelog.tier.pins import VALID_S, Pin, encode_pin
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
@@ -42,7 +42,7 @@ class Store:
         self.fails_at = None
         self.manifest = Manifest("cluster")
         self.chain = self.take_over(1)
-        self.deletion = Deletion(PARTITION, self.chain, self.manifest, self.now_s)
+        self.deletion = ObjectDeletion(PARTITION, self.chain, self.manifest, self.now_s)
         rows = [segment(number) for number in range(segment_count)]
         for row in rows:
             for kind in (LOG, INDEXES):
@@ -67,12 +67,12 @@ class Store:
         return chain
 
     def publish(self, manifest):
-        manifest, parts = divided(manifest, self.manifest, 0, part_count=self.part_count)
+        manifest, parts = divide_into_parts(manifest, self.manifest, 0, part_count=self.part_count)
         for part, content in parts:
             self.objects[PARTITION.part_key(part.base_offset, part.part_id)] = content
         self(self.chain.publish(encode_manifest(manifest, 0)))
         self.manifest = manifest
-        self.deletion.follow(manifest, self.now_s)
+        self.deletion.set_manifest(manifest, self.now_s)
 
     def mark(self, log_start):
         """Retention moves the log start."""
@@ -82,11 +82,11 @@ class Store:
         """Let time pass, and run what is due then."""
         self.now_s += seconds
         if self.deletion.is_due(self.now_s, DELAY_S):
-            self(self.deletion.find(self.manifest, self.now_s, DELAY_S))
-            assert not self(self.deletion.delete(1_000))
+            self(self.deletion.find_objects(self.manifest, self.now_s, DELAY_S))
+            assert not self(self.deletion.delete_found(1_000))
         gone = set(self.deletion.gone)
         if gone:
-            self.publish(self.manifest.without(gone))
+            self.publish(self.manifest.without_segments(gone))
         return sorted(one.int - 1 for one in gone)
 
     def pin(self, start, end, content=None):
@@ -140,7 +140,7 @@ def test_the_delay_begins_again_with_a_broker_that_takes_over():
     store.mark(200)
     store.now_s += DELAY_S - 1
     store.chain = store.take_over(2)
-    store.deletion = Deletion(PARTITION, store.chain, store.manifest, store.now_s)
+    store.deletion = ObjectDeletion(PARTITION, store.chain, store.manifest, store.now_s)
     assert store.wait(1) == []
     assert store.wait(DELAY_S) == [0, 1]
 
@@ -171,16 +171,16 @@ def test_a_deletion_goes_on_with_what_was_found_before():
     store = Store(6)
     store.mark(500)
     store.now_s += DELAY_S
-    store(store.deletion.find(store.manifest, store.now_s, DELAY_S))
+    store(store.deletion.find_objects(store.manifest, store.now_s, DELAY_S))
     count = sum(isinstance(one, List) for one in store.requests)
     for number in range(0, 4, 2):
-        assert store(store.deletion.delete(2)), "more is left"
+        assert store(store.deletion.delete_found(2)), "more is left"
         found = set(store.deletion.gone)
         assert found == {segment(one).segment_id for one in (number, number + 1)}
-        store.publish(store.manifest.without(found))
+        store.publish(store.manifest.without_segments(found))
         assert store.deletion.is_due(store.now_s, DELAY_S)
-        store(store.deletion.find(store.manifest, store.now_s, DELAY_S))
-    assert not store(store.deletion.delete(2))
+        store(store.deletion.find_objects(store.manifest, store.now_s, DELAY_S))
+    assert not store(store.deletion.delete_found(2))
     assert store.deletion.gone == {segment(4).segment_id}
     assert sum(isinstance(one, List) for one in store.requests) == count
     assert store.segments() == [5]
@@ -260,7 +260,7 @@ def test_nothing_is_listed_without_a_reason():
     store.wait(100 * DELAY_S)
     assert len(store.requests) == count
     orphan = store.orphan()
-    store.deletion.suspect(store.now_s)
+    store.deletion.expect_orphans(store.now_s)
     settle(store)
     assert orphan not in store.objects
 
@@ -268,9 +268,9 @@ def test_nothing_is_listed_without_a_reason():
 def test_an_upload_that_the_store_applies_late_is_found():
     store = Store()
     settle(store)
-    store.deletion.suspect(store.now_s)
+    store.deletion.expect_orphans(store.now_s)
     store.now_s += DELAY_S
-    store.deletion.suspect(
+    store.deletion.expect_orphans(
         store.now_s
     )  # Another upload fails, and the sweep of the first failure does not see it.
     store.wait(0)
@@ -306,7 +306,7 @@ def test_segments_that_the_manifest_names_no_more_are_swept():
     store = Store()
     settle(store)
     store.mark(200)
-    store.publish(store.manifest.without({segment(0).segment_id}))
+    store.publish(store.manifest.without_segments({segment(0).segment_id}))
     for _ in range(4):
         store.wait()
     assert store.segments() == [2]
@@ -366,7 +366,7 @@ def test_a_broker_that_is_fenced_during_a_sweep_deletes_nothing():
     store.orphan()
     store.wait()
     store.now_s += DELAY_S
-    steps = store.deletion.find(store.manifest, store.now_s, DELAY_S)
+    steps = store.deletion.find_objects(store.manifest, store.now_s, DELAY_S)
     listed = store.world.apply(next(steps))
     store.take_over(2)
     before = dict(store.objects)

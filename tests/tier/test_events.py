@@ -27,10 +27,10 @@ STARTED, FINISHED, DELETING, DELETED = SegmentState
 
 def missing(events, manifest):
     """The missing events, which are then in the topic."""
-    found = list(events.missing(PARTITION, manifest, NOW_MS, 1))
+    found = list(events.missing_events(PARTITION, manifest, NOW_MS, 1))
     for event in found:
-        events.take(decode_record(encode_record(event)))
-    events.follow(manifest)
+        events.add_event(decode_record(encode_record(event)))
+    events.mark_followed(manifest)
     return found
 
 
@@ -56,7 +56,7 @@ def manifests(count):
         yield manifest
     moved = manifest.with_log_start(count * 100 - 100, NOW_MS + 1, 1)
     yield moved
-    yield moved.without({one.segment_id for one in moved.segments[:-1]})
+    yield moved.without_segments({one.segment_id for one in moved.segments[:-1]})
 
 
 @pytest.mark.extended
@@ -70,7 +70,7 @@ def test_the_topic_says_what_the_last_manifest_says_whatever_was_lost(is_followe
     del topic[kept:]
     after = Events()
     for event in topic:
-        after.take(event)
+        after.add_event(event)
     topic += missing(after, every[-1])
     states = states_of(topic)
     (left,) = every[-1].segments
@@ -81,7 +81,7 @@ def test_the_topic_says_what_the_last_manifest_says_whatever_was_lost(is_followe
 
 def test_a_copy_that_no_manifest_names_is_forgotten_and_not_deleted():
     events = Events()
-    events.take(copy_started(PARTITION, replace(segment(0), segment_id=uuid.UUID(int=9))))
+    events.add_event(copy_started(PARTITION, replace(segment(0), segment_id=uuid.UUID(int=9))))
     found = missing(events, Manifest("c", 0, (segment(0),)))
     assert [event.state for event in found] == [STARTED, FINISHED]
     assert events.states == {segment(0).segment_id: FINISHED}
@@ -91,8 +91,8 @@ def test_a_segment_that_kafka_has_copied_is_not_declared_deleted():
     """A directory of Apache Kafka may have the topic, and no manifest names its segments."""
     kafkas = segment(0, by_kafka=True)
     events, written = Events(), Events()
-    for event in written.missing(PARTITION, Manifest("c", 0, (kafkas,)), NOW_MS, 1):
-        events.take(event)
+    for event in written.missing_events(PARTITION, Manifest("c", 0, (kafkas,)), NOW_MS, 1):
+        events.add_event(event)
     assert events.states == {kafkas.segment_id: FINISHED}
     assert missing(events, Manifest("c")) == []
     assert not events.needs_mark
@@ -116,7 +116,7 @@ def test_a_partition_is_marked_once():
     assert events.needs_mark
     mark = partition_deleted(PARTITION, NOW_MS, 1)
     assert (mark.state, partition_of(mark)) == (DeletionState.MARKED, PARTITION)
-    events.take(mark)
+    events.add_event(mark)
     assert not events.needs_mark
 
 
@@ -124,9 +124,9 @@ def test_a_deleted_partition_has_objects_until_their_deletion_is_finished():
     events = Events()
     missing(events, Manifest("c", 0, (segment(0),)))
     assert not events.has_deleted_objects
-    events.take(partition_deleted(PARTITION, NOW_MS, 1))
+    events.add_event(partition_deleted(PARTITION, NOW_MS, 1))
     assert events.has_deleted_objects
-    events.take(partition_deleted(PARTITION, NOW_MS, 1, DeletionState.FINISHED))
+    events.add_event(partition_deleted(PARTITION, NOW_MS, 1, DeletionState.FINISHED))
     assert not events.has_deleted_objects
 
 
@@ -134,9 +134,9 @@ def test_a_deleted_partition_has_objects_until_their_deletion_is_finished():
 def test_a_state_that_is_not_known_is_skipped(state):
     events = Events()
     found = missing(events, Manifest("c", 0, (segment(0),)))
-    events.take(replace(found[1], state=state))
+    events.add_event(replace(found[1], state=state))
     assert events.states == {segment(0).segment_id: FINISHED}
 
 
 def test_a_record_of_a_snapshot_names_no_partition():
-    assert partition_of(segment(0).record()) is None
+    assert partition_of(segment(0).to_record()) is None

@@ -15,11 +15,11 @@ from stablelog.errors import DamageError
 from stablelog.log.files.restored import Restored
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.chain import Chain, claim_epoch, same_payload
-from stablelog.tier.history import LocalHistory, taken_over
+from stablelog.tier.history import LocalHistory, proven_manifest
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.published import Published
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.restoring import Stored, gap_end, lost_ranges
+from stablelog.tier.restored_files import Stored, gap_end, lost_ranges
 from tests.tier.chain_world import PARTITION, Broker, World, next_payload
 
 pytestmark = pytest.mark.extended
@@ -72,7 +72,7 @@ class Machine(Broker):
     def check(self, payload):
         last = None if payload is None else self.world.manifests[payload]
         try:
-            found = taken_over(last, self.local())
+            found = proven_manifest(last, self.local())
         except DamageError:
             self.world.refused += 1
             raise

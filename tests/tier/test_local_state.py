@@ -56,19 +56,19 @@ def part_name(number):
 
 
 def test_a_directory_without_remote_tier_has_no_manifest_and_begins_at_0(state):
-    assert state.read() is None
+    assert state.read_manifest() is None
     assert state.read_start() == 0
     assert state.log_start(31) == 31
 
 
 def test_a_manifest_is_read_as_it_was_recorded_with_its_parts(state):
-    assert record(state, 0, 1, new=(0, 1)) == state.read()
+    assert record(state, 0, 1, new=(0, 1)) == state.read_manifest()
 
 
 def test_parts_that_the_manifest_does_not_name_are_removed_and_the_others_stay(state, disk):
     record(state, 0, new=(0,))
     assert names(disk) == {part_name(0)}
-    assert record(state, 0, 1, new=(1,)) == state.read()
+    assert record(state, 0, 1, new=(1,)) == state.read_manifest()
     record(state, 1)
     assert names(disk) == {part_name(1)}
 
@@ -80,7 +80,7 @@ def test_a_write_that_fails_leaves_the_manifest_before_or_the_new_one(state, dis
     with pytest.raises(DiskError):
         for _ in range(10):
             record(state, 1, new=(1,))
-    assert state.read() in (before, after)
+    assert state.read_manifest() in (before, after)
 
 
 def test_a_manifest_whose_part_is_missing_is_damaged_and_says_which(state, disk):
@@ -88,7 +88,7 @@ def test_a_manifest_whose_part_is_missing_is_damaged_and_says_which(state, disk)
     disk.remove(DIRECTORY / part_name(0))
     path = DIRECTORY / REMOTE_MANIFEST_FILE
     with pytest.raises(DamageError, match=f"^{path} is damaged: its part {part_name(0)} is missing"):
-        state.read()
+        state.read_manifest()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -97,21 +97,21 @@ def test_a_damaged_part_is_refused_by_the_manifest_and_its_file(state, disk, num
     disk.write_atomic(DIRECTORY / part_name(number), PARTS[number][1][:-1])
     path = DIRECTORY / REMOTE_MANIFEST_FILE
     with pytest.raises(DamageError, match=f"^{path} is damaged: its file {part_name(number)}: "):
-        state.read()
+        state.read_manifest()
 
 
 def test_a_part_of_another_manifest_is_refused(state, disk):
     record(state, 0, new=(0,))
     disk.write_atomic(DIRECTORY / part_name(0), PARTS[1][1])
     with pytest.raises(DamageError, match=f"its file {part_name(0)}: "):
-        state.read()
+        state.read_manifest()
 
 
 def test_a_damaged_manifest_is_refused_by_its_path(state, disk):
     path = DIRECTORY / REMOTE_MANIFEST_FILE
     disk.write_atomic(path, b"no manifest")
     with pytest.raises(DamageError, match=f"^{path} is damaged: "):
-        state.read()
+        state.read_manifest()
 
 
 def test_a_log_start_is_read_as_it_was_recorded(state):

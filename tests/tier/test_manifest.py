@@ -17,8 +17,8 @@ from stablelog.tier.index_object import CommitFiles
 from stablelog.tier.manifest import (
     HEAD_KEY,
     Manifest,
+    ManifestSegments,
     RemoteSegment,
-    Segments,
     decode_manifest,
     encode_manifest,
 )
@@ -128,13 +128,13 @@ def test_segments_before_the_log_start_are_marked_and_then_go():
     again = moved.with_log_start(300, NOW_MS + 9, 3)
     assert [segment.event_ms for segment in again.segments] == [NOW_MS + 5, NOW_MS + 5, NOW_MS + 9]
     assert decode_manifest(encode_manifest(moved, NOW_MS)) == moved
-    left = moved.without({segment.segment_id for segment in moved.segments[:2]})
+    left = moved.without_segments({segment.segment_id for segment in moved.segments[:2]})
     assert [segment.base_offset for segment in left.segments] == [200]
     with pytest.raises(AssertionError):
-        moved.without({moved.segments[2].segment_id})
-    found = Segments(moved.segments)
-    assert found.at(150) is None
-    assert found.at(250).base_offset == 200
+        moved.without_segments({moved.segments[2].segment_id})
+    found = ManifestSegments(moved.segments)
+    assert found.segment_at(150) is None
+    assert found.segment_at(250).base_offset == 200
 
 
 def test_a_segment_of_a_kafka_without_the_field_may_have_aborts():
@@ -175,7 +175,7 @@ def test_the_search_finds_every_segment_with_an_abort_that_concerns_the_reader(l
     segments, aborted = log
     start = data.draw(st.integers(0, len(segments) * 100 - 1))
     end = data.draw(st.integers(start + 1, len(segments) * 100))
-    found, ended = Segments(segments).with_aborts(start, end)
+    found, ended = ManifestSegments(segments).with_aborts(start, end)
     needed = {number for first, number in aborted if first < end and number >= start // 100}
     numbers = {found_one.base_offset // 100 for found_one in found}
     assert needed <= numbers
@@ -233,7 +233,7 @@ class Searched:
         for module in ("log.search.rows", "log.indexes.minima"):
             monkeypatch.setattr(f"stablelog.{module}.array", CountedArray)
         firsts = ((number, least(number)) for number in range(count))
-        self.segments = Segments(
+        self.segments = ManifestSegments(
             [
                 Row(at, at + 1, 0 if is_open and at < count - 1 else at + 1, first is not None, first)
                 for at, first in firsts
@@ -301,7 +301,7 @@ def test_the_log_start_may_pass_the_last_segment_and_segments_go_in_any_order():
     assert passed.end_offset == 300
     more = passed.with_copied([segment(3)])
     assert more.end_offset == 400
-    left = more.without({segment(1).segment_id})
+    left = more.without_segments({segment(1).segment_id})
     assert [one.base_offset for one in left.segments] == [0, 300]
     assert decode_manifest(encode_manifest(left, NOW_MS)) == left
 
@@ -335,7 +335,7 @@ def test_a_segment_with_impossible_values_is_refused(changes):
 
 
 def test_a_state_that_is_not_known_is_refused():
-    record = replace(segment(0).record(), state=9)
+    record = replace(segment(0).to_record(), state=9)
     head = {"version": 1, "cluster": "c", "log_start": 0, "count": 1}
     first = Record(0, NOW_MS, HEAD_KEY, json.dumps(head).encode())
     with pytest.raises(DamageError, match="no segment of a manifest"):

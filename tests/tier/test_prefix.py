@@ -7,7 +7,7 @@ import pytest
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, StoreError, UsageError
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
-from stablelog.tier.chain import Kind, encode_link
+from stablelog.tier.chain import LinkKind, encode_link
 from stablelog.tier.manifest import Manifest, encode_manifest, encode_part
 from stablelog.tier.names import ChainName, RemotePartition
 from stablelog.tier.prefix import Prefix
@@ -29,7 +29,7 @@ def publish(requests, partition, manifest, number=1, epoch=1):
 
 
 def put(requests, partition, manifest, number=1, epoch=1):
-    content = encode_link(Kind.MANIFEST, epoch, NONCE, encode_manifest(manifest, 0))
+    content = encode_link(LinkKind.MANIFEST, epoch, NONCE, encode_manifest(manifest, 0))
     requests.objects[partition.chain_key(ChainName(epoch, number))] = content
 
 

@@ -25,7 +25,7 @@ def test_a_manifest_that_was_never_published_says_nothing_of_its_topic():
 
 
 def test_a_manifest_that_does_not_name_its_partition_is_refused():
-    fields = PUBLISHED.fields()
+    fields = PUBLISHED.to_json()
     del fields["topic_id"], fields["partition"]
     with pytest.raises(
         NewerFormatError, match=r"^a manifest that does not name its partition; no release has"
@@ -53,16 +53,16 @@ def test_a_manifest_that_does_not_name_its_partition_is_refused():
 )
 def test_other_values_are_refused(change):
     with pytest.raises(DamageError, match="describes its topic"):
-        published_of({"published": PUBLISHED.fields() | change})
+        published_of({"published": PUBLISHED.to_json() | change})
     with pytest.raises(DamageError, match="describes its topic"):
         published_of({"published": {"topic_id": str(TOPIC_ID), "log_end": 17}})
 
 
 def test_more_partitions_than_a_topic_may_have_are_refused():
     """A restore and a Spark read would go through all of them."""
-    assert published_of({"published": PUBLISHED.fields() | {"partition_count": PARTITION_COUNT_MAX}})
+    assert published_of({"published": PUBLISHED.to_json() | {"partition_count": PARTITION_COUNT_MAX}})
     with pytest.raises(DamageError, match=r"has 1000000000000 partitions; at most 100000 are allowed"):
-        published_of({"published": PUBLISHED.fields() | {"partition_count": 10**12}})
+        published_of({"published": PUBLISHED.to_json() | {"partition_count": 10**12}})
 
 
 def test_a_manifest_whose_head_is_nested_deeply_is_damaged():

@@ -14,23 +14,23 @@ def ends():
 
 
 def test_a_read_is_remembered_by_its_end(ends):
-    ends.add(3, 8, ONE, 100, 250)
-    assert ends.at(8) == ReadEnd(ONE.segment_id, 0, 100, 250, 0)
-    assert ends.at(7) is None
+    ends.add_read(3, 8, ONE, 100, 250)
+    assert ends.end_at(8) == ReadEnd(ONE.segment_id, 0, 100, 250, 0)
+    assert ends.end_at(7) is None
 
 
 def test_of_another_segment_no_read_has_ended_there(ends):
-    ends.add(3, 8, ONE, 100, 250)
-    assert ends.at(8, ONE) == ends.at(8)
-    assert ends.at(8, OTHER) is None
+    ends.add_read(3, 8, ONE, 100, 250)
+    assert ends.end_at(8, ONE) == ends.end_at(8)
+    assert ends.end_at(8, OTHER) is None
 
 
 def test_reads_without_a_gap_make_a_streak(ends):
     for number in range(4):
-        ends.add(10 * number, 10 * number + 10, ONE, 0, 100)
-        assert ends.at(10 * number + 10).streak == number
-    ends.add(35, 45, ONE, 0, 100)
-    assert ends.at(45).streak == 0, "no read has ended where this one began"
+        ends.add_read(10 * number, 10 * number + 10, ONE, 0, 100)
+        assert ends.end_at(10 * number + 10).streak == number
+    ends.add_read(35, 45, ONE, 0, 100)
+    assert ends.end_at(45).streak == 0, "no read has ended where this one began"
 
 
 @pytest.mark.parametrize(("streak", "count"), [(0, 1), (1, 2), (2, 4), (3, 4), (100, 4)])
@@ -41,9 +41,9 @@ def test_the_longer_the_streak_the_more_chunks_are_loaded_ahead(streak, count):
 
 def test_the_read_that_ended_longest_ago_is_forgotten(ends):
     for number in range(ENDS_MAX):
-        ends.add(1000, number, ONE, 0, number)
-    ends.add(1000, 0, ONE, 0, 77)  # the first is used again, so the second is the oldest
-    ends.add(1000, ENDS_MAX, ONE, 0, 0)
-    assert ends.at(1) is None
-    assert [ends.at(number) is not None for number in (0, 2, ENDS_MAX)] == [True] * 3
-    assert ends.at(0).position == 77
+        ends.add_read(1000, number, ONE, 0, number)
+    ends.add_read(1000, 0, ONE, 0, 77)  # the first is used again, so the second is the oldest
+    ends.add_read(1000, ENDS_MAX, ONE, 0, 0)
+    assert ends.end_at(1) is None
+    assert [ends.end_at(number) is not None for number in (0, 2, ENDS_MAX)] == [True] * 3
+    assert ends.end_at(0).position == 77

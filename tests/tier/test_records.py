@@ -145,7 +145,7 @@ def test_the_records_of_a_kafka_without_the_field_are_read():
 
 
 def test_a_segment_of_a_kafka_without_the_field_may_have_aborts_and_a_missing_index_object_means_none():
-    segment = RemoteSegment.of_record(decode_record(bytes.fromhex(WITHOUT_THE_FIELD["snapshot"])))
+    segment = RemoteSegment.from_record(decode_record(bytes.fromhex(WITHOUT_THE_FIELD["snapshot"])))
     assert segment.may_have_aborts
     assert not segment.must_have_aborts
     partition = RemotePartition("t", TOPIC_ID, 3)

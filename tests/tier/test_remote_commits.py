@@ -117,7 +117,7 @@ def test_ranges_are_copied_one_after_another(log, view):
 
 def test_the_first_range_is_copied_whatever_its_size_and_others_as_far_as_there_is_room(log, view):
     begins, ends = [0, 120, 200], [50, 180, 260]
-    log.loading(lambda: log.remote.bytes.views(rows(log)[1], 0, 260))
+    log.loading(lambda: log.remote.bytes.loaded_views(rows(log)[1], 0, 260))
     assert [
         log.loading(lambda room=room: view.content(9, begins, ends, room))[0] for room in (0, 109, 110, 170)
     ] == [
@@ -184,7 +184,7 @@ def test_ahead_of_a_reader_the_next_chunks_are_loaded_and_more_after_each_read(l
 
 def test_chunks_that_a_read_has_passed_are_not_needed_again(log, view):
     consumed = []
-    log.loaded.consumed = consumed.append
+    log.loaded.mark_consumed = consumed.append
     size = len(content_of(log, 0))
     log.loading(lambda: view.content(0, [0], [50], 1 << 20))
     view.finished(0, 1)

@@ -28,7 +28,7 @@ def test_an_object_with_the_same_indexes_and_another_producer_snapshot_is_refuse
     other = encode_indexes({**files, IndexKind.PRODUCERS: b"your"})
     with pytest.raises(DamageError, match=r"^x: the object of indexes is not the one"):
         segment.indexes_in(other, "x")
-    assert RemoteSegment.of_record(segment.record()) == segment
+    assert RemoteSegment.from_record(segment.to_record()) == segment
 
 
 @pytest.mark.parametrize("field", ["indexes_crc", "header_crcs"])
@@ -39,7 +39,7 @@ def test_a_segment_without_crcs_in_the_manifest_is_refused(field):
     with pytest.raises(
         NewerFormatError, match=f"the remote segment {row.segment_id} without CRCs of .*; no release"
     ):
-        RemoteSegment.of_record(without.record())
+        RemoteSegment.from_record(without.to_record())
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_segment_without_crcs_in_the_manifest_is_refused(field):
     ids=["plain", "with aborts", "of Kafka", "in commit order"],
 )
 def test_a_segment_is_read_as_it_was_written(written_segment):
-    assert RemoteSegment.of_record(written_segment.record()) == written_segment
+    assert RemoteSegment.from_record(written_segment.to_record()) == written_segment
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_segment_is_read_as_it_was_written(written_segment):
 def test_impossible_fields_of_a_record_are_refused_with_the_id_of_the_segment(changes, message):
     row = segment(1)
     with pytest.raises(DamageError, match=f"^the remote segment {row.segment_id} {message}"):
-        RemoteSegment.of_record(replace(row.record(), **changes))
+        RemoteSegment.from_record(replace(row.to_record(), **changes))
 
 
 @pytest.mark.parametrize("changes", [{"base_offset": 0}, {"end_offset": 201}, {"log_size": 999}])
@@ -74,7 +74,7 @@ def test_a_summary_of_another_segment_is_refused_with_the_id_of_the_segment(chan
     with pytest.raises(
         DamageError, match=f"the summary of the remote segment {row.segment_id} is of another segment"
     ):
-        RemoteSegment.of_record(other.record())
+        RemoteSegment.from_record(other.to_record())
 
 
 def test_the_summary_tells_whether_the_segment_has_aborts_and_where_they_began():

@@ -12,7 +12,7 @@ from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.partition import Isolation
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import INDEXES
-from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, prove, size_of
+from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, check_proof, size_of
 from stablelog.types import ObjectRange, RangeProof
 from tests.log.timeline import NOW_MS
 from tests.tier.stored_segments import (
@@ -101,7 +101,7 @@ class Cache:
     def has(self, wanted):
         return wanted in self.ranges
 
-    def consumed(self, wanted):
+    def mark_consumed(self, wanted):
         self.consumed_.append(wanted)
 
     def drop(self, wanted):
@@ -148,7 +148,7 @@ def test_bytes_over_several_chunks_are_joined_from_their_views(cache, content, s
     row, log, _ = segment
     fill(cache, content, segment)
     for begin, end in ((0, row.size), (10, 20), (100, row.size - 5)):
-        assert b"".join(content.views(row, begin, end - begin)) == log[begin:end]
+        assert b"".join(content.loaded_views(row, begin, end - begin)) == log[begin:end]
 
 
 def test_of_bytes_that_are_not_all_loaded_the_missing_chunks_are_asked_for(cache, content, segment):
@@ -156,7 +156,7 @@ def test_of_bytes_that_are_not_all_loaded_the_missing_chunks_are_asked_for(cache
     every = list(content.chunks(row, 0, row.size))
     fill(cache, content, segment, slice(1, 2))
     with pytest.raises(NotLoadedError) as missing:
-        content.views(row, 0, row.size)
+        content.loaded_views(row, 0, row.size)
     assert missing.value.ranges == (every[0], *every[2:])
     assert missing.value.size == row.size, "all bytes of the read must be in memory at once"
 
@@ -164,34 +164,34 @@ def test_of_bytes_that_are_not_all_loaded_the_missing_chunks_are_asked_for(cache
 def test_only_chunks_that_a_read_has_passed_count_as_consumed(cache, content, segment):
     row, _, _ = segment
     every = list(content.chunks(row, 0, row.size))
-    content.consumed(row, 10, every[1].start + 5)
+    content.mark_consumed(row, 10, every[1].start + 5)
     assert cache.consumed_ == every[:1]
-    content.consumed(row, 10, every[1].start + every[1].size)
+    content.mark_consumed(row, 10, every[1].start + every[1].size)
     assert cache.consumed_ == [every[0], *every[:2]]
 
 
 def test_the_chunks_of_damaged_bytes_are_dropped(cache, content, segment):
     row, _, _ = segment
     every = list(content.chunks(row, 0, row.size))
-    content.drop(row, every[1].start - 1, 2)
+    content.drop_chunks(row, every[1].start - 1, 2)
     assert cache.dropped == every[:2]
 
 
 def test_an_index_is_asked_for_once_and_then_read(cache, content, segment):
     row, _, indexes = segment
-    (wanted,) = content.missing(row, IndexKind.OFFSETS)
+    (wanted,) = content.missing_index_ranges(row, IndexKind.OFFSETS)
     with pytest.raises(NotLoadedError) as missing:
-        content.index(row, IndexKind.OFFSETS)
+        content.index_bytes(row, IndexKind.OFFSETS)
     assert missing.value.ranges == (wanted,)
     cache.ranges[wanted] = indexes[wanted.start : wanted.start + wanted.size]
-    assert content.missing(row, IndexKind.OFFSETS) == []
-    assert content.index(row, IndexKind.OFFSETS) == indexes[: row.summary.index_size]
+    assert content.missing_index_ranges(row, IndexKind.OFFSETS) == []
+    assert content.index_bytes(row, IndexKind.OFFSETS) == indexes[: row.summary.index_size]
 
 
 def test_an_empty_index_needs_no_request(content, segment):
     row, _, _ = segment
-    assert content.missing(row, IndexKind.TRANSACTIONS) == []
-    assert content.index(row, IndexKind.TRANSACTIONS) == b""
+    assert content.missing_index_ranges(row, IndexKind.TRANSACTIONS) == []
+    assert content.index_bytes(row, IndexKind.TRANSACTIONS) == b""
 
 
 def test_the_place_of_a_log_file_is_its_url(content, segment):
@@ -221,7 +221,7 @@ def loaded(cache, content, segment):
 
 def test_a_loaded_segment_finds_the_batch_of_each_offset(cache, content, loaded, segment):
     row, log, indexes = segment
-    (wanted,) = content.missing(row, IndexKind.OFFSETS)
+    (wanted,) = content.missing_index_ranges(row, IndexKind.OFFSETS)
     cache.ranges[wanted] = indexes[wanted.start : wanted.start + wanted.size]
     for at, header in headers_in(log):
         found = loaded.find(header.base_offset)
@@ -245,7 +245,9 @@ def test_a_lookup_by_time_asks_for_both_indexes_at_once(content, loaded, segment
     with pytest.raises(NotLoadedError) as missing:
         _ = loaded.time_index
     kinds = IndexKind.TIMES, IndexKind.OFFSETS
-    assert missing.value.ranges == tuple(one for kind in kinds for one in content.missing(row, kind))
+    assert missing.value.ranges == tuple(
+        one for kind in kinds for one in content.missing_index_ranges(row, kind)
+    )
 
 
 def test_a_batch_with_offsets_of_another_segment_is_refused_and_its_chunk_loaded_again(
@@ -271,8 +273,8 @@ def proven(segment):
 
 def test_the_right_bytes_pass_the_proof(proven):
     chunk, good = proven
-    prove(good, chunk, "")
-    prove(memoryview(good), chunk, "")
+    check_proof(good, chunk, "")
+    check_proof(memoryview(good), chunk, "")
 
 
 def flipped(content, at):
@@ -301,11 +303,11 @@ def flipped(content, at):
 def test_other_bytes_are_refused_with_what_is_wrong_with_them(proven, change, what):
     chunk, good = proven
     if what is None:  # A damaged body is found when its batch is read: the proof reads only headers.
-        prove(change(good), chunk, "u")
+        check_proof(change(good), chunk, "u")
         return
     wanted = f"^u/{chunk.key}: the {chunk.size} bytes at byte 0 do not match the manifest: {what}.*Restore the object$"
     with pytest.raises(DamageError, match=wanted):
-        prove(change(good), chunk, "u")
+        check_proof(change(good), chunk, "u")
 
 
 def second(content):
@@ -315,15 +317,15 @@ def second(content):
 
 def test_an_index_is_proven_by_the_crc_of_its_bytes():
     wanted = ObjectRange("key", 7, 3, RangeProof(0x364B3FB7))
-    prove(b"abc", wanted, "u")
+    check_proof(b"abc", wanted, "u")
     with pytest.raises(
         DamageError, match=r"^u/key: the 3 bytes at byte 7 do not match the manifest\. Restore"
     ):
-        prove(b"abd", wanted, "u")
+        check_proof(b"abd", wanted, "u")
 
 
 def test_bytes_that_no_manifest_describes_need_no_proof():
-    prove(b"anything", ObjectRange("key", 0, 8), "")
+    check_proof(b"anything", ObjectRange("key", 0, 8), "")
 
 
 def test_the_size_of_ranges_is_that_of_all_together():

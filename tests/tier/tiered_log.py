@@ -9,13 +9,13 @@ from stablelog.errors import NotLoadedError
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import finished
-from stablelog.tier.copying import copied_segment, copyable, epochs_up_to, other_files
+from stablelog.tier.copy_rules import copied_segment, copyable, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import IndexKind, directory_crc, encode_indexes
-from stablelog.tier.manifest import Manifest, Segments
+from stablelog.tier.manifest import Manifest, ManifestSegments
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.remote_log import RemoteLog
-from stablelog.tier.segment_bytes import prove
+from stablelog.tier.segment_bytes import check_proof
 from tests.log.timeline import NOW_MS, Log
 
 PARTITION = RemotePartition("t", uuid.UUID(int=7), 0)
@@ -48,7 +48,7 @@ class Loaded:
     def has(self, wanted):
         return wanted in self.known
 
-    def consumed(self, wanted):
+    def mark_consumed(self, wanted):
         pass
 
     def drop(self, wanted):
@@ -60,7 +60,7 @@ class Loaded:
         content = self.objects.get(wanted.key, b"")
         if wanted.size:
             content = content[wanted.start : wanted.start + wanted.size]
-            prove(content, wanted, "")
+            check_proof(content, wanted, "")
         self.known[wanted] = content
 
     def count(self, kind):
@@ -97,7 +97,7 @@ class Tier:
         return rows
 
     def publish(self, manifest):
-        self.remote.published(manifest, Segments(manifest.segments))
+        self.remote.set_manifest(manifest, ManifestSegments(manifest.segments))
 
     def copied(self, segment, *, with_summary=True):
         base, end, identity = segment.base_offset, segment.end_offset, uuid.uuid4()

@@ -352,10 +352,10 @@ class Broker:
         """
         while True:
             await self.compactor.leave(topic_name)
-            await self.tiering.leave(topic_name)
+            await self.tiering.stop_copying(topic_name)
             await self.flush.idle()
             # A compaction pass or a copy of the topic may have begun while this task waited for the flush.
-            if not self.compactor.works_on(topic_name) and not self.tiering.works_on(topic_name):
+            if not self.compactor.works_on(topic_name) and not self.tiering.is_copying(topic_name):
                 return
 
     # -- failures ----------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ class Broker:
         """
         if self._is_started and self.tasks.failure is None:
             await self.maintenance.trim_at_stop()
-        self.tiering.hasten()
+        self.tiering.limit_store_time()
         await self.tasks.stop()
         # After a failed fsync, a later fsync that succeeds does not prove that all data is on disk. Such a stop is not
         # marked as clean, so that the next start checks the logs.

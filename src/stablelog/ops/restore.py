@@ -109,7 +109,7 @@ class _Restore:
 
     def _taken_over(self) -> _State:
         """Take over the chains of manifests, and return what they end with: no other broker changes it any more."""
-        self._storage.begin()
+        self._storage.take_epoch()
         partitions = all_partitions(self._prefix)
         payloads: dict[RemotePartition, bytes | None] = {}
         for number, partition in enumerate(partitions):
@@ -129,7 +129,7 @@ class _Restore:
             if partition not in self._chains:
                 # The store has other partitions of the topic, and nothing of this one.
                 self._take_over(partition)
-            self._prefix.run(self._chains[partition].publish(payload))
+            self._prefix.run_steps(self._chains[partition].publish(payload))
 
 
 def _report(plan: Plan, opened: Opened) -> Report:

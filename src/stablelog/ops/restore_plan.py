@@ -30,7 +30,7 @@ from stablelog.ops.stored_cluster import StoredTopic, empty_stored, producers_of
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.published import Published
-from stablelog.tier.restoring import (
+from stablelog.tier.restored_files import (
     OpenPart,
     Stored,
     abort_markers,

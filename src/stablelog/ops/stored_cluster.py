@@ -20,8 +20,8 @@ from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import Published
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.restoring import Stored, part_file
-from stablelog.tier.segment_bytes import prove
+from stablelog.tier.restored_files import Stored, part_file
+from stablelog.tier.segment_bytes import check_proof
 from stablelog.types import ObjectRange, RangeProof
 
 PayloadOf = Callable[[RemotePartition], bytes | None]
@@ -198,7 +198,7 @@ def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
         content = _get(prefix, key)
         if row.summary is not None:
             wanted = ObjectRange(key, 0, row.size, RangeProof(row.summary.log_crc, 0))
-            prove(content, wanted, prefix.store.url)
+            check_proof(content, wanted, prefix.store.url)
         _check_batches(content, row, key)
         found[row.base_offset] = content
     return found

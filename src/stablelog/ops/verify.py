@@ -153,7 +153,7 @@ def _verify_partition(
         yield _finding(partition / FIRST_SEQUENCE_FILE, error)
     try:
         state = LocalState(disk, partition)
-        state.read()
+        state.read_manifest()
         state.read_start()
     except (DamageError, NewerFormatError) as error:
         yield _finding(partition / REMOTE_MANIFEST_FILE, error)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stablelog.errors import UnavailableError, UsageError
-from stablelog.spark.places import own_directory
+from stablelog.spark.private_directories import own_directory
 from stablelog.spark.pyspark_version import check_pyspark
 from stablelog.spark.users_settings import users_settings
 

@@ -3,7 +3,7 @@
 The format is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`. Each number is the next offset to read.
 A stream's offsets also contain the topic ids, so that a topic that was deleted and created again is not mistaken for
 the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream with the option cut=true
-also contain a commit sequence (`CutPoint`), under `#cut`. Spark compares offsets as strings, so everything is sorted:
+also contain a commit sequence (`StreamCut`), under `#cut`. Spark compares offsets as strings, so everything is sorted:
 equal offsets give equal JSON.
 """
 
@@ -37,7 +37,7 @@ class Bound:
     commit_sequence: int = 0
 
 
-class CutPoint(NamedTuple):
+class StreamCut(NamedTuple):
     """A cut: every commit of the transaction group up to this commit sequence, and no later one."""
 
     commit_sequence: int
@@ -56,15 +56,15 @@ class StreamOffsets:
 
     next_offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    cut: CutPoint | None = None
+    cut: StreamCut | None = None
 
     @property
-    def point(self) -> CutPoint:
+    def stream_cut(self) -> StreamCut:
         """Return the cut that these offsets are. Only for a stream with the option cut=true."""
         assert self.cut is not None
         return self.cut
 
-    def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
+    def replaced_topics(self, topic_ids: Mapping[str, str]) -> set[str]:
         """Return the topics whose id has changed, because they were deleted and created again."""
         return {topic for topic, now in topic_ids.items() if self.topic_ids.get(topic, now) != now}
 
@@ -91,7 +91,7 @@ class StreamOffsets:
                 for index, offset in indexes.items()
             },
             dict(value.get(TOPIC_IDS, {})),
-            CutPoint(int(cut["commitSequence"]), cut["group"]) if cut is not None else None,
+            StreamCut(int(cut["commitSequence"]), cut["group"]) if cut is not None else None,
         )
 
 

@@ -23,7 +23,7 @@ SLIVER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FileExtent:
     """A range of bytes of a segment's log file, which contains consecutive whole record batches.
 
     Attributes:
@@ -120,14 +120,14 @@ class Piece:
     start: int
     end: int
     size: int
-    extents: tuple[Extent, ...] = ()
+    extents: tuple[FileExtent, ...] = ()
     aborted: tuple[tuple[int, int, int], ...] = ()
     topic_id: str = ""
     stored: StoredPiece | None = None
 
 
 class Span(Protocol):
-    """A range of offsets of one partition that `plan` can divide between tasks."""
+    """A range of offsets of one partition that `plan_tasks` can divide between tasks."""
 
     @property
     def start(self) -> int:
@@ -185,7 +185,7 @@ class FetchSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """The limits of a read's tasks.
 
     Attributes:
@@ -202,7 +202,7 @@ class Limits:
     offsets_max: int | None = None
 
 
-def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
+def plan_tasks(spans: Iterable[Span], limits: TaskLimits) -> list[tuple[Piece, ...]]:
     """Divide the spans into tasks. Return for each task its pieces (ranges of offsets), in the order of the spans. Skip
     empty spans.
     """
@@ -236,7 +236,7 @@ def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
     return found
 
 
-def _target(all_size: int, limits: Limits) -> int:
+def _target(all_size: int, limits: TaskLimits) -> int:
     if limits.target_size is not None:
         target = limits.target_size
     else:

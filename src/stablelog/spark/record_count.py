@@ -14,11 +14,11 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
 from stablelog.spark.source.cuts import batch_ranges
-from stablelog.spark.source.directory_log import DirectoryLog, steadily
-from stablelog.spark.source.listed_again import listed_again
+from stablelog.spark.source.directory_log import DirectoryLog, retry_if_files_changed
+from stablelog.spark.source.listing_retry import retry_with_new_listing
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.readable import to_read
+from stablelog.spark.source.readable_ranges import batch_parts
 from stablelog.spark.source.reader import open_log
 from stablelog.spark.source.resolve import Log
 
@@ -41,7 +41,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     warn_without_effect({**(given or {}), **more})
     log = open_log(options)
     try:
-        return listed_again(log, lambda: _counted(options, log))
+        return retry_with_new_listing(log, lambda: _counted(options, log))
     finally:
         log.end_read()
         log.close()
@@ -50,7 +50,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
 def _counted(options: ReadOptions, log: Log) -> int:
     committed = options.isolation == "read_committed"
     bounds, topic_ids = batch_ranges(options, log)
-    ranges = to_read(options, log, bounds, topic_ids)
+    ranges = batch_parts(options, log, bounds, topic_ids)
     if isinstance(log, ObjectLog):
         return sum(log.count(wanted) for wanted in ranges)
     total = 0
@@ -68,7 +68,9 @@ def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool
     broker can be asked.
     """
     try:
-        return steadily(files, lambda: files_count(files, wanted.start, wanted.end, committed=committed))
+        return retry_if_files_changed(
+            files, lambda: files_count(files, wanted.start, wanted.end, committed=committed)
+        )
     except UnavailableError:
         if isinstance(log, DirectoryLog):
             raise

@@ -61,7 +61,7 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
         for segment in stored.manifest.segments:
             if segment.state is SegmentState.COPY_FINISHED:
                 topic, topic_id, number = stored.partition
-                units.append((topic, topic_id.bytes, number, encode_record(segment.record())))
+                units.append((topic, topic_id.bytes, number, encode_record(segment.to_record())))
                 size += segment.size
     task_count = max(size // TASK_SIZE, min(len(units), session.sparkContext.defaultParallelism), 1)
     rows = session.createDataFrame(units, UNIT).repartition(int(task_count))
@@ -76,7 +76,7 @@ def _checked(options: ReadOptions, batches: Iterator[Any]) -> Iterator[Any]:
     """Check the segments of some Arrow batches. Yield a row for each object. Runs in a task."""
     import pyarrow as pa
 
-    from stablelog.spark.objects.checks import fault_of
+    from stablelog.spark.objects.object_check import object_fault
     from stablelog.spark.objects.opening import opened_store
     from stablelog.spark.worker import tune_worker
 
@@ -90,7 +90,7 @@ def _checked(options: ReadOptions, batches: Iterator[Any]) -> Iterator[Any]:
             partition = RemotePartition(topic, UUID(bytes=topic_id), number)
             record = decode_record(row)
             assert isinstance(record, SegmentSnapshotRecord)
-            segment = RemoteSegment.of_record(record)
+            segment = RemoteSegment.from_record(record)
             base = segment.base_offset
             rows = [
                 {
@@ -99,7 +99,7 @@ def _checked(options: ReadOptions, batches: Iterator[Any]) -> Iterator[Any]:
                     "baseOffset": base,
                     "object": partition.segment_key(base, segment.segment_id, kind),
                     "bytes": segment.size if kind == LOG else None,
-                    "fault": fault_of(store, partition, segment, kind),
+                    "fault": object_fault(store, partition, segment, kind),
                 }
                 for kind in (LOG, INDEXES)
             ]

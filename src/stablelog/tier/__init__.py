@@ -1,8 +1,9 @@
 """Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
 
-Only `prefix` sends requests to an object store, and only requests that read. The generators of `chain` yield requests,
-and the caller sends the answers into them. A read of `remote_log` raises NotLoadedError if bytes that it needs are not
-in memory. The caller then loads these bytes and reads again.
+This package decides; `stablelog.broker.tiering` carries out what it decides in a broker. Only `prefix` sends requests to
+an object store, and only requests that read. The generators of `chain` yield requests, and the caller sends the answers
+into them. A read of `remote_log` raises NotLoadedError if the bytes of the read are not in memory. The caller then loads
+these bytes and reads again.
 
 | module | content |
 |---|---|
@@ -13,7 +14,13 @@ in memory. The caller then loads these bytes and reads again.
 | `prefix` | reads the cluster id, the partitions and their manifests from a store |
 | `pins` | objects by which a reader keeps segments from deletion |
 | `index_object` | the object with all files of a segment except its log file |
-| `copying` | which segments are copied, and how a manifest describes them |
+| `copy_rules` | which segments are copied, and how a manifest describes them |
+| `cut_points` | the positions at which a log file can be divided, and their proofs |
+| `manifest_parts` | divides the list of a long manifest into objects of their own |
+| `deletion` | which objects are deleted, and when |
+| `history` | whether the last manifest in the store is of the same history as the local log |
+| `events` | which events of remote segments `__remote_log_metadata` lacks |
+| `restored_files` | the files of a partition after a restore from the store |
 | `segment_bytes` | the loaded bytes of remote segments |
 | `remote_log` | reads from the remote tier |
 | `local_state` | the files in which a partition's directory records its remote tier |

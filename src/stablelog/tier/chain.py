@@ -65,7 +65,7 @@ MANIFESTS_KEPT: Final = (
 )
 
 
-class Kind(IntEnum):
+class LinkKind(IntEnum):
     """The kind of an object in a chain of manifests."""
 
     CLAIM = 0
@@ -153,29 +153,29 @@ class Chain:
             DamageError: the last manifest is damaged or missing, or `check` has refused it.
         """
         assert not self._is_owner, "the take-over is complete"
-        checked = yield from self._checked(None, check, void)
+        checked = yield from self._check_last_manifest(None, check, void)
         if self._next == 0:
-            yield from self._create(0, Kind.CLAIM, b"")
+            yield from self._create(0, LinkKind.CLAIM, b"")
             self._next = 1
         while True:
-            checked = yield from self._checked(checked, check, void)
+            checked = yield from self._check_last_manifest(checked, check, void)
             links = checked.links
             last = list({link.name.epoch: link for link in links if link.name.epoch < self._epoch}.values())
-            unfenced = [link.name for link in last if link.kind is not Kind.FENCE]
+            unfenced = [link.name for link in last if link.kind is not LinkKind.FENCE]
             if not unfenced:
                 break
             for name in unfenced:
                 key = self._partition.chain_key(ChainName(name.epoch, name.number + 1))
-                yield Create(key, encode_link(Kind.FENCE, self._epoch, self._nonce))
+                yield Create(key, encode_link(LinkKind.FENCE, self._epoch, self._nonce))
         for link in last:
             # `link.kind` is derived from the size in the listing. An object of this size is a fence only if its content
             # is undamaged, so read it: `_signed` raises DamageError if it is not.
             key = self._partition.chain_key(link.name)
-            _signed(key, (yield Get(key)), Kind.FENCE)
+            _signed(key, (yield Get(key)), LinkKind.FENCE)
         self._is_owner = True
         return checked.result
 
-    def _checked(
+    def _check_last_manifest(
         self,
         before: "_Checked[Result] | None",
         check: Callable[[bytes | None], Result],
@@ -184,8 +184,10 @@ class Chain:
         """List the chain, and check its last manifest, unless it was checked before."""
         missing = None
         while True:
-            links = yield from self._links()
-            names = [one.name for one in links if one.kind is Kind.MANIFEST and one.name.epoch < self._epoch]
+            links = yield from self._list_links()
+            names = [
+                one.name for one in links if one.kind is LinkKind.MANIFEST and one.name.epoch < self._epoch
+            ]
             if before is not None and before.manifests == names:
                 return before._replace(links=links)
             for name in reversed(names):
@@ -196,7 +198,7 @@ class Chain:
                         key  # The broker that still owns the chain has deleted it: list the chain again.
                     )
                     break
-                nonce, payload = _signed(key, content, Kind.MANIFEST)
+                nonce, payload = _signed(key, content, LinkKind.MANIFEST)
                 if nonce not in void:
                     return _Checked(links, names, check(payload))
             else:
@@ -216,7 +218,7 @@ class Chain:
 
     def _publish(self, payload: bytes) -> Steps[None]:
         self._unsettled = payload
-        yield from self._create(self._next, Kind.MANIFEST, payload)
+        yield from self._create(self._next, LinkKind.MANIFEST, payload)
         self._unsettled = None
         self._next += 1
 
@@ -225,7 +227,7 @@ class Chain:
         """Whether this broker knows the last manifest. It does not if the result of a publication is unknown."""
         return self._is_owner and self._unsettled is None
 
-    def removable(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
+    def removable_manifests(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
         """Return the keys of old manifests, which the caller may delete: all but the last `kept` of this epoch, and all
         but the last one of each lower epoch.
 
@@ -234,8 +236,8 @@ class Chain:
         """
         assert self._is_owner, "take over first"
         by_epoch: dict[int, list[ChainName]] = {}
-        for link in (yield from self._links()):
-            if link.kind is Kind.MANIFEST:
+        for link in (yield from self._list_links()):
+            if link.kind is LinkKind.MANIFEST:
                 by_epoch.setdefault(link.name.epoch, []).append(link.name)
         old = [
             name
@@ -244,7 +246,7 @@ class Chain:
         ]
         return [self._partition.chain_key(name) for name in old]
 
-    def delete(self) -> Steps[None]:
+    def delete_objects(self) -> Steps[None]:
         """Delete the chain of a partition whose topic was deleted: the manifests, then the claims and fences.
 
         Without fences, a stalled broker may create a manifest there. The object `deleted` of the topic has to exist:
@@ -254,13 +256,13 @@ class Chain:
             FencedError: a broker of a greater epoch has taken over. Nothing was deleted.
         """
         assert self._is_owner, "take over first"
-        links = yield from self._links()
-        for link in sorted(links, key=lambda one: one.kind is not Kind.MANIFEST):
+        links = yield from self._list_links()
+        for link in sorted(links, key=lambda one: one.kind is not LinkKind.MANIFEST):
             yield Delete(self._partition.chain_key(link.name))
 
     # -- objects -----------------------------------------------------------------------------------------------
 
-    def _create(self, number: int, kind: Kind, payload: bytes) -> Steps[None]:
+    def _create(self, number: int, kind: LinkKind, payload: bytes) -> Steps[None]:
         name = ChainName(self._epoch, number)
         content, key = encode_link(kind, self._epoch, self._nonce, payload), self._partition.chain_key(name)
         if not (yield Create(key, content)):
@@ -268,7 +270,7 @@ class Chain:
                 f"another broker has taken over the manifests of {self._partition.directory}, and has created {key}"
             )
 
-    def _links(self) -> Steps[list["_Link"]]:
+    def _list_links(self) -> Steps[list["_ChainLink"]]:
         listed = yield List(self._partition.chain)
         links = _links_of(self._partition, listed)
         if links and links[-1].name.epoch > self._epoch:
@@ -280,9 +282,9 @@ class Chain:
         return links
 
 
-class _Link(NamedTuple):
+class _ChainLink(NamedTuple):
     name: ChainName
-    kind: Kind
+    kind: LinkKind
 
 
 class _Checked(NamedTuple, Generic[Result]):
@@ -290,12 +292,12 @@ class _Checked(NamedTuple, Generic[Result]):
     returned.
     """
 
-    links: list[_Link]
+    links: list[_ChainLink]
     manifests: list[ChainName]
     result: Result
 
 
-def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_Link]:
+def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_ChainLink]:
     """Return the chain's objects in a listing of the store, in their order. The size of an object shows whether it is a
     manifest, because only manifests have a payload.
     """
@@ -308,8 +310,8 @@ def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> 
             raise DamageError(
                 f"{key} has {size} bytes, and an object of a chain of manifests has at least {LINK.size}"
             )
-        kind = Kind.MANIFEST if size > LINK.size else Kind.FENCE if name.number else Kind.CLAIM
-        links.append(_Link(name, kind))
+        kind = LinkKind.MANIFEST if size > LINK.size else LinkKind.FENCE if name.number else LinkKind.CLAIM
+        links.append(_ChainLink(name, kind))
     return links
 
 
@@ -329,14 +331,14 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
     missing = None
     while True:
         listed = yield List(partition.chain)
-        manifests = [link.name for link in _links_of(partition, listed) if link.kind is Kind.MANIFEST]
+        manifests = [link.name for link in _links_of(partition, listed) if link.kind is LinkKind.MANIFEST]
         for name in reversed(manifests):
             key = partition.chain_key(name)
             content = yield Get(key)
             if content is None and key != missing:
                 missing = key
                 break
-            nonce, payload = _signed(key, content, Kind.MANIFEST)
+            nonce, payload = _signed(key, content, LinkKind.MANIFEST)
             if nonce not in void:
                 return payload
         else:
@@ -348,7 +350,7 @@ def same_payload(payload: bytes | None) -> bytes | None:
     return payload
 
 
-def _signed(key: str, content: bytes | None, kind: Kind) -> tuple[bytes, bytes]:
+def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, bytes]:
     """Check the content of a claim, a manifest or a fence that the store has listed. Return the nonce of the broker that
     wrote it, and its payload.
 
@@ -367,14 +369,14 @@ def _signed(key: str, content: bytes | None, kind: Kind) -> tuple[bytes, bytes]:
     return content[LINK.size - NONCE_SIZE : LINK.size], payload
 
 
-def encode_link(kind: Kind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
+def encode_link(kind: LinkKind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
     """Encode an object of the chain: a claim, a manifest or a fence."""
-    assert bool(payload) is (kind is Kind.MANIFEST), "only a manifest has a payload, so its size tells it"
+    assert bool(payload) is (kind is LinkKind.MANIFEST), "only a manifest has a payload, so its size tells it"
     content = LINK.pack(VERSION, 0, kind, epoch, nonce) + payload
     return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
 
-def decode_link(content: bytes) -> tuple[Kind, bytes]:
+def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
     """Decode an object of the chain. Return its kind and its payload.
 
     Raises:
@@ -387,6 +389,6 @@ def decode_link(content: bytes) -> tuple[Kind, bytes]:
             f"an object of a chain of manifests has {len(content)} bytes, and at least {LINK.size} are expected"
         )
     version, crc, kind, _epoch, _nonce = LINK.unpack_from(content)
-    if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(Kind):
+    if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(LinkKind):
         raise DamageError("the CRC of an object of a chain of manifests does not match its bytes")
-    return Kind(kind), content[LINK.size :]
+    return LinkKind(kind), content[LINK.size :]

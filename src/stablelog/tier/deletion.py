@@ -63,7 +63,7 @@ class _Found(NamedTuple):
     keys: tuple[str, ...]
 
 
-class Deletion:
+class ObjectDeletion:
     """The deletions from the store of one partition, whose chain this broker has taken over.
 
     Args:
@@ -88,24 +88,24 @@ class Deletion:
         self._suspected_s = -math.inf  # When an orphan may have come into being.
         self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
         self._manifest_count = MANIFESTS_KEPT  # How many manifests the chain may have.
-        self._found: deque[_Found] = deque()  # What `delete` deletes next.
+        self._found: deque[_Found] = deque()  # What `delete_found` deletes next.
         self.gone: set[uuid.UUID] = set()
-        self.follow(manifest, now_s)
-        self.suspect(now_s)  # A crash may have ended an upload.
+        self.set_manifest(manifest, now_s)
+        self.expect_orphans(now_s)  # A crash may have ended an upload.
 
-    def follow(self, manifest: Manifest, now_s: float) -> None:
+    def set_manifest(self, manifest: Manifest, now_s: float) -> None:
         """Note a manifest that was published."""
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
         self._marked_s = {one.segment_id: known.get(one.segment_id, now_s) for one in marked}
         parts = {part.part_id for part in manifest.parts}
         if self._parts - parts or known.keys() - self._marked_s.keys() - self.gone:
-            self.suspect(now_s)
+            self.expect_orphans(now_s)
         self.gone &= self._marked_s.keys()
         self._parts = parts
         self._manifest_count += 1
 
-    def suspect(self, now_s: float) -> None:
+    def expect_orphans(self, now_s: float) -> None:
         """Note that the store may have orphans: an upload has failed, or a manifest no longer names an object."""
         self._suspected_s = now_s
         self._sweep_s = min(self._sweep_s, now_s)
@@ -116,7 +116,7 @@ class Deletion:
         return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
-        """Whether `find` may find something, or `delete` has something to delete."""
+        """Whether `find_objects` may find something, or `delete_found` has something to delete."""
         if self._found:
             return True
         if not self._chain.is_settled:
@@ -133,8 +133,8 @@ class Deletion:
         oldest_s = next(waiting, math.inf)
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
-    def find(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
-        """Find what may be deleted now, unless `delete` still has something to delete. No upload may be under way.
+    def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
+        """Find what may be deleted now, unless `delete_found` still has something to delete. No upload may be under way.
 
         Args:
             manifest: the last published manifest.
@@ -149,19 +149,19 @@ class Deletion:
         assert self._chain.is_settled
         is_sweep = self._sweep_s + delay_s <= now_s
         listed = (yield List(self._partition.directory)) if is_sweep else []
-        old = yield from self._chain.removable()  # After the listing of orphans, and before each deletion.
+        old = yield from self._chain.removable_manifests()  # After the listing of orphans, and before each deletion.
         found: list[_Found] = []
         if is_sweep or self._is_marked_due(now_s, delay_s):
             pins = yield from self._valid_pins(now_s)
             found += self._due_segments(manifest, pins, now_s, delay_s)
             if is_sweep:
-                found += self._sweep([key for key, _ in listed], manifest, pins, now_s, delay_s)
+                found += self._sweep_orphans([key for key, _ in listed], manifest, pins, now_s, delay_s)
         found += [_Found(None, (key,)) for key in old]
         self._found.extend(found)
         self._manifest_count = MANIFESTS_KEPT
 
-    def delete(self, count_max: int) -> Steps[bool]:
-        """Delete what `find` has found. An upload may be under way.
+    def delete_found(self, count_max: int) -> Steps[bool]:
+        """Delete what `find_objects` has found. An upload may be under way.
 
         What was found may be deleted at any later time: a mark is never withdrawn, orphans never get a name, and newer
         manifests stay.
@@ -198,7 +198,7 @@ class Deletion:
     def _is_due(self, segment: RemoteSegment, marked_before_s: float) -> bool:
         return self._marked_s.get(segment.segment_id, math.inf) <= marked_before_s
 
-    def _sweep(
+    def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> list[_Found]:
         """Return the orphans that a sweep has listed before, and remember the others."""

@@ -32,7 +32,7 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentRecord:
     """Return the event that the copy of a segment begins."""
-    held = segment.record()
+    held = segment.to_record()
     return SegmentRecord(
         segment=_segment_id(partition, segment.segment_id),
         start_offset=held.start_offset,
@@ -88,7 +88,7 @@ class Events:
     _own: set[uuid.UUID] = field(default_factory=set)  # Segments of `states` that this broker has copied.
     _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
 
-    def take(self, event: MetadataRecord) -> None:
+    def add_event(self, event: MetadataRecord) -> None:
         """Update the states for an event that stands in the topic `__remote_log_metadata`."""
         match event:
             case PartitionDeleteRecord():
@@ -97,9 +97,9 @@ class Events:
             case SegmentRecord() if event.segment.segment_id is not None:
                 self.states.setdefault(event.segment.segment_id, SegmentState.COPY_STARTED)
             case SegmentUpdateRecord() if event.segment.segment_id is not None:
-                self._take_update(event.segment.segment_id, event)
+                self._add_update(event.segment.segment_id, event)
 
-    def _take_update(self, segment_id: uuid.UUID, event: SegmentUpdateRecord) -> None:
+    def _add_update(self, segment_id: uuid.UUID, event: SegmentUpdateRecord) -> None:
         try:
             state = SegmentState(event.state)
         except ValueError:
@@ -113,7 +113,7 @@ class Events:
             self._own.add(segment_id)
             self._has_own = True
 
-    def missing(
+    def missing_events(
         self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
     ) -> Iterator[MetadataRecord]:
         """Yield the events that `__remote_log_metadata` lacks. With them, the topic says the same as the manifest.
@@ -128,7 +128,9 @@ class Events:
                 if state is SegmentState.COPY_STARTED:
                     yield copy_started(partition, segment)
                 else:
-                    custom = segment.record().custom_metadata if state is SegmentState.COPY_FINISHED else None
+                    custom = (
+                        segment.to_record().custom_metadata if state is SegmentState.COPY_FINISHED else None
+                    )
                     yield _update(
                         partition, segment.segment_id, state, segment.event_ms, segment.broker_id, custom
                     )
@@ -136,7 +138,7 @@ class Events:
             for state in _steps(self.states[segment_id], SegmentState.DELETE_FINISHED):
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
-    def follow(self, manifest: Manifest) -> None:
+    def mark_followed(self, manifest: Manifest) -> None:
         """Note that the topic has all events of a manifest. Forget the copies that the manifest does not name, because
         these copies have failed.
         """

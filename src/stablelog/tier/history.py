@@ -62,7 +62,7 @@ class LocalHistory(NamedTuple):
         return self.segments[-1].end_offset if self.segments else self.start_offset
 
 
-class TakenOver(NamedTuple):
+class ProvenManifest(NamedTuple):
     """The last manifest in the store, as it holds for the local log.
 
     Attributes:
@@ -78,7 +78,7 @@ class TakenOver(NamedTuple):
     lost: tuple[int, int] | None = None
 
 
-def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
+def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenManifest:
     """Return the last manifest in the store, as it holds for the local log.
 
     Args:
@@ -95,7 +95,7 @@ def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
         )
     _check_known(manifest, local)
     if manifest is None:
-        return TakenOver(Manifest(local.cluster_id, local.start_offset))
+        return ProvenManifest(Manifest(local.cluster_id, local.start_offset))
     published = manifest.published
     is_foreign = published is not None and published.restored != local.restored
     check_history(manifest, local.segments, local.directory)
@@ -115,7 +115,7 @@ def taken_over(manifest: Manifest | None, local: LocalHistory) -> TakenOver:
     lost = (known_start, manifest.log_start) if is_deleted else None
     if published is not None and is_foreign:
         published = published._replace(restored=local.restored)
-    return TakenOver(manifest._replace(published=published), is_foreign, lost)
+    return ProvenManifest(manifest._replace(published=published), is_foreign, lost)
 
 
 def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:

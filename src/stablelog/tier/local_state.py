@@ -18,7 +18,7 @@ from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, naming
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
-from stablelog.tier.manifest import Manifest, Part, decode_manifest, read_part
+from stablelog.tier.manifest import Manifest, ManifestPart, decode_manifest, read_part
 from stablelog.tier.remote_segment import RemoteSegment
 
 
@@ -34,7 +34,7 @@ class LocalState:
         self._disk = disk
         self._directory = directory
 
-    def read(self) -> Manifest | None:
+    def read_manifest(self) -> Manifest | None:
         """Return the recorded manifest, as it was published; None if there is none. The log start offset may have moved
         since then: see `read_start`.
 
@@ -53,7 +53,7 @@ class LocalState:
         except DamageError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
 
-    def _read_part(self, part: Part) -> list[RemoteSegment]:
+    def _read_part(self, part: ManifestPart) -> list[RemoteSegment]:
         path = self._part_path(part.part_id)
         content = read_if_there(self._disk, path)
         if content is None:
@@ -78,14 +78,14 @@ class LocalState:
         return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
-        """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read` does."""
-        manifest = self.read()
+        """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read_manifest` does."""
+        manifest = self.read_manifest()
         if manifest is None:
             return local_start
         return min(max(manifest.log_start, self.read_start()), local_start)
 
     def write_manifest(
-        self, content: bytes, parts: Iterable[Part] = (), new: Mapping[uuid.UUID, bytes] | None = None
+        self, content: bytes, parts: Iterable[ManifestPart] = (), new: Mapping[uuid.UUID, bytes] | None = None
     ) -> None:
         """Record a published manifest. Durable on return.
 

@@ -7,7 +7,7 @@ snapshot, and its custom metadata is the summary of the segment. From the summar
 knows which segments have aborted transactions, and at which segment it can end.
 
 The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
-change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.parts`).
+change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.manifest_parts`).
 
 A segment that Apache Kafka has copied has no summary. Such a segment may have aborted transactions, unless Kafka's
 field `TxnIndexEmpty` is set. Earlier releases of Kafka never set this field.
@@ -45,7 +45,7 @@ BATCH_COUNT_MAX: Final = 1_000  # The most segments in one record batch.
 STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTED)}
 
 
-class Part(NamedTuple):
+class ManifestPart(NamedTuple):
     """A part of a manifest: an object with segments that follow each other. The object never changes.
 
     Attributes:
@@ -77,7 +77,7 @@ class Manifest(NamedTuple):
     cluster_id: str
     log_start: int = 0
     segments: tuple[RemoteSegment, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ManifestPart, ...] = ()
     published: Published | None = None
 
     @property
@@ -85,7 +85,7 @@ class Manifest(NamedTuple):
         """The offset after the last one in the object store; the log start if that is greater or nothing is there."""
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
-    def segments_of(self, part: Part) -> Sequence[RemoteSegment]:
+    def segments_of(self, part: ManifestPart) -> Sequence[RemoteSegment]:
         """Return the segments of a part, which must be one of this manifest's parts."""
         begin = place_of(self.segments, part.base_offset)
         return self.segments[begin : begin + part.segment_count]
@@ -111,7 +111,7 @@ class Manifest(NamedTuple):
         )
         return self._replace(log_start=log_start, segments=(*marked, *self.segments[count:]))
 
-    def without(self, gone: set[uuid.UUID]) -> "Manifest":
+    def without_segments(self, gone: set[uuid.UUID]) -> "Manifest":
         """Return the manifest without some segments, whose objects were deleted from the store."""
         left = tuple(segment for segment in self.segments if segment.segment_id not in gone)
         assert all(
@@ -123,7 +123,7 @@ class Manifest(NamedTuple):
         return self._replace(segments=left)
 
 
-class Segments(SegmentRows[RemoteSegment]):
+class ManifestSegments(SegmentRows[RemoteSegment]):
     """Searches in the segments of a manifest, by offset and for aborted transactions.
 
     Args:
@@ -138,7 +138,7 @@ class Segments(SegmentRows[RemoteSegment]):
         self.size = sum(one.size for one in segments if one.state is SegmentState.COPY_FINISHED)
         self.index_aborts()
 
-    def at(self, offset: int) -> RemoteSegment | None:
+    def segment_at(self, offset: int) -> RemoteSegment | None:
         """Return the segment that contains an offset; None if there is none, or if the segment is being deleted."""
         segment = next(self.live_from(offset), None)
         return segment if segment is not None and segment.base_offset <= offset else None
@@ -166,24 +166,28 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
         "count": len(rows),
     }
     if manifest.published is not None:
-        head["published"] = manifest.published.fields()
+        head["published"] = manifest.published.to_json()
     if manifest.parts:
         head["parts"] = [[part.part_id.hex, *part[1:]] for part in manifest.parts]
     return _encode(HEAD_KEY, head, rows, now_ms)
 
 
-def encode_part(part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int) -> tuple[Part, bytes]:
+def encode_part(
+    part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int
+) -> tuple[ManifestPart, bytes]:
     """Encode a part of a manifest. Return the entry that the manifest has for the part, and the content of the part's
     object.
     """
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
-    return Part(part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)), content
+    return ManifestPart(
+        part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)
+    ), content
 
 
 def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment], now_ms: int) -> bytes:
     records = [Record(0, now_ms, key, json.dumps(head).encode())]
     records += [
-        Record(number, now_ms, None, encode_record(segment.record()))
+        Record(number, now_ms, None, encode_record(segment.to_record()))
         for number, segment in enumerate(segments, 1)
     ]
     batches = [
@@ -193,11 +197,13 @@ def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment],
     return b"".join(batches)
 
 
-def _no_part(part: Part) -> list[RemoteSegment]:
+def _no_part(part: ManifestPart) -> list[RemoteSegment]:
     raise DamageError(f"the part {part.part_id} of a manifest: the caller expects a manifest without parts")
 
 
-def decode_manifest(content: bytes, load: Callable[[Part], Sequence[RemoteSegment]] = _no_part) -> Manifest:
+def decode_manifest(
+    content: bytes, load: Callable[[ManifestPart], Sequence[RemoteSegment]] = _no_part
+) -> Manifest:
     """Decode a manifest, with the segments that are in its parts.
 
     Args:
@@ -242,9 +248,9 @@ def decode_without_parts(content: bytes) -> Manifest:
     return Manifest(cluster_id, log_start, tuple(segments), parts, published_of(head))
 
 
-def _parts_of(head: dict[str, Any]) -> tuple[Part, ...]:
+def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
     try:
-        parts = tuple(Part(uuid.UUID(hex=row[0]), *row[1:]) for row in head["parts"])
+        parts = tuple(ManifestPart(uuid.UUID(hex=row[0]), *row[1:]) for row in head["parts"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DamageError(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
     if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
@@ -254,7 +260,7 @@ def _parts_of(head: dict[str, Any]) -> tuple[Part, ...]:
     return parts
 
 
-def read_part(part: Part, content: bytes) -> list[RemoteSegment]:
+def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
     """Return the segments of a part, from the content of its object.
 
     Raises:
@@ -300,7 +306,7 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
             raise DamageError(
                 f"a {what} has a record {type(decoded).__name__} that is no segment of a manifest"
             )
-        segments.append(RemoteSegment.of_record(decoded))
+        segments.append(RemoteSegment.from_record(decoded))
     return head, segments
 
 

@@ -20,7 +20,7 @@ from stablelog.errors import (
 )
 from stablelog.json_text import parse_json
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
-from stablelog.tier.manifest import PARTED_VERSION, Manifest, Part, decode_manifest, read_part
+from stablelog.tier.manifest import PARTED_VERSION, Manifest, ManifestPart, decode_manifest, read_part
 from stablelog.tier.names import (
     CLUSTER,
     DELETED,
@@ -136,7 +136,7 @@ class Prefix:
         """Return the payload of the last manifest of a partition, not decoded; None if none was published. Manifests
         of the nonces in `void` do not count. Raises StoreError or DamageError.
         """
-        return self.run(last_manifest(partition, void))
+        return self.run_steps(last_manifest(partition, void))
 
     def read_manifest(
         self, partition: RemotePartition, payload: bytes, known: Manifest | None = None
@@ -159,7 +159,7 @@ class Prefix:
         """
         contents: dict[uuid.UUID, bytes] = {}
 
-        def load(part: Part) -> Sequence[RemoteSegment]:
+        def load(part: ManifestPart) -> Sequence[RemoteSegment]:
             if known is not None and part in known.parts:
                 return known.segments_of(part)
             key = partition.part_key(part.base_offset, part.part_id)
@@ -178,7 +178,7 @@ class Prefix:
         manifest.published.check_partition(partition.topic_id, partition.partition)
         return manifest, contents
 
-    def run(self, steps: Steps[Result]) -> Result:
+    def run_steps(self, steps: Steps[Result]) -> Result:
         """Send the requests of a generator of `stablelog.tier.chain` to the store, and return its result.
 
         Raises:
@@ -188,7 +188,7 @@ class Prefix:
             request = next(steps)
             while True:
                 try:
-                    answer = self._answer(request)
+                    answer = self._send_request(request)
                 except StoreError as error:
                     request = steps.throw(error)
                 else:
@@ -197,7 +197,9 @@ class Prefix:
             result: Result = end.value
             return result
 
-    def _answer(self, request: List | Create | Get | Delete) -> list[tuple[str, int]] | bool | bytes | None:
+    def _send_request(
+        self, request: List | Create | Get | Delete
+    ) -> list[tuple[str, int]] | bool | bytes | None:
         match request:
             case List(directory):
                 return [(one.key, one.size) for one in self.store.list_after(directory)]

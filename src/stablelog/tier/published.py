@@ -38,7 +38,7 @@ class Published(NamedTuple):
     restored: Restored | None = None
     view_start: int = 0
 
-    def fields(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
         return {
             "log_end": self.log_end,

@@ -45,13 +45,13 @@ class ReadEnds:
     def __init__(self) -> None:
         self._ends: OrderedDict[int, ReadEnd] = OrderedDict()
 
-    def at(self, end: int, segment: RemoteSegment | None = None) -> ReadEnd | None:
+    def end_at(self, end: int, segment: RemoteSegment | None = None) -> ReadEnd | None:
         """Return the read that has ended there, in this segment if it is given; None if no such read is remembered."""
         found = self._ends.get(end)
         is_other = found is not None and segment is not None and found.segment_id != segment.segment_id
         return None if is_other else found
 
-    def add(self, start: int, end: int, segment: RemoteSegment, begin: int, position: int) -> None:
+    def add_read(self, start: int, end: int, segment: RemoteSegment, begin: int, position: int) -> None:
         """Remember a read.
 
         Args:

@@ -16,7 +16,7 @@ from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.log.search.times import Batch, look_from
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, Segments
+from stablelog.tier.manifest import Manifest, ManifestSegments
 from stablelog.tier.read_ends import ReadEnds
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, size_of
@@ -32,7 +32,7 @@ class RemoteSegments(Protocol):
 
     bytes: SegmentBytes
     place: str
-    segments: Segments
+    segments: ManifestSegments
 
     @property
     def manifest(self) -> Manifest:
@@ -42,13 +42,13 @@ class RemoteSegments(Protocol):
     def start_offset(self) -> int:
         """The log start offset."""
 
-    def at(self, offset: int) -> RemoteSegment:
+    def segment_at(self, offset: int) -> RemoteSegment:
         """Return the segment with this offset. Raises DamageError."""
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
         """Return those of the next chunks that are not loaded."""
 
-    def loaded(self, segment: RemoteSegment) -> LoadedSegment:
+    def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
         """Return a segment as far as it is loaded."""
 
 
@@ -106,10 +106,10 @@ class RemoteCommitOrder:
         """Return the entries and the extents of a segment's commit index. Raises NotLoadedError and DamageError."""
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
-        missing = [one for kind in kinds for one in content.missing(segment, kind)]
+        missing = [one for kind in kinds for one in content.missing_index_ranges(segment, kind)]
         if missing:
             raise NotLoadedError(missing, size_of(missing))
-        entries, extents = (content.index(segment, kind) for kind in kinds)
+        entries, extents = (content.index_bytes(segment, kind) for kind in kinds)
         return entries, extents
 
     def content(
@@ -131,7 +131,7 @@ class RemoteCommitOrder:
             if number and (size > size_max or len(chunks) > CHUNK_COUNT_MAX):
                 break
             try:
-                pieces = content.views(segment, begin, end - begin)
+                pieces = content.loaded_views(segment, begin, end - begin)
             except NotLoadedError as error:
                 missing |= dict.fromkeys(error.ranges)
                 continue
@@ -148,13 +148,13 @@ class RemoteCommitOrder:
         """Drop the chunks of ranges that were found to be damaged from the cache."""
         segment = self._segment(base_offset)
         for begin, end in zip(begins, ends, strict=True):
-            self._remote.bytes.drop(segment, begin, end - begin)
+            self._remote.bytes.drop_chunks(segment, begin, end - begin)
 
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoadedError and
         DamageError.
         """
-        segment = self._remote.loaded(self._segment(base_offset))
+        segment = self._remote.loaded_segment(self._segment(base_offset))
         return look_from((segment,), timestamp_ms, start, end)
 
     def finished(self, start: int, end: int) -> None:
@@ -164,21 +164,21 @@ class RemoteCommitOrder:
         if self._last is None:
             return
         segment, position = self._last
-        before = self._ends.at(start, segment)
+        before = self._ends.end_at(start, segment)
         begin = position if before is None else before.position
-        self._remote.bytes.consumed(segment, begin, position)
-        self._ends.add(start, end, segment, begin, position)
+        self._remote.bytes.mark_consumed(segment, begin, position)
+        self._ends.add_read(start, end, segment, begin, position)
         self._last = None
 
     def ahead(self, position: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. Its last read ended at `position`."""
-        last = self._ends.at(position)
+        last = self._ends.end_at(position)
         if last is None:
             return []
         return self._remote.chunks_from(last.base_offset, last.position, last.ahead_count)
 
     def _segment(self, base_offset: int) -> RemoteSegment:
-        segment = self._remote.at(base_offset)
+        segment = self._remote.segment_at(base_offset)
         if segment.base_offset != base_offset:
             raise DamageError(
                 f"no manifest of {self._remote.place} names a segment with the base offset {base_offset}"

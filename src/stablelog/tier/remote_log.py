@@ -22,7 +22,7 @@ from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.source import OFFSET_MAX
 from stablelog.log.search.times import Lookup, first_at_or_after
 from stablelog.tier.index_object import IndexKind
-from stablelog.tier.manifest import Manifest, Segments
+from stablelog.tier.manifest import Manifest, ManifestSegments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.read_ends import AHEAD, ReadEnds
 from stablelog.tier.records import SegmentState
@@ -76,12 +76,12 @@ class RemoteLog:
         self._ends = ReadEnds()  # by offset
         self._manifest = manifest
         self._log_start = log_start
-        self.segments = Segments(manifest.segments if manifest is not None else ())
+        self.segments = ManifestSegments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
 
     @property
-    def rows(self) -> Segments:
+    def rows(self) -> ManifestSegments:
         """The segments."""
         return self.segments
 
@@ -125,7 +125,7 @@ class RemoteLog:
         published = self.manifest.log_start
         return self.start_offset > published and next(self.segments.live_from(published), None) is not None
 
-    def published(self, manifest: Manifest, segments: Segments) -> None:
+    def set_manifest(self, manifest: Manifest, segments: ManifestSegments) -> None:
         """Use a list from now on that was published and recorded on the local disk.
 
         Args:
@@ -136,7 +136,7 @@ class RemoteLog:
         self._manifest = manifest
         self.segments = segments
 
-    def note_start(self, start_offset: int) -> None:
+    def raise_log_start(self, start_offset: int) -> None:
         """Note a log start offset that is recorded on the local disk."""
         self._log_start = max(self._log_start, start_offset)
 
@@ -175,9 +175,9 @@ class RemoteLog:
         while True:
             if offset >= min(self.end_offset, limit):
                 return Slice([], start, offset, None)
-            segment = self.at(offset)
-            known = self._ends.at(offset, segment) if offset > segment.base_offset else None
-            found = self.loaded(segment).find(offset, None if known is None else known.position)
+            segment = self.segment_at(offset)
+            known = self._ends.end_at(offset, segment) if offset > segment.base_offset else None
+            found = self.loaded_segment(segment).find(offset, None if known is None else known.position)
             if found is not None:
                 break
             # Compaction has removed all batches up to the end of the segment.
@@ -185,12 +185,12 @@ class RemoteLog:
         begin, size = found.position, found.size
         if found.base_offset >= limit or (size > size_max and not at_least_one):
             return Slice([], start, start, None)
-        self.bytes.views(segment, begin, size)  # the whole batch must be loaded
+        self.bytes.loaded_views(segment, begin, size)  # the whole batch must be loaded
         end, end_offset = self._whole_batches(segment, begin, min(limit, segment.end_offset), size_max)
         if end == segment.size:
             end_offset = segment.end_offset
-        self._ends.add(start, end_offset, segment, begin, end)
-        return Slice(self.bytes.views(segment, begin, end - begin), start, end_offset, None)
+        self._ends.add_read(start, end_offset, segment, begin, end)
+        return Slice(self.bytes.loaded_views(segment, begin, end - begin), start, end_offset, None)
 
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
@@ -201,7 +201,7 @@ class RemoteLog:
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
         with contextlib.suppress(NotLoadedError):
-            for count, (position, header) in enumerate(self.loaded(segment).walk(begin)):
+            for count, (position, header) in enumerate(self.loaded_segment(segment).walk(begin)):
                 batch_end = position + header.size
                 is_over = count == BATCH_COUNT_MAX or header.base_offset >= limit
                 if is_over or (count and batch_end - begin > size_max):
@@ -209,7 +209,7 @@ class RemoteLog:
                 if not self.bytes.crc_holds(segment, position, header.size):
                     if count:
                         break  # The reader gets the batches before the damaged one.
-                    self.bytes.drop(segment, position, header.size)
+                    self.bytes.drop_chunks(segment, position, header.size)
                     raise DamageError(
                         f"{self.bytes.log_place(segment)}: the CRC of the batch at byte {position} does not match its bytes"
                     )
@@ -221,16 +221,16 @@ class RemoteLog:
         """Note that a reader got its response to a read of the offsets [start, end). The reader does not need the
         chunks again that end before the end of this read.
         """
-        segment = self.segments.at(max(end - 1, start))
-        last = None if segment is None else self._ends.at(end, segment)
+        segment = self.segments.segment_at(max(end - 1, start))
+        last = None if segment is None else self._ends.end_at(end, segment)
         if last is not None and segment is not None:
-            self.bytes.consumed(segment, last.begin, last.position)
+            self.bytes.mark_consumed(segment, last.begin, last.position)
 
     def ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
         `offset`. The result is one chunk after the first read, and more chunks if the reader continues.
         """
-        last, here = self._ends.at(offset), self._ends.at(offset, self.segments.at(offset))
+        last, here = self._ends.end_at(offset), self._ends.end_at(offset, self.segments.segment_at(offset))
         wanted = 1 + AHEAD[0] if last is None else last.ahead_count
         return self.chunks_from(offset, 0 if here is None else here.position, wanted)
 
@@ -240,7 +240,7 @@ class RemoteLog:
         """
         found: list[ObjectRange] = []
         while len(found) < count:
-            segment = self.segments.at(offset)
+            segment = self.segments.segment_at(offset)
             if segment is None:
                 break
             chunks = self.bytes.chunks(segment, position, segment.size)
@@ -260,13 +260,15 @@ class RemoteLog:
 
     def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
         """Raise NotLoadedError if some of the transaction indexes are not loaded."""
-        missing = [one for row in rows for one in self.bytes.missing(row, IndexKind.TRANSACTIONS)]
+        missing = [
+            one for row in rows for one in self.bytes.missing_index_ranges(row, IndexKind.TRANSACTIONS)
+        ]
         if missing:
             raise NotLoadedError(missing, size_of(missing))
 
     def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
         """Return the loaded transaction index of a segment. Raises DamageError."""
-        return TransactionIndex(self.bytes.index(row, IndexKind.TRANSACTIONS))
+        return TransactionIndex(self.bytes.index_bytes(row, IndexKind.TRANSACTIONS))
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first record with this timestamp or a later one, in steps; None if there is none.
@@ -277,15 +279,15 @@ class RemoteLog:
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
         """Yield the segments that end after an offset and are not being deleted, as far as they are loaded."""
-        return map(self.loaded, self.segments.live_from(offset))
+        return map(self.loaded_segment, self.segments.live_from(offset))
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def at(self, offset: int) -> RemoteSegment:
+    def segment_at(self, offset: int) -> RemoteSegment:
         """Return the segment with this offset. Raises DamageError if the manifest names none, or one that is being
         deleted.
         """
-        segment = self.segments.at(offset)
+        segment = self.segments.segment_at(offset)
         if segment is None or segment.state is not SegmentState.COPY_FINISHED:
             raise DamageError(
                 f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
@@ -293,6 +295,6 @@ class RemoteLog:
             )
         return segment
 
-    def loaded(self, segment: RemoteSegment) -> LoadedSegment:
+    def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
         """Return a segment as far as it is loaded."""
         return LoadedSegment(self.bytes, segment)

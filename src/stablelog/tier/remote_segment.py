@@ -102,7 +102,7 @@ class RemoteSegment:
         """Return the files in the object of indexes, by kind, as `proven_indexes` does. Raises DamageError."""
         return proven_indexes(content, key, self.summary, self.commit, self.indexes_crc)
 
-    def record(self) -> SegmentSnapshotRecord:
+    def to_record(self) -> SegmentSnapshotRecord:
         """Return the record that describes this segment in a manifest, in Kafka's format."""
         return SegmentSnapshotRecord(
             segment=self.segment_id,
@@ -126,7 +126,7 @@ class RemoteSegment:
         )
 
     @classmethod
-    def of_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
+    def from_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
         """Read a segment from the record that describes it in a manifest.
 
         Raises:

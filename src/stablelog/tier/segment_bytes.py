@@ -2,7 +2,7 @@
 
 The log file of a segment is loaded in *chunks*, from one cut point to the next (`tier.cut_points`), and an index as a
 whole. A call that needs bytes which are not in the cache raises NotLoadedError with their ranges. Each range says what
-its bytes have to be compared with when they are loaded (`prove`).
+its bytes have to be compared with when they are loaded (`check_proof`).
 """
 
 import uuid
@@ -43,7 +43,7 @@ class Cache(Protocol):
     def has(self, wanted: ObjectRange) -> bool:
         """Whether the bytes of a range are in memory. This loads nothing."""
 
-    def consumed(self, wanted: ObjectRange) -> None:
+    def mark_consumed(self, wanted: ObjectRange) -> None:
         """Note that a reader has read a range to its end, and probably does not need it again."""
 
     def drop(self, wanted: ObjectRange) -> None:
@@ -75,12 +75,12 @@ class SegmentBytes:
         begin = position - chunk.start
         content = self._cache.get(chunk) if begin + size <= chunk.size else None
         if content is None:
-            batch = memoryview(b"".join(self.views(segment, position, size)))
+            batch = memoryview(b"".join(self.loaded_views(segment, position, size)))
         else:
             batch = memoryview(content)[begin : begin + size]
         return bool(crc32c(batch[CRC_START:]) == CRC.unpack_from(batch, CRC_START - CRC.size)[0])
 
-    def views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
+    def loaded_views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
         """Return views of bytes of a log file that are loaded.
 
         Raises:
@@ -100,27 +100,27 @@ class SegmentBytes:
             raise NotLoadedError(missing, needed_size)
         return views
 
-    def drop(self, segment: RemoteSegment, position: int, size: int) -> None:
+    def drop_chunks(self, segment: RemoteSegment, position: int, size: int) -> None:
         """Drop the chunks with damaged bytes from the cache. The next read loads them again, because the object may
         have been restored.
         """
         for chunk in self.chunks(segment, position, position + size):
             self._cache.drop(chunk)
 
-    def consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
+    def mark_consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
         """Note that a reader has read the bytes [begin, end) of a log file. The reader does not need the chunks again
         that end before `end`.
         """
         for chunk in self.chunks(segment, begin, end):
             if chunk.start + chunk.size <= end:
-                self._cache.consumed(chunk)
+                self._cache.mark_consumed(chunk)
 
-    def missing(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
+    def missing_index_ranges(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
         """Return the range of an index, unless it is loaded or empty."""
         wanted = segment.index_place(self._partition, kind)
         return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
 
-    def index(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
+    def index_bytes(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
         """Return the bytes of a loaded index; empty if the segment has none."""
         wanted = segment.index_place(self._partition, kind)
         if wanted is None:
@@ -197,10 +197,12 @@ class LoadedSegment:
     def time_index(self) -> TimeIndex:
         """The time index. Both indexes are loaded together, because a lookup by time also needs the offset index."""
         self._require(IndexKind.TIMES, IndexKind.OFFSETS)
-        return TimeIndex(self.base_offset, self._content.index(self._segment, IndexKind.TIMES))
+        return TimeIndex(self.base_offset, self._content.index_bytes(self._segment, IndexKind.TIMES))
 
     def _require(self, *kinds: IndexKind) -> None:
-        missing = {one: None for kind in kinds for one in self._content.missing(self._segment, kind)}
+        missing = {
+            one: None for kind in kinds for one in self._content.missing_index_ranges(self._segment, kind)
+        }
         if missing:
             raise NotLoadedError(list(missing), size_of(missing))
 
@@ -214,7 +216,9 @@ class LoadedSegment:
         position = 0 if known is None else known
         if known is None and offset > self.base_offset:
             self._require(IndexKind.OFFSETS)
-            offsets = OffsetIndex(self.base_offset, self._content.index(self._segment, IndexKind.OFFSETS))
+            offsets = OffsetIndex(
+                self.base_offset, self._content.index_bytes(self._segment, IndexKind.OFFSETS)
+            )
             position = offsets.position_before(offset)
         found = seek(self, position, offset=offset)
         if found is not None:
@@ -234,19 +238,19 @@ class LoadedSegment:
 
     def batch_at(self, position: int, size: int) -> bytes:
         """Return a copy of a batch."""
-        return b"".join(self._content.views(self._segment, position, size))
+        return b"".join(self._content.loaded_views(self._segment, position, size))
 
     def piece(self, position: int, size: int) -> Buffer:
         """Return the loaded bytes up to the end of a chunk. A header that is in two chunks is copied."""
         content, segment = self._content, self._segment
         chunk = content.chunk_at(segment, position)
         left = chunk.start + chunk.size - position
-        views = content.views(segment, position, max(left, min(HEADER.size, segment.size - position)))
+        views = content.loaded_views(segment, position, max(left, min(HEADER.size, segment.size - position)))
         return views[0] if len(views) == 1 else b"".join(views)
 
     def no_batch_at(self, position: int, error: DamageError | None = None) -> DamageError:
         """Drop the bytes at a position from the cache, and return the error for them."""
-        self._content.drop(self._segment, position, 1)
+        self._content.drop_chunks(self._segment, position, 1)
         return DamageError(
             f"{self._content.log_place(self._segment)} has no batch of the segment at byte {position}"
         )
@@ -256,7 +260,7 @@ class LoadedSegment:
         return self.no_batch_at(position)
 
 
-def prove(content: Buffer, wanted: ObjectRange, url: str) -> None:
+def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
     """Check that the bytes of a range are those that its manifest describes. May run in any thread.
 
     Args:

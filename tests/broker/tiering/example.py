@@ -12,7 +12,7 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.tier.events import Events, partition_deleted
-from stablelog.tier.parts import divided
+from stablelog.tier.manifest_parts import divide_into_parts
 from stablelog.tier.records import encode_record
 from tests.broker.tiering.world import World
 from tests.log.timeline import NOW_MS
@@ -48,8 +48,11 @@ def example():
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr("uuid.uuid4", lambda: uuid.UUID(int=next(numbers)))
         patches.setattr("secrets.token_bytes", lambda size: bytes([0xA0 + next(numbers)]) * size)
-        patches.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
-        patches.setattr("stablelog.broker.tiering.copier.divided", partial(divided, new_id=uuid.uuid4))
+        patches.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
+        patches.setattr(
+            "stablelog.broker.tiering.partition_copier.divide_into_parts",
+            partial(divide_into_parts, new_id=uuid.uuid4),
+        )
         world = Example()
         records = [Record(0, NOW_MS, b"k", b"v"), Record(0, NOW_MS, None, b"w")]
         transaction = {"producer_id": 5, "producer_epoch": 2, "base_sequence": 0, "transactional": True}
@@ -61,7 +64,7 @@ def example():
         world.copy()
         manifest = world.published()
     events = [
-        *itertools.islice(Events().missing(PARTITION, manifest, NOW_MS, 1), 2),
+        *itertools.islice(Events().missing_events(PARTITION, manifest, NOW_MS, 1), 2),
         partition_deleted(PARTITION, NOW_MS, 1),
     ]
     return world.store_objects.objects, {event.KIND: encode_record(event) for event in events}

@@ -21,7 +21,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
-from stablelog.tier.chain import Kind, decode_link
+from stablelog.tier.chain import LinkKind, decode_link
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.names import INDEXES, LOG, partition_of
 from stablelog.tier.prefix import Prefix
@@ -210,7 +210,7 @@ class Life:
 
     def recorded(self):
         """The manifest that is recorded in the partition's directory."""
-        return LocalState(LocalDisk(), self.directory).read()
+        return LocalState(LocalDisk(), self.directory).read_manifest()
 
     def recorded_ids(self):
         """The ids of the segments in this manifest."""
@@ -293,7 +293,7 @@ class Life:
         ends = {}
         for key in sorted(key for key in objects if "/manifest/" in key):
             kind, payload = decode_link(objects[key])
-            if kind is not Kind.MANIFEST:
+            if kind is not LinkKind.MANIFEST:
                 continue
             partition = partition_of("/".join(key.split("/")[:3]))
             manifest, _ = store.read_manifest(partition, payload)

@@ -36,7 +36,7 @@ def manifests(objects):
     storage = RemoteStorage(store, "any")
     found = {}
     for partition in {partition_of("/".join(key.split("/")[:3])) for key in objects} - {None}:
-        payload = storage.prefix.run(last_manifest(partition))
+        payload = storage.prefix.run_steps(last_manifest(partition))
         if payload is not None:
             found[partition] = storage.prefix.read_manifest(partition, payload)[0]
     return found

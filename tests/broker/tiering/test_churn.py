@@ -133,7 +133,9 @@ def test_events_of_segments_that_apache_kafka_has_copied_stay(tmp_path):
     async def body():
         async with tiered(tmp_path, disk, **AT_ONCE) as one:
             await churn(one, 0, 1)
-            events = [encode_record(event) for event in Events().missing(partition, manifest, NOW_MS, 1)]
+            events = [
+                encode_record(event) for event in Events().missing_events(partition, manifest, NOW_MS, 1)
+            ]
             for log in one.broker.partitions.of_topic(one.broker.topics.named(NAME)).values():
                 batch = encode_batch([Record(0, NOW_MS, None, event) for event in events])
                 log.append(batch, now_ms=NOW_MS, origin=Origin.COORDINATOR)

@@ -590,7 +590,7 @@ def test_a_topic_waits_for_the_logs_of_the_coordinators(monkeypatch, caplog):
 
 
 def test_a_manifest_of_many_segments_has_parts(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.COORDINATOR_PART_COUNT", 2)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.COORDINATOR_PART_COUNT", 2)
     objects = SimObjects()
 
     async def conversation():
@@ -609,8 +609,8 @@ def test_a_manifest_of_many_segments_has_parts(monkeypatch):
 
 @pytest.mark.extended
 def test_a_manifest_does_not_name_all_segments_that_were_ever_trimmed(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.COORDINATOR_PART_COUNT", 2)
-    monkeypatch.setattr("stablelog.broker.tiering.plans.MARKED_COUNT_MAX", 6)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.COORDINATOR_PART_COUNT", 2)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.MARKED_COUNT_MAX", 6)
     monkeypatch.setattr("stablelog.broker.durability.journal.SEGMENT_COUNT_MAX", 3)
     objects = SimObjects()
 

@@ -66,7 +66,7 @@ def test_a_store_that_ignores_conditions_since_the_start_is_refused_at_the_next_
     world = World(objects, words=())
     storage, asked = world.storage, []
     objects.between = lambda call, key: asked.append((call, key))
-    storage.begin()
+    storage.take_epoch()
     world.write_segments(["P1 P1c"])
     objects.is_versioned = True
     world.now_s += PROOF_S + 1
@@ -87,7 +87,7 @@ def test_a_start_checks_the_store_once_for_all_its_partitions(monkeypatch):
         if world.storage.epoch:
             world.storage.take_over(world.storage.chain(PARTITION), same_payload)
         else:
-            world.storage.begin()
+            world.storage.take_epoch()
     assert len([key for key in asked if key.startswith("check/")]) == 5
 
 
@@ -227,7 +227,7 @@ def test_a_store_that_lost_manifests_is_refused(lost, caplog):
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "another part"])
 def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, caplog, monkeypatch):
     """The local record is lost too: otherwise the broker has a copy of each part."""
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     world = copied()
     objects = world.store_objects.objects
     good = dict(objects)
@@ -256,7 +256,7 @@ def test_a_damaged_or_missing_part_of_a_manifest_is_refused_by_its_key(damage, c
 
 
 def test_a_broker_takes_the_parts_of_the_last_one_over(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 2)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 2)
     world = copied()
     parts = world.published().parts
     assert [part.segment_count for part in parts] == [2, 2]
@@ -277,7 +277,7 @@ def local_parts(world):
 
 
 def test_a_start_reads_no_part_from_the_store(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     world = copied()
     named = sorted(REMOTE_PART_PREFIX + part.part_id.hex for part in world.published().parts)
     assert len(named) == 4
@@ -294,7 +294,7 @@ def test_a_start_reads_no_part_from_the_store(monkeypatch):
 
 
 def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     world = copied()
     before = local_parts(world)
     world.partition.deletion.delete_records(3)
@@ -307,7 +307,7 @@ def test_the_local_directory_keeps_the_parts_of_the_last_manifest_only(monkeypat
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
 def test_a_damaged_local_part_is_replaced_by_that_of_the_store(damage, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     world = copied()
     path = world.directory / local_parts(world)[1]
     good = world.disk.read_bytes(path)
@@ -319,13 +319,13 @@ def test_a_damaged_local_part_is_replaced_by_that_of_the_store(damage, monkeypat
         case _:
             world.disk.write_atomic(path, bytes([*good[:40], good[40] ^ 1, *good[41:]]))
     with pytest.raises(DamageError, match=path.name):
-        LocalState(world.disk, world.directory).read()
+        LocalState(world.disk, world.directory).read_manifest()
     world.restart()
     with pytest.raises(UnavailableError, match="not known until the object store answers"):
         world.partition.read(0, 100, COMMITTED)
     world.copy_all()
     assert world.disk.read_bytes(path) == good
-    assert LocalState(world.disk, world.directory).read().segments == world.published().segments
+    assert LocalState(world.disk, world.directory).read_manifest().segments == world.published().segments
     finish(world)
 
 
@@ -348,7 +348,7 @@ def test_a_damaged_local_manifest_is_replaced_by_that_of_the_store(content):
     world.copy_all()
     assert world.partition.visible_start(COMMITTED) == 3, "deleted records stay deleted"
     assert world.whole(world, 3) == world.whole(world.plain, 3)
-    assert LocalState(world.disk, world.directory).read().segments == world.published().segments
+    assert LocalState(world.disk, world.directory).read_manifest().segments == world.published().segments
 
 
 @pytest.mark.parametrize("content", DAMAGED)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
-from stablelog.tier.chain import Kind, decode_link
+from stablelog.tier.chain import LinkKind, decode_link
 from stablelog.tier.manifest import decode_manifest
 from stablelog.tier.names import partition_of
 from tests.broker.desk import opened
@@ -46,7 +46,7 @@ class Observed:
             partition = partition_of(directory)
             if (
                 partition is not None
-                and (link := decode_link(self._objects.objects[key]))[0] is Kind.MANIFEST
+                and (link := decode_link(self._objects.objects[key]))[0] is LinkKind.MANIFEST
             ):
                 published[partition.topic].append((time_s, decode_manifest(link[1]).end_offset))
         return max(

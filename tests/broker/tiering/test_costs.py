@@ -153,7 +153,7 @@ def test_the_copy_of_a_large_segment(bill):
 
 
 def test_a_part_of_a_manifest(bill, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     bill.start()
     bill.of_copy(5)
     assert bill.of_copy(5) == plus(REQUESTS[SMALL], REQUESTS[MANIFEST], REQUESTS[PART])

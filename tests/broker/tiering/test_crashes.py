@@ -22,7 +22,7 @@ from stablelog.errors import DamageError, StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
-from stablelog.tier.chain import Kind, decode_link
+from stablelog.tier.chain import LinkKind, decode_link
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.manifest import decode_without_parts
 from stablelog.tier.names import INDEXES, LOG, chain_name_of
@@ -185,7 +185,7 @@ class CrashingWorld(World):
         store = Prefix(ObjectStore(SimObjects(faults=StoreFaults(latency_s=0), objects=objects)))
         start = end = 0
         links = [decode_link(objects[key]) for key in sorted(objects) if chain_name_of(key) is not None]
-        payloads = [payload for kind, payload in links if kind is Kind.MANIFEST]
+        payloads = [payload for kind, payload in links if kind is LinkKind.MANIFEST]
         kept_from = decode_without_parts(payloads[-1]).log_start if payloads else 0
         for payload in payloads:
             try:
@@ -240,7 +240,7 @@ class CrashingWorld(World):
 @pytest.mark.parametrize("part_count", [1_000, 1], ids=["whole", "in-parts"])
 @pytest.mark.parametrize("seed", seeds(examples(6)))
 def test_crashes_lose_nothing(seed, part_count, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", part_count)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", part_count)
     world = CrashingWorld(seed)
     while world.crash_count < CRASHES:
         world.step()

@@ -7,13 +7,13 @@ import uuid
 import pytest
 
 from stablelog.broker.durability.disk_reserve import DiskReserve
-from stablelog.broker.tiering import uploads
+from stablelog.broker.tiering import segment_uploads
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.data_directory.catalog import read_catalog
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import RefusedError, StoreError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.tier.chain import Chain, Kind, claim_epoch, decode_link, same_payload
+from stablelog.tier.chain import Chain, LinkKind, claim_epoch, decode_link, same_payload
 from stablelog.tier.names import chain_name_of
 from stablelog.tier.pins import Pin, encode_pin
 from stablelog.tier.prefix import Prefix
@@ -44,7 +44,7 @@ def of_segments(tmp_path, topic="t"):
 
 def manifests(tmp_path, topic="t"):
     links = [path for key, path in stored(tmp_path, topic).items() if chain_name_of(key) is not None]
-    return [path for path in links if decode_link(path.read_bytes())[0] is Kind.MANIFEST]
+    return [path for path in links if decode_link(path.read_bytes())[0] is LinkKind.MANIFEST]
 
 
 def requests_of(one):
@@ -89,7 +89,7 @@ def test_the_objects_of_a_deleted_topic_leave_the_store(tmp_path):
 
 def test_a_topic_that_is_deleted_during_a_copy_gets_no_manifest(tmp_path, monkeypatch):
     """It would not say whose it is, and which settings the topic has."""
-    encode = uploads.encode_cut_points
+    encode = segment_uploads.encode_cut_points
 
     async def body():
         async with tiered(tmp_path, SimDisk()) as one:
@@ -105,7 +105,7 @@ def test_a_topic_that_is_deleted_during_a_copy_gets_no_manifest(tmp_path, monkey
                     asyncio.run_coroutine_threadsafe(delete(), loop).result()
                 return encode(summary, *given)
 
-            monkeypatch.setattr(uploads, "encode_cut_points", deleting)
+            monkeypatch.setattr(segment_uploads, "encode_cut_points", deleting)
             await one.copy()
             assert one.broker.topics.get("t") is None
             assert of_segments(tmp_path)
@@ -301,8 +301,8 @@ def test_a_broker_that_another_one_has_fenced_deletes_nothing(tmp_path, caplog):
         async with tiered(tmp_path, **AT_ONCE) as one:
             await with_two_topics(one)
             partition, prefix = one.remote(), Prefix(open_store(f"file://{tmp_path}/store"))
-            epoch = prefix.run(claim_epoch(b"another start ..."[:16]))
-            prefix.run(Chain(partition, epoch, b"another start ..."[:16]).take_over(same_payload))
+            epoch = prefix.run_steps(claim_epoch(b"another start ..."[:16]))
+            prefix.run_steps(Chain(partition, epoch, b"another start ..."[:16]).take_over(same_payload))
             delete_topic(one.broker.topic_files, "t")
             before = of_segments(tmp_path)
             for _ in range(2):

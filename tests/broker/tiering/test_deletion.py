@@ -223,7 +223,7 @@ def test_a_long_deletion_ends_when_the_topic_is_deleted():
             if call == "delete":
                 deleted.append(key)
                 if len(deleted) == 1:
-                    asyncio.run_coroutine_threadsafe(world.copier.leave("t"), loop)
+                    asyncio.run_coroutine_threadsafe(world.copier.stop_copying("t"), loop)
 
         world.store_objects.between = between
         await world.copier.delete_all([world.partition])

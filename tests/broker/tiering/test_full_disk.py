@@ -201,7 +201,7 @@ async def manifest(case):
     await write_segments(case.desk, 4, topic="o")
     yield
     await case.desk.broker.tiering.copy_all()
-    assert len(LocalState(case.disk, log.directory).read().segments) == 4
+    assert len(LocalState(case.disk, log.directory).read_manifest().segments) == 4
     await case.retain()
     assert log.start_offset >= 8
 
@@ -213,7 +213,7 @@ async def part_of_manifest(case):
     await case.desk.broker.tiering.copy_all()
     names = [path.name for path in case.disk.files(log.directory)]
     assert [name for name in names if name.startswith(REMOTE_PART_PREFIX)]
-    assert len(LocalState(case.disk, log.directory).read().segments) == 4
+    assert len(LocalState(case.disk, log.directory).read_manifest().segments) == 4
 
 
 async def remote_log_start(case):
@@ -240,7 +240,7 @@ async def roll_of_coordinators_log(case):
     await case.desk.durable()
     yield
     await case.desk.broker.tiering.copy_coordinator_logs()
-    assert LocalState(case.disk, log.directory).read().end_offset == log.end_offset > 0
+    assert LocalState(case.disk, log.directory).read_manifest().end_offset == log.end_offset > 0
 
 
 async def checkpoint_of_coordinator(case):
@@ -287,7 +287,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_free_space_depends_on_is_written_without_a_free_byte(name, tmp_path, monkeypatch):
     disk = NoRoom()
-    monkeypatch.setattr("stablelog.broker.tiering.plans.PART_COUNT", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.copy_plans.PART_COUNT", 1)
     monkeypatch.setattr("stablelog.tier.deletion.LATE_S", 0)
 
     async def conversation(desk):

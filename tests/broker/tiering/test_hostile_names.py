@@ -39,7 +39,7 @@ async def life(s3, name):
         assert len([key for key in s3.objects if f"/t.{name}/" in key and key.endswith(".log")]) == 2
         log = log_of(desk, name)
         assert log.start_offset == log.remote.end_offset > 0
-        found = await desk.broker.tiering.reads.loading(lambda: log.read(0, 1 << 20, 0))
+        found = await desk.broker.tiering.reads.call_when_loaded(lambda: log.read(0, 1 << 20, 0))
         assert found.start_offset == 0
         assert found.end_offset > 0
         assert not s3.unfinished_uploads

@@ -74,7 +74,7 @@ class Tiered:
     def manifest(self, topic="t"):
         """The last manifest in the store."""
         storage = RemoteStorage(self.store, self.broker.cluster_id)
-        return decode_manifest(storage.prefix.run(last_manifest(self.remote(topic))))
+        return decode_manifest(storage.prefix.run_steps(last_manifest(self.remote(topic))))
 
     def index(self, topic):
         """The metadata partition of a topic."""
@@ -161,7 +161,7 @@ def test_a_copied_segment_has_two_events_and_a_segment_before_the_log_start_a_th
 
 
 def test_the_events_of_a_manifest_do_not_wait_for_the_end_of_a_long_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr("stablelog.broker.tiering.copier.PUBLISHED_AFTER", 1)
+    monkeypatch.setattr("stablelog.broker.tiering.partition_copier.PUBLISHED_AFTER", 1)
 
     async def body():
         async with tiered(tmp_path) as one:
@@ -181,7 +181,7 @@ def test_the_events_say_what_the_manifest_says(tmp_path):
             await one.copy()
             (row,) = one.manifest().segments
             started, finished = [decode_record(record.value) for _, record in one.records()]
-            held = row.record()
+            held = row.to_record()
             for name in (
                 "start_offset",
                 "end_offset",

@@ -101,9 +101,9 @@ def test_a_request_without_a_time_limit_of_its_own_does_not_wait_for_ever_and_th
 
     async def conversation(life):
         with pytest.raises(UnavailableError, match=r"test://store/a\.log was requested 0.01 s ago"):
-            await life.reads.load("p", NotLoadedError([ONE], 0))
+            await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
         assert len(life.requests.asked) == 1
-        (done,) = life.reads.request("p", NotLoadedError([ONE], 0))
+        (done,) = life.reads.start_loads("p", NotLoadedError([ONE], 0))
         life.requests.gate.set()
         await ended([done])
         assert life.cache.get(ONE) is not None

@@ -41,8 +41,8 @@ def made(disk=None, memory=1000, size=1000):
 
 def loaded(cache, wanted, fetches):
     """Load a range, and keep it on the disk."""
-    content = cache.load(wanted, fetches.of(wanted))
-    cache.keep(wanted, content)
+    content = cache.load_range(wanted, fetches.of(wanted))
+    cache.write_to_disk(wanted, content)
     return content
 
 
@@ -64,9 +64,9 @@ def test_both_parts_stay_within_their_bounds_and_return_the_right_bytes(seed):
         wanted = ObjectRange("a.log", start, sizes.setdefault(start, chance.randint(1, 900)))
         found = cache.get(wanted)
         if found is None:
-            found = cache.load(wanted, fetches.of(wanted))
+            found = cache.load_range(wanted, fetches.of(wanted))
             for one in cache.put(wanted, found):
-                cache.keep(*one)
+                cache.write_to_disk(*one)
             assert cache.get(wanted) is found, "a reader that waits for a range gets it"
         assert found == fetches.content(wanted)
         assert cache.memory_size <= 1000
@@ -93,7 +93,7 @@ def test_a_range_that_was_read_to_its_end_is_dropped_first_and_not_written():
     one, two, three, four, five = ranges(5)
     for wanted in (one, two, three):
         assert cache.put(wanted, bytes(100)) == []
-    cache.consumed(three)
+    cache.mark_consumed(three)
     assert cache.put(four, bytes(100)) == []
     assert cache.get(three) is None
     assert cache.put(five, bytes(100)) == [(one, bytes(100))], "it is dropped before its reader has read it"
@@ -136,8 +136,8 @@ def test_a_range_larger_than_a_part_is_kept_in_memory_only_until_the_next():
     cache = made(disk, memory=50, size=50)
     one, two = ranges(2)
     for wanted in (one, two):
-        for other in cache.put(wanted, cache.load(wanted, fetches.of(wanted))):
-            cache.keep(*other)
+        for other in cache.put(wanted, cache.load_range(wanted, fetches.of(wanted))):
+            cache.write_to_disk(*other)
         assert cache.get(wanted) is not None
     assert cache.get(one) is None
     assert on_disk(disk) == 0
@@ -234,5 +234,5 @@ def test_an_error_of_the_store_is_raised_and_kept_nowhere():
 
     for _ in range(2):
         with pytest.raises(ObjectMissingError):
-            cache.load(wanted, fail)
+            cache.load_range(wanted, fail)
     assert on_disk(disk) == 0

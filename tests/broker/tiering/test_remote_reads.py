@@ -77,7 +77,7 @@ def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
         futures = [
             done
             for name in ("p", "q", "p")
-            for done in life.reads.request(name, NotLoadedError([ONE, TWO], 0))
+            for done in life.reads.start_loads(name, NotLoadedError([ONE, TWO], 0))
         ]
         life.reads.read_ahead([ONE, TWO])
         life.requests.gate.set()
@@ -92,12 +92,12 @@ def test_requests_for_the_same_range_are_joined_and_all_readers_are_woken():
 
 def test_a_load_outlives_the_reader_that_has_begun_it():
     async def conversation(life):
-        reader = asyncio.create_task(life.reads.load("p", NotLoadedError([ONE], 0)))
+        reader = asyncio.create_task(life.reads.load_ranges("p", NotLoadedError([ONE], 0)))
         while not life.requests.asked:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        futures = life.reads.request("q", NotLoadedError([ONE], 0))
+        futures = life.reads.start_loads("q", NotLoadedError([ONE], 0))
         life.requests.gate.set()
         await ended(futures)
         assert life.cache.get(ONE) is not None
@@ -117,13 +117,13 @@ def test_a_failed_load_gives_its_error_for_a_moment_and_is_then_retried(error, r
         life.requests.gate.set()
         for _ in range(20):
             with pytest.raises(raised, match=r"test://store/a\.log"):
-                await life.reads.load("p", NotLoadedError([ONE], 0))
+                await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
         assert len(life.requests.asked) == 1
-        life.reads.request("q", NotLoadedError([TWO], 0))  # another range of the object is not concerned
+        life.reads.start_loads("q", NotLoadedError([TWO], 0))  # another range of the object is not concerned
         life.requests.error = None
         while True:
             try:
-                await life.reads.load("p", NotLoadedError([ONE], 0))
+                await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
                 break
             except raised:
                 await asyncio.sleep(0.05)
@@ -144,15 +144,15 @@ def test_damage_that_comes_back_after_the_range_was_read_is_logged_again(monkeyp
             life.requests.error = MissingError()
             for _ in range(2):
                 with pytest.raises(DamageError, match=r"a\.log is missing"):
-                    await life.reads.load("p", NotLoadedError([ONE], 0))
+                    await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
             life.requests.error = None
-            await life.reads.load("p", NotLoadedError([TWO], 0))
+            await life.reads.load_ranges("p", NotLoadedError([TWO], 0))
             with pytest.raises(DamageError):
                 life.requests.error = MissingError()
-                await life.reads.load("p", NotLoadedError([ONE], 0))
+                await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
             assert len(lines(caplog)) == line_count, "another range of the object says nothing"
             life.requests.error = None
-            await life.reads.load("p", NotLoadedError([ONE], 0))
+            await life.reads.load_ranges("p", NotLoadedError([ONE], 0))
             life.cache.drop(ONE)
 
     Life().run(conversation)
@@ -162,10 +162,10 @@ def test_a_store_that_does_not_answer_gives_a_retriable_error(monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.remote_reads.SLOW_S", 0.01)
 
     async def conversation(life):
-        life.reads.request("p", NotLoadedError([ONE], 0))
+        life.reads.start_loads("p", NotLoadedError([ONE], 0))
         with pytest.raises(UnavailableError, match=r"test://store/a.log was requested .* has not answered"):
             while True:
-                life.reads.request("p", NotLoadedError([ONE], 0))
+                life.reads.start_loads("p", NotLoadedError([ONE], 0))
                 await asyncio.sleep(0.005)
 
     Life().run(conversation)
@@ -175,7 +175,7 @@ def test_without_a_store_remote_reads_are_refused_by_the_name_of_the_setting():
     async def conversation(life):
         reads = RemoteReads(None, life.cache, Tasks(life.failures.append), life.woken.append, DamageLog())
         with pytest.raises(UnavailableError, match=r"stablelog\.remote\.url"):
-            reads.request("p", NotLoadedError([ONE], 0))
+            reads.start_loads("p", NotLoadedError([ONE], 0))
         reads.read_ahead([ONE])
         reads.close()
 
@@ -188,16 +188,16 @@ def test_read_ahead_begins_no_more_loads_than_there_are_threads_and_a_reader_doe
     async def conversation(life):
         life.reads.read_ahead(ranges[:10])
         life.reads.read_ahead(ranges)
-        needed = life.reads.request("p", NotLoadedError([ranges[-1]], 0))
+        needed = life.reads.start_loads("p", NotLoadedError([ranges[-1]], 0))
         life.reads.read_ahead(ranges)
-        begun = life.reads.request("p", NotLoadedError(ranges[:THREADS], 0))
+        begun = life.reads.start_loads("p", NotLoadedError(ranges[:THREADS], 0))
         life.requests.gate.set()
         await ended([*needed, *begun])
         wanted = [*ranges[:THREADS], ranges[-1]]
         assert sorted(life.requests.asked) == sorted((one.key, one.start, one.size) for one in wanted)
         life.reads.read_ahead(ranges[:THREADS])
         life.reads.read_ahead(ranges[THREADS : THREADS + 1])
-        await ended(life.reads.request("p", NotLoadedError([ranges[THREADS]], 0)))
+        await ended(life.reads.start_loads("p", NotLoadedError([ranges[THREADS]], 0)))
         assert len(life.requests.asked) == THREADS + 2, "what is loaded is not loaded again"
 
     Life().run(conversation)
@@ -238,7 +238,7 @@ class Reader(Life):
 
     async def read(self, start, isolation=Isolation.READ_COMMITTED):
         """Read from an offset, and load what the read needs. Return the end of the read and its aborted transactions."""
-        found = await self.reads.loading(lambda: self.partition.read(start, 1 << 20, isolation))
+        found = await self.reads.call_when_loaded(lambda: self.partition.read(start, 1 << 20, isolation))
         aborted = (
             None if found.aborted is None else [(one.producer_id, one.first_offset) for one in found.aborted]
         )

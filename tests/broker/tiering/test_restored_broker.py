@@ -10,10 +10,10 @@ from confluent_kafka.admin import NewTopic
 from stablelog.errors import DataLossError
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits, plan
+from stablelog.spark.planning import TaskLimits, plan_tasks
 from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.readable import with_records
+from stablelog.spark.source.readable_ranges import readable_ranges
 from tests.broker.tiering.life import TIERED, TOPIC, URL, alive, lived
 from tests.clients.reading import read_to_end
 from tests.commands import run
@@ -201,10 +201,11 @@ def check_spark(broker, read, lost):
     with contextlib.closing(log):
         start = lost["lost_from"] - 2
         steps = [
-            log.limited(measured(log, place, start, end), {}, count, None)[place] for count in (1, 2, 3, 4)
+            log.limit_ranges(measured(log, place, start, end), {}, count, None)[place]
+            for count in (1, 2, 3, 4)
         ]
         # A plan that was made before the restore has a task that begins at a lost offset.
-        planned = plan(log.spans([Range(place, lost["lost_from"] + 1, end)], {}), Limits())
+        planned = plan_tasks(log.spans([Range(place, lost["lost_from"] + 1, end)], {}), TaskLimits())
     assert steps == [start + 1, start + 2, lost["next_offset"] + 1, lost["next_offset"] + 2]
     with pytest.raises(DataLossError, match=f"{lost['lost_from']} on are gone"):
         rows(given, "value", planned=planned)
@@ -212,7 +213,7 @@ def check_spark(broker, read, lost):
 
 
 def measured(log, place, start, end):
-    return with_records(log, [Range(place, start, end)], {})
+    return readable_ranges(log, [Range(place, start, end)], {})
 
 
 def check_old_producer(old):

@@ -61,7 +61,7 @@ def test_a_failure_is_new_once_until_a_success():
             False,
             True,
         ]
-        failures.end()
+        failures.clear_logged()
 
 
 def test_a_store_that_fails_is_one_line_for_all_partitions_until_a_copy_succeeds(monkeypatch, caplog):

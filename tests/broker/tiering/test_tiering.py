@@ -126,13 +126,13 @@ def test_a_lookup_waits_for_the_store_as_long_as_the_request_says(tmp_path, vers
             await write_segments(desk, 3)
             await copy(desk)
             store_answers = asyncio.Event()
-            load = desk.broker.tiering.reads.load
+            load = desk.broker.tiering.reads.load_ranges
 
             async def load_later(*arguments):
                 await store_answers.wait()
                 await load(*arguments)
 
-            monkeypatch.setattr(desk.broker.tiering.reads, "load", load_later)
+            monkeypatch.setattr(desk.broker.tiering.reads, "load_ranges", load_later)
             asked = asyncio.ensure_future(list_offset(desk, 0, version, timeout_ms=timeout_ms))
             if version >= 10 and timeout_ms > 0:
                 assert await asked is ErrorCode.request_timed_out

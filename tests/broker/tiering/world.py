@@ -1,4 +1,4 @@
-"""A partition that a `Copier` copies to an object store, and the starts of its broker. No broker runs.
+"""A partition that a `PartitionCopier` copies to an object store, and the starts of its broker. No broker runs.
 
 Disk and object store are simulated, so a test can stop the machine at any of their operations.
 """
@@ -11,10 +11,10 @@ import random
 from types import SimpleNamespace
 
 from stablelog.batch.header import headers_in
-from stablelog.broker.tiering.copier import Copier
-from stablelog.broker.tiering.plans import TopicPlan
+from stablelog.broker.tiering.copy_plans import TopicCopyPlan
+from stablelog.broker.tiering.copy_throttle import CopyThrottle
+from stablelog.broker.tiering.partition_copier import PartitionCopier
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.broker.tiering.throttle import Throttle
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
@@ -69,7 +69,7 @@ class World(TieredLog):
         state, manifest, log_start = LocalState(self.disk, self.directory), None, 0
         with contextlib.suppress(DamageError):
             log_start = state.read_start()
-            manifest = state.read()
+            manifest = state.read_manifest()
         self.loaded = Loaded(objects.objects)
         self.remote = self.partition.remote = RemoteLog(
             PARTITION,
@@ -80,8 +80,8 @@ class World(TieredLog):
             log_start=log_start,
         )
         self.storage = RemoteStorage(store, cluster_id, now_s=lambda: self.now_s)
-        self.plan = TopicPlan()
-        self.copier = Copier(
+        self.plan = TopicCopyPlan()
+        self.copier = PartitionCopier(
             self.storage,
             SimpleNamespace(
                 disk=self.disk, reserve=NO_RESERVE, clock=SimpleNamespace(wall_ms=lambda: self.now_ms)
@@ -91,7 +91,7 @@ class World(TieredLog):
             topic_of=lambda _name: SimpleNamespace(
                 topic_id=PARTITION.topic_id, partition_count=1, configs=self.configs
             ),
-            throttle=throttle or Throttle(lambda: UNLIMITED),
+            throttle=throttle or CopyThrottle(lambda: UNLIMITED),
             count_at_once=1,
             delay_s=lambda: DELAY_S,
             plan=self.plan,
@@ -128,7 +128,7 @@ class World(TieredLog):
 
     def published(self):
         """The last manifest in the store; None if there is none."""
-        payload = self.storage.prefix.run(last_manifest(PARTITION))
+        payload = self.storage.prefix.run_steps(last_manifest(PARTITION))
         return None if payload is None else self.storage.prefix.read_manifest(PARTITION, payload)[0]
 
     def names(self):
@@ -145,7 +145,7 @@ class World(TieredLog):
                 PARTITION.segment_key(row.base_offset, row.segment_id, INDEXES) in self.store_objects.objects
             )
         if self.partition.start_offset > 0:
-            recorded = LocalState(self.disk, self.directory).read()
+            recorded = LocalState(self.disk, self.directory).read_manifest()
             assert recorded.end_offset >= self.partition.start_offset, "a deleted segment was published"
             assert manifest.end_offset >= recorded.end_offset
         self.check_own()

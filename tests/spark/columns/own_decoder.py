@@ -10,4 +10,4 @@ class OwnDecoder(Decoder):
     def __init__(self, topic, partition, columns, *, rows_max=ROWS_MAX, bytes_max=BYTES_MAX, **options):
         builder = ColumnBuilder(columns, rows_max, bytes_max)
         super().__init__(topic, partition, builder, **options)
-        self.schema, self.flush = builder.schema, builder.take
+        self.schema, self.flush = builder.schema, builder.take_batches

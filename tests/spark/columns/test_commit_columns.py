@@ -40,5 +40,5 @@ def test_the_commits_of_records_that_were_removed_meanwhile_are_refused_by_name(
         with pytest.raises(
             UnavailableError, match=f"{removed} while .* commits of their records are unknown"
         ):
-            columns.added(batch)
-        assert columns.added(batch.slice(1)).column("commitSequence").to_pylist() != [None]
+            columns.with_commits(batch)
+        assert columns.with_commits(batch.slice(1)).column("commitSequence").to_pylist() != [None]

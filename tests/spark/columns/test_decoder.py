@@ -213,7 +213,7 @@ def test_small_partitions_share_batches():
     for partition in range(3):
         decoder = Decoder("t", partition, builder)
         found += decoder.feed(encode_batch([Record(0, 1, b"k", b"v")] * 3), 0, ENDLESS)
-    found += builder.take()
+    found += builder.take_batches()
     assert [b.num_rows for b in found] == [4, 4, 1]
     assert [(r["partition"], r["offset"]) for r in rows_of(found)] == [
         (p, n) for p in range(3) for n in range(3)

@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from stablelog.spark import places
+from stablelog.spark import private_directories
 from stablelog.spark.kernels import build as kernels_build
 from stablelog.spark.kernels import cache as kernels_cache
 from stablelog.spark.kernels import decode as kernels_decode
@@ -81,7 +81,7 @@ def test_where_others_may_write_nothing_is_kept_or_taken(built, tmp_path, monkey
 def test_what_root_has_made_with_the_image_is_taken(built, tmp_path, monkeypatch):
     kernels_cache.machine_code(MODULE, "encode_rows")
     owner = os.getuid()
-    monkeypatch.setattr(places, "ROOT_UID", owner)
+    monkeypatch.setattr(private_directories, "ROOT_UID", owner)
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)  # so nothing here is this user's own
     assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
     assert built == [MODULE]
@@ -94,7 +94,7 @@ def test_what_root_has_made_with_the_image_is_taken(built, tmp_path, monkeypatch
 
 
 def test_without_any_place_it_is_compiled_for_this_process(built, monkeypatch):
-    monkeypatch.setattr(places, "candidates", lambda: iter(()))
+    monkeypatch.setattr(private_directories, "candidates", lambda: iter(()))
     assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
 
 

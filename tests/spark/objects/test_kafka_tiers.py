@@ -30,8 +30,8 @@ from stablelog.spark.objects.kafka_tiers.segment import SegmentDeletedError
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits
-from stablelog.spark.source.listed_again import TRIES, listed_again
+from stablelog.spark.planning import TaskLimits
+from stablelog.spark.source.listing_retry import TRIES, retry_with_new_listing
 from stablelog.spark.source.reader import open_log
 from stablelog.tier.names import text_of_id
 from tests.clients.drivers import Confluent
@@ -166,7 +166,12 @@ def test_any_start_and_any_division_give_the_same_records(store, history):
     end = stable_end(history.log, history.segments[-1].end)
     for start in range(0, end, 5):
         starting = json.dumps({"plain": {"0": start}})
-        for limits in (Limits(), Limits(target_size=700), Limits(offsets_max=5), Limits(count_min=9)):
+        for limits in (
+            TaskLimits(),
+            TaskLimits(target_size=700),
+            TaskLimits(offsets_max=5),
+            TaskLimits(count_min=9),
+        ):
             found = rows(given_of(store, startingOffsets=starting), "offset", "value", limits=limits)
             assert found == history.wanted(end, start)
 
@@ -304,7 +309,7 @@ def test_overlapping_segments_give_each_record_once(layout, histories, tmp_path,
     stable = stable_end(history.log, end)
     given = given_of(store)
     assert rows(given, "offset", "value") == history.wanted(stable)
-    assert rows(given, "offset", "value", limits=Limits(target_size=500)) == history.wanted(stable)
+    assert rows(given, "offset", "value", limits=TaskLimits(target_size=500)) == history.wanted(stable)
     assert count(given) == len(history.wanted(stable))
     found = read(store, isolation="read_uncommitted")
     assert found == history.wanted(end, committed=False)
@@ -694,7 +699,7 @@ def test_an_offset_index_of_another_segment_is_named(history, tmp_path):
 
 
 def test_what_kafka_deletes_while_a_query_runs_is_named_exactly(store, history):
-    planned = tasks(given_of(store), Limits(target_size=1 << 30))
+    planned = tasks(given_of(store), TaskLimits(target_size=1 << 30))
     whole = read(store)
     for paths in store.paths[:2]:
         for path in paths.values():
@@ -727,7 +732,7 @@ def test_what_kafka_deletes_while_a_read_is_planned_is_listed_again(store, histo
         log.latest(places)
     for segment in history.segments[2:]:
         store.put(segment)
-    log.forget()
+    log.forget_listing()
     assert list(log.earliest(places).values()) == [start]
     assert list(log.latest(places).values()) == [stable_end(history.log, last)]
 
@@ -769,7 +774,7 @@ def test_segments_that_are_deleted_at_each_listing_end_the_attempts():
         raise SegmentDeletedError("gone")
 
     with pytest.raises(SegmentDeletedError):
-        listed_again(None, attempt)
+        retry_with_new_listing(None, attempt)
     assert len(tried) == TRIES
 
 
@@ -807,7 +812,7 @@ def test_large_segments_are_divided_at_batches(layout, large, tmp_path):
     for segment in large:
         store.put(segment)
     given = given_of(store, failOnDataLoss="true")
-    planned = tasks(given, Limits(target_size=9 << 20))
+    planned = tasks(given, TaskLimits(target_size=9 << 20))
     extents = [extent for pieces in planned for piece in pieces for extent in piece.stored.extents]
     assert len(planned) >= 4
     assert sum(extent.size for extent in extents) == sum(len(segment.log) for segment in large)
@@ -832,7 +837,7 @@ def test_a_plan_from_s3_reads_the_manifests_and_little_more(large, history, tmp_
         wanted = history.wanted(stable_end(history.log, history.segments[-1].end))
         assert rows({**options, "subscribe": "plain"}, "offset", "value") == wanted
         server.keys.clear()
-        planned = tasks({**options, "subscribe": "large"}, Limits(target_size=9 << 20))
+        planned = tasks({**options, "subscribe": "large"}, TaskLimits(target_size=9 << 20))
         gets = [
             key.rpartition(".")[2]
             for (kind, key), number in server.keys.items()
@@ -922,7 +927,7 @@ def test_what_kafka_tiered_reads_as_its_consumers_read_it(tiered, topic):
     before = files_of(tiered.remote)
     for isolation in ("read_committed", "read_uncommitted"):
         whole = truth(tiered.bootstrap, topic, 2, isolation)
-        planned = tasks({**given, "isolation": isolation}, Limits(target_size=900))
+        planned = tasks({**given, "isolation": isolation}, TaskLimits(target_size=900))
         ends = {piece.partition: 0 for pieces in planned for piece in pieces}
         for piece in itertools.chain.from_iterable(planned):
             ends[piece.partition] = max(ends[piece.partition], piece.end)

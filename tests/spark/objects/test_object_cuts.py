@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import stablelog as stablelog_module
 from stablelog.errors import DataLossError, UsageError
 from stablelog.spark import count
-from stablelog.spark.objects.stored_commits import last_whole
+from stablelog.spark.objects.stored_commits import last_complete_sequence
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns, default_schema
@@ -257,11 +257,11 @@ def test_the_last_commit_does_not_count_while_a_transaction_is_open_at_the_end(r
     log = ObjectLog(read_options({"path": running.url, "subscribe": topic}, BATCH), with_pins=False)
     log.partitions()
     (stored,) = log.stored_partitions()
-    assert last_whole(stored) == stored.order.latest_sequence
+    assert last_complete_sequence(stored) == stored.order.latest_sequence
     *before, last = stored.manifest.segments
     still_open = replace(last.summary, stable_offset=last.end_offset - 1)
     stored.manifest = stored.manifest._replace(segments=(*before, replace(last, summary=still_open)))
-    assert last_whole(stored) == stored.order.latest_sequence - 1
+    assert last_complete_sequence(stored) == stored.order.latest_sequence - 1
 
 
 def test_topics_that_cannot_be_read_at_cuts_are_refused(running):

@@ -16,15 +16,15 @@ from stablelog.errors import DamageError, DataLossError, StablelogError, Unavail
 from stablelog.spark import count
 from stablelog.spark.objects.download import proven_parts
 from stablelog.spark.objects.opening import opened_store
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.objects.whole_batches import WholeBatches, batches_of
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.readable import to_read
+from stablelog.spark.source.readable_ranges import batch_parts
 from stablelog.spark.source.reader import StablelogReader
 from stablelog.spark.source.tiered_log import TieredLog
 from stablelog.testing.s3 import S3Fault
@@ -110,7 +110,7 @@ def test_no_batch_is_used_before_the_proof_of_the_headers_of_its_part(s3):
 def test_each_stretch_of_a_log_file_is_proven_alone(s3, begins_at_cut):
     server, options = s3
     given = {**options, "subscribe": "large", "failOnDataLoss": "true"}
-    planned = tasks(given, Limits(target_size=10 << 20))
+    planned = tasks(given, TaskLimits(target_size=10 << 20))
     extents = [extent for pieces in planned for piece in pieces for extent in piece.stored.extents]
     assert [extent.position > 0 for extent in extents] == [False, True] * (len(extents) // 2)
     whole = [row for pieces in planned for row in rows(given, "offset", planned=[pieces])]
@@ -160,12 +160,12 @@ def delete_up_to(server, options, topic, segment_count):
     (partition,) = prefix.partitions(topic)
     manifest = prefix.last_manifest(partition)
     nonce = uuid.uuid4().bytes
-    epoch = prefix.run(claim_epoch(nonce))
+    epoch = prefix.run_steps(claim_epoch(nonce))
     chain = Chain(partition, epoch, nonce)
-    prefix.run(chain.take_over(same_payload))
+    prefix.run_steps(chain.take_over(same_payload))
     gone = manifest.segments[:segment_count]
     marked = manifest.with_log_start(gone[-1].end_offset, 0, 0)
-    prefix.run(chain.publish(encode_manifest(marked, 0)))
+    prefix.run_steps(chain.publish(encode_manifest(marked, 0)))
     for segment in gone:
         for kind in ("log", "indexes"):
             store.delete(partition.segment_key(segment.base_offset, segment.segment_id, kind))
@@ -341,9 +341,9 @@ def test_a_plan_does_not_read_another_topic_of_the_same_name(s3, topic):
     options = read_options({**options, "subscribe": topic}, BATCH)
     log = ObjectLog(options)
     ((place, topic_id),) = log.partitions().items()
-    assert to_read(options, log, [Range(place, 0, 10)], {topic: topic_id}) == [Range(place, 0, 10)]
+    assert batch_parts(options, log, [Range(place, 0, 10)], {topic: topic_id}) == [Range(place, 0, 10)]
     with pytest.raises(DataLossError, match=f"{topic} was deleted and created again"):
-        to_read(options, log, [Range(place, 0, 10)], {topic: "0" * 32})
+        batch_parts(options, log, [Range(place, 0, 10)], {topic: "0" * 32})
 
 
 def test_a_stream_that_was_started_again_reads_all_partitions_of_a_topic_together(s3):
@@ -369,7 +369,7 @@ def test_a_range_whose_transactions_may_still_be_aborted_is_refused(s3):
     segments = [
         replace(one, summary=replace(one.summary, stable_offset=3)) for one in stored.manifest.segments
     ]
-    early = StoredPartition(
+    early = TieredPartition(
         opened_store(options["path"], read_options(options, BATCH).store),
         stored.partition,
         stored.manifest._replace(segments=tuple(segments)),
@@ -427,7 +427,7 @@ def test_batches_of_any_size_are_divided_at_any_place():
         whole = WholeBatches(0, len(content), 0, 100)
         found = b""
         for at in range(0, len(content), size):
-            for batches in whole.of(content[at : at + size]):
+            for batches in whole.batches_in(content[at : at + size]):
                 found += bytes(batches)
         assert whole.is_complete
         assert found == content
@@ -439,4 +439,4 @@ def test_a_batch_that_exceeds_its_part_is_refused_before_it_is_gathered():
     content[8:12] = (1 << 30).to_bytes(4, "big")
     whole = WholeBatches(0, len(content), 0, 100)
     with pytest.raises(DamageError, match="a batch of 1073741836 bytes"):
-        list(whole.of(content))
+        list(whole.batches_in(content))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stablelog.spark import count
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from tests.spark.reading import rows, tasks
 
 pytestmark = pytest.mark.xdist_group("objects")
@@ -44,7 +44,12 @@ def test_any_start_and_any_division_give_the_same_records(stored, topic):
     end = max(piece.end for pieces in tasks(given) for piece in pieces)
     for start in range(0, end, 7):
         starting = json.dumps({topic: {"0": start}})
-        for limits in (Limits(), Limits(target_size=700), Limits(offsets_max=5), Limits(count_min=9)):
+        for limits in (
+            TaskLimits(),
+            TaskLimits(target_size=700),
+            TaskLimits(offsets_max=5),
+            TaskLimits(count_min=9),
+        ):
             found = rows({**given, "startingOffsets": starting}, "offset", "value", limits=limits)
             assert found == [row for row in whole if start <= row[0] < end]
 

@@ -8,10 +8,10 @@ from stablelog.errors import DataLossError
 from stablelog.spark import count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import Limits
+from stablelog.spark.planning import TaskLimits
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.readable import with_records
+from stablelog.spark.source.readable_ranges import readable_ranges
 from tests.broker.tiering.life import TOPIC, URL, alive, lived
 from tests.broker.tiering.test_restored_broker import stablelog
 from tests.spark.reading import rows, settled, tasks
@@ -44,7 +44,7 @@ def restored(module_path):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("limits", [Limits(), Limits(offsets_max=1000), Limits(count_min=8)])
+@pytest.mark.parametrize("limits", [TaskLimits(), TaskLimits(offsets_max=1000), TaskLimits(count_min=8)])
 def test_a_read_has_what_the_restore_found_and_what_was_written_since(restored, limits):
     given, life, _ = restored
     planned = tasks(given, limits)
@@ -78,7 +78,7 @@ def test_no_micro_batch_ends_among_lost_offsets(restored, limit):
     log.partitions()
     start, end, ends = 0, log.latest([place])[place], []
     while start < end:
-        start = log.limited(with_records(log, [Range(place, start, end)], {}), {}, *limit)[place]
+        start = log.limit_ranges(readable_ranges(log, [Range(place, start, end)], {}), {}, *limit)[place]
         ends.append(start)
     assert ends[-1] == end
     assert len(ends) > 3

@@ -13,7 +13,7 @@ from stablelog.log.model import Isolation
 from stablelog.log.search.times import finished
 from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.segments.times import first_in_files
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
@@ -64,7 +64,7 @@ class Places:
         assert self.end == log.partition.end_offset
         self.local = log.partition.log.segments
         self.files = files_of(log, where)
-        self.stored = StoredPartition(Objects(log.objects), PARTITION, log.remote.manifest, committed=True)
+        self.stored = TieredPartition(Objects(log.objects), PARTITION, log.remote.manifest, committed=True)
         self.kafka = self.copied_by_kafka()
         self.early = self.without_summaries()
 
@@ -161,7 +161,7 @@ def test_the_batch_of_any_offset_is_that_of_a_linear_scan(places):
         wanted = position if segment is here else None
         found = [here.find(offset), files[here.base_offset].find(offset)]
         for remote, loaded in remotes:
-            call = remote.loaded(remote.at(offset)).find
+            call = remote.loaded_segment(remote.segment_at(offset)).find
             found.append(places.loading(loaded, lambda call=call, offset=offset: call(offset)))
         assert [one and one.position for one in found] == [wanted] * 4
 

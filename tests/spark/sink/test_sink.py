@@ -25,10 +25,10 @@ from stablelog.client.blocking.cluster import LATEST, BlockingCluster
 from stablelog.coordinators.transactions.joint.checks import KEY_SIZE_MAX
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import ending, writer
-from stablelog.spark.sink.ending import abort_parts, commit_parts
-from stablelog.spark.sink.parts import Part, application_key
+from stablelog.spark.sink import task_commits, writer
 from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.task_commits import abort_parts, commit_parts
+from stablelog.spark.sink.task_messages import JointWrite, application_key
 from stablelog.spark.sink.writer import check_columns
 from stablelog.spark.sink.written_ends import TEXT_SIZE_MAX, WrittenEnds, read_text, text_of
 from tests.client.blocking.test_producer import committed, made
@@ -57,7 +57,7 @@ def options(stablelog_broker, topic):
 
 @pytest.fixture
 def part():
-    return Part(unique("query"), 0, "run-1")
+    return JointWrite(unique("query"), 0, "run-1")
 
 
 def read(broker, topic):
@@ -86,7 +86,7 @@ def test_an_attempt_that_failed_after_writing_is_not_seen(stablelog_broker, topi
 
 def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options, part):
     commit_parts(options, [write_part(options, part, Task(0), rows("a"))], None)
-    again = Part(part.key, part.version, "run-2")
+    again = JointWrite(part.key, part.version, "run-2")
     taken = rows("a")
     message = write_part(options, again, Task(0), taken)
     assert message.is_skipped
@@ -98,15 +98,17 @@ def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options,
 def test_an_older_checkpoint_is_told_and_a_repeated_batch_write_is_not(stablelog_broker, topic, options):
     key = unique("query")
     for version in range(3):
-        part = Part(key, version, "run-1", in_sequence=True)
+        part = JointWrite(key, version, "run-1", in_sequence=True)
         commit_parts(options, [write_part(options, part, Task(0), rows(f"a{version}"))], None)
-    assert write_part(options, Part(key, 2, "run-2", in_sequence=True), Task(0), rows("a2")).is_skipped
+    assert write_part(options, JointWrite(key, 2, "run-2", in_sequence=True), Task(0), rows("a2")).is_skipped
     with pytest.raises(
         RefusedError,
         match=r"checkpoint is at micro-batch 1 .* micro-batch 2 is committed: the checkpoint is an older copy",
     ):
-        write_part(options, Part(key, 1, "run-2", in_sequence=True), Task(0), rows("a1 and what came since"))
-    assert write_part(options, Part(key, 1, "run-2"), Task(0), rows("a1")).is_skipped
+        write_part(
+            options, JointWrite(key, 1, "run-2", in_sequence=True), Task(0), rows("a1 and what came since")
+        )
+    assert write_part(options, JointWrite(key, 1, "run-2"), Task(0), rows("a1")).is_skipped
 
 
 def test_an_abort_after_the_commit_undoes_nothing(stablelog_broker, topic, options, part):
@@ -123,7 +125,7 @@ def test_an_abort_before_the_commit_is_the_end_of_this_run(stablelog_broker, top
         commit_parts(options, messages[:1], None)
     with pytest.raises(RefusedError, match="was given up"):
         write_part(options, part, Task(1, attempt_id=1), rows("zombie"))
-    again = Part(part.key, part.version, "run-2")
+    again = JointWrite(part.key, part.version, "run-2")
     commit_parts(options, [write_part(options, again, Task(0), rows("a"))], None)
     assert read(stablelog_broker, topic) == [b"a"]
 
@@ -138,7 +140,8 @@ def test_nothing_is_committed_where_the_message_of_a_task_is_missing(
     for place in range(3):
         told = [*messages[:place], lost, *messages[place + 1 :]]
         with pytest.raises(
-            UnavailableError, match=f"not committed: the message of task {place} is {lost!r}, not a Written"
+            UnavailableError,
+            match=f"not committed: the message of task {place} is {lost!r}, not a WriteReport",
         ):
             commit_parts(options, told, None)
     assert stable_offset(stablelog_broker, topic) == 0
@@ -147,10 +150,11 @@ def test_nothing_is_committed_where_the_message_of_a_task_is_missing(
 
 
 def test_the_messages_of_two_writes_are_not_committed_as_one(stablelog_broker, topic, options, part):
-    other = Part(part.key, 1, part.run)
+    other = JointWrite(part.key, 1, part.run)
     messages = [write_part(options, one, Task(0), rows("a")) for one in (part, other)]
     with pytest.raises(
-        UnavailableError, match=r"task 1 is Written\(part=.*version=1.* not a Written of Part\(.*version=0"
+        UnavailableError,
+        match=r"task 1 is WriteReport\(part=.*version=1.* not a WriteReport of JointWrite\(.*version=0",
     ):
         commit_parts(options, messages, None)
     assert stable_offset(stablelog_broker, topic) == 0
@@ -164,7 +168,7 @@ def test_a_large_row_goes_where_the_topic_takes_it(stablelog_broker, options, pa
     values = [b"a", random.Random(1).randbytes(5_000_000), b"b"]
     commit_parts(options, [write_part(options, part, Task(0), rows(*values))], None)
     assert committed(stablelog_broker.bootstrap, topic) == values
-    again = Part(part.key, 1, part.run)
+    again = JointWrite(part.key, 1, part.run)
     refused = rf"appending to {topic}-0 was refused: a batch of 9000.* bytes \(records: 1\) is more than max.message.bytes"
     with pytest.raises(
         RefusedError, match=f"{refused} of {topic} allows.* at most 1000000 bytes .option batchBytes"
@@ -196,7 +200,7 @@ def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broke
 
 def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options, part):
     first = [write_part(options, part, Task(0), rows("first"))]
-    second = [write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("second"))]
+    second = [write_part(options, JointWrite(part.key, 0, "run-2"), Task(0), rows("second"))]
     with pytest.raises(RefusedError, match=r"another driver uses the same checkpoint.*stop one of them"):
         commit_parts(options, first, None)
     abort_parts(options, first)
@@ -252,7 +256,7 @@ def test_a_broker_killed_between_the_tasks_and_the_decision_keeps_both(part):
         commit_parts(options, messages, None)
         broker.kill()
         broker.start()
-        assert write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("a0")).is_skipped
+        assert write_part(options, JointWrite(part.key, 0, "run-2"), Task(0), rows("a0")).is_skipped
         assert read(broker, "t") == [b"a0", b"a1"]
 
 
@@ -425,9 +429,9 @@ def test_what_a_batch_write_cannot_be_told_is_said(given, overwrite, message):
 def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_over(
     stablelog_broker, topic, options
 ):
-    first = Part(unique("query"), 0, "run-1", in_sequence=True)
+    first = JointWrite(unique("query"), 0, "run-1", in_sequence=True)
     commit_parts(options, [write_part(options, first, Task(0), rows("a"))], None, "of a")
-    again = Part(first.key, 0, "run-2", in_sequence=True)
+    again = JointWrite(first.key, 0, "run-2", in_sequence=True)
     skipped = [write_part(options, again, Task(0), rows("a", "b"))]
     with pytest.raises(
         RefusedError, match=r"micro-batch 0 .* with another plan .*begin with a new checkpoint"
@@ -435,7 +439,7 @@ def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_ov
         commit_parts(options, skipped, None, "of a and b")
     for digest in ("of a", ""):  # the same; and a checkpoint that cannot be read here
         commit_parts(options, skipped, None, digest)
-    write = Part(unique("app"), 7, "run-1")
+    write = JointWrite(unique("app"), 7, "run-1")
     for digest in ("", "offsets"):
         commit_parts(options, [write_part(options, write, Task(0), rows("c"))], None, digest)
     assert read(stablelog_broker, topic) == [b"a", b"c"]
@@ -484,10 +488,10 @@ def test_the_keys_of_applications_and_targets_are_distinct_and_short():
 
 
 def test_a_driver_whose_micro_batch_another_has_committed_is_told(stablelog_broker, topic, options):
-    part = Part(unique("query"), 0, "run-1", in_sequence=True)
+    part = JointWrite(unique("query"), 0, "run-1", in_sequence=True)
     first = [write_part(options, part, Task(n, attempt_id=n), rows(f"first {n}")) for n in range(2)]
     second = [
-        write_part(options, Part(part.key, 0, "run-2", in_sequence=True), Task(0), rows("second")),
+        write_part(options, JointWrite(part.key, 0, "run-2", in_sequence=True), Task(0), rows("second")),
     ]
     commit_parts(options, second, None)
     with pytest.raises(RefusedError, match="committed by another driver while this one wrote it"):
@@ -508,9 +512,9 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
     dead, successor = (pickle.loads(writer).order for writer in started)
     assert dead < successor
     key = unique("query")
-    written = write_part(options, Part(key, 0, "run-2", successor), Task(0), rows("a"))
+    written = write_part(options, JointWrite(key, 0, "run-2", successor), Task(0), rows("a"))
     with pytest.raises(RefusedError, match="another driver uses the same checkpoint"):
-        write_part(options, Part(key, 0, "run-1", dead), Task(1), rows("zombie"))
+        write_part(options, JointWrite(key, 0, "run-1", dead), Task(1), rows("zombie"))
     commit_parts(options, [written], None)
     assert read(stablelog_broker, topic) == [b"a"]
 
@@ -524,7 +528,7 @@ def started(request, monkeypatch):
 
     def start():
         if request.param == "another process":
-            monkeypatch.setattr(ending, "committed_here", {})
+            monkeypatch.setattr(task_commits, "committed_here", {})
         RUNS.append(unique("run"))
 
     start()
@@ -535,7 +539,7 @@ RUNS = ["run"]
 
 
 def in_sequence(key, version):
-    return Part(key, version, RUNS[-1], in_sequence=True)
+    return JointWrite(key, version, RUNS[-1], in_sequence=True)
 
 
 def written(options, part, *values):

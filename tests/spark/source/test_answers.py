@@ -12,8 +12,8 @@ from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns
-from stablelog.spark.source.ranges import Absence, Answer
-from stablelog.spark.source.readable import micro_batch, parts_of, to_read
+from stablelog.spark.source.ranges import Absence, OffsetState
+from stablelog.spark.source.readable_ranges import batch_parts, micro_batch_ranges, parts_of
 from stablelog.spark.source.reader import StablelogStreamReader
 from stablelog.spark.source.resolve import batch_ranges
 
@@ -22,13 +22,13 @@ PLACE, IDS = ("x", 0), {"x": "id"}
 LOG_START, GAP, HOLE, VISIBLE, LOG_END = 10, (20, 30), (40, 45), 60, 80
 # An offset for each answer, and whether a time can stand for it.
 OFFSETS = {
-    Answer.VISIBLE: (VISIBLE - 10, True),
-    Answer.NOT_YET: (70, True),
-    Answer.PAST_END: (90, False),
-    Answer.GAP: (25, False),
-    Answer.HOLE: (42, False),
+    OffsetState.VISIBLE: (VISIBLE - 10, True),
+    OffsetState.NOT_YET: (70, True),
+    OffsetState.PAST_END: (90, False),
+    OffsetState.GAP: (25, False),
+    OffsetState.HOLE: (42, False),
 }
-AFTER = {Answer.GAP: GAP[1], Answer.HOLE: HOLE[1]}
+AFTER = {OffsetState.GAP: GAP[1], OffsetState.HOLE: HOLE[1]}
 
 
 class EverythingLog:
@@ -53,7 +53,7 @@ class EverythingLog:
         return {place: time // 1000 for place, time in times.items()}
 
     def absences(self, ranges, topic_ids):
-        found = [Absence(*GAP, Answer.GAP), Absence(*HOLE, Answer.HOLE, "a segment is missing")]
+        found = [Absence(*GAP, OffsetState.GAP), Absence(*HOLE, OffsetState.HOLE, "a segment is missing")]
         return dict.fromkeys(ranges, found)
 
 
@@ -66,7 +66,7 @@ def table():
         if not line.startswith("|"):
             return
         says, *cells = (cell.strip() for cell in line.split("|")[1:-1])
-        answer = Answer(says.partition(":")[0])
+        answer = OffsetState(says.partition(":")[0])
         for head, cell in zip(heads, cells, strict=True):
             kind, _, fails = head.partition(", ")
             yield answer, kind, fails.strip("`"), cell
@@ -83,7 +83,7 @@ def options(where, fails, offset, *, by_time):
 
 def batch(log, asked):
     ranges, topic_ids = batch_ranges(asked, log)
-    return [part.start for part in to_read(asked, log, ranges, topic_ids)]
+    return [part.start for part in batch_parts(asked, log, ranges, topic_ids)]
 
 
 def stream(log, asked, start=None):
@@ -93,7 +93,7 @@ def stream(log, asked, start=None):
     start = start or reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
-    return [part.start for part in parts_of(micro_batch(asked, log, before, after))], end["x"]["0"]
+    return [part.start for part in parts_of(micro_batch_ranges(asked, log, before, after))], end["x"]["0"]
 
 
 def check(cell, answer, offset, found, again):
@@ -120,7 +120,7 @@ def test_a_read_does_what_the_table_says(answer, kind, fails, cell):
         for may_lag in (False, True):
             log = EverythingLog(may_lag=may_lag)
             # Past the end of a store, no offset is lost.
-            if may_lag and answer is Answer.PAST_END:
+            if may_lag and answer is OffsetState.PAST_END:
                 continue
             asked = options(BATCH if kind == "batch" else STREAM, fails, offset, by_time=by_time)
             if cell == "fails":
@@ -160,5 +160,5 @@ def test_a_checkpoint_does_what_the_table_says(answer, kind, fails, cell):
 
 def test_the_table_has_every_answer_once():
     found = {answer for answer, *_ in table()}
-    assert found == set(Answer) - {Answer.REMOVED}, "Missing records has the log start"
+    assert found == set(OffsetState) - {OffsetState.REMOVED}, "Missing records has the log start"
     assert len(list(table())) == 20

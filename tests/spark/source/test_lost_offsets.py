@@ -7,10 +7,10 @@ from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.log.files.restored import Restored
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options
-from stablelog.spark.source.lost_offsets import LostRange, is_lost, lost_range, lost_ranges
-from stablelog.spark.source.ranges import Range, gaps_for, without
-from stablelog.spark.source.readable import parts_of, report
-from stablelog.tier.restoring import LEADER_EPOCH_STEP
+from stablelog.spark.source.lost_offsets import LostOffsets, is_lost, lost_range, lost_ranges
+from stablelog.spark.source.ranges import Range, gaps_for, readable_parts
+from stablelog.spark.source.readable_ranges import parts_of, report_losses
+from stablelog.tier.restored_files import LEADER_EPOCH_STEP
 
 PLACE = ("t", 0)
 
@@ -38,7 +38,7 @@ class Broker:
                     epoch += started
                     self.epochs.assign(epoch, place + moved)
             at = start
-            self.ranges.append(LostRange(start + moved, start + moved + gap))
+            self.ranges.append(LostOffsets(start + moved, start + moved + gap))
             moved += gap
             epoch += LEADER_EPOCH_STEP
             joined = Restored(tuple(self.ranges), 0, 0, 0, 0).gaps
@@ -67,8 +67,8 @@ class Broker:
         given = read_options({"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}, STREAM)
         wanted = Range(PLACE, start, end)
         gaps = gaps_for(wanted, self.gaps(log_start), lambda offset: is_lost(self, PLACE, offset))
-        found = [without(wanted, log_start, gaps)]
-        report(given, found)
+        found = [readable_parts(wanted, log_start, gaps)]
+        report_losses(given, found)
         return [(one.start, one.end) for one in parts_of(found)]
 
 

@@ -28,7 +28,7 @@ class GrowingLog(LogOnPaper):
         self.asked += 1
         return super().latest(places)
 
-    def limited(self, ranges, topic_ids, count_max, size_max):
+    def limit_ranges(self, ranges, topic_ids, count_max, size_max):
         return {one.place: one.end_after(count_max or 1) for one in ranges}
 
     def close(self):

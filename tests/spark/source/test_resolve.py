@@ -9,7 +9,7 @@ from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.option_table import BATCH, STREAM
 from stablelog.spark.options import read_options
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.readable import micro_batch, parts_of
+from stablelog.spark.source.readable_ranges import micro_batch_ranges, parts_of
 from stablelog.spark.source.resolve import Waiting, batch_ranges, check_partitions, stream_end
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
@@ -147,7 +147,7 @@ LENIENT = replace(STREAMED, fail_on_data_loss=False)
 
 
 def planned(start, end, options=STREAMED):
-    return parts_of(micro_batch(options, LogOnPaper(), start, end))
+    return parts_of(micro_batch_ranges(options, LogOnPaper(), start, end))
 
 
 def test_a_micro_batch_is_what_lies_between_two_offsets():

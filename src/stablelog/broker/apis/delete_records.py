@@ -72,7 +72,7 @@ async def _delete_partition_records(
         check_clients_may_write(name)
         partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
         before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-        start = await broker.tiering.reads.loading(
+        start = await broker.tiering.reads.call_when_loaded(
             lambda: broker.reserve.attempt(lambda: partition.deletion.delete_records(before), frees=True)
         )
     except PARTITION_ERRORS as error:

@@ -48,7 +48,7 @@ async def handle(
     try:
         while True:
             context.require(Operation.READ, ResourceType.TOPIC, request.topic)
-            response = await broker.tiering.reads.loading(lambda: _describe_commits(broker, request))
+            response = await broker.tiering.reads.call_when_loaded(lambda: _describe_commits(broker, request))
             if response.commits or loop.time() >= deadline:
                 return response
             seen = [(_find_partition(broker, request), int(response.end_offset))]

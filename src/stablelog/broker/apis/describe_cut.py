@@ -157,7 +157,7 @@ async def handle(
             context.require(Operation.DESCRIBE, ResourceType.TOPIC, name)
         if not request.topics:
             context.require(Operation.DESCRIBE, ResourceType.CLUSTER)
-        return await broker.tiering.reads.loading(lambda: _describe_cut(broker, request, context))
+        return await broker.tiering.reads.call_when_loaded(lambda: _describe_cut(broker, request, context))
     except PARTITION_ERRORS as error:
         code = error_code_for(broker, error, PARTITION_CODES)
         return messages.DescribeCutResponse(error_code=code, error_message=str(error))

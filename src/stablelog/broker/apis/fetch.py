@@ -137,7 +137,7 @@ def _read_partition(
         try:
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except NotLoadedError as missing:
-            broker.tiering.reads.request(partition, missing)
+            broker.tiering.reads.start_loads(partition, missing)
             return answer, None
         except UnprovenError as unproven:
             broker.proofs.request(partition, unproven)

@@ -141,11 +141,11 @@ async def _load_from_store(
     Raises:
         RefusedError: the time limit of the request has passed. The load goes on, and a later request can use its
             result.
-        UnavailableError, DamageError: as `RemoteReads.load`.
+        UnavailableError, DamageError: as `RemoteReads.load_ranges`.
     """
     try:
         async with asyncio.timeout_at(deadline_s):
-            await broker.tiering.reads.load(partition, missing)
+            await broker.tiering.reads.load_ranges(partition, missing)
     except TimeoutError as late:
         raise RefusedError(
             ErrorCode.request_timed_out,

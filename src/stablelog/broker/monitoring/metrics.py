@@ -309,7 +309,7 @@ def _respond_503_if_late(app: Any) -> Any:
 
 
 def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str, str]) -> Iterator[Sample]:
-    from stablelog.tier.copying import copyable  # imported here, because few brokers have tiered storage
+    from stablelog.tier.copy_rules import copyable  # imported here, because few brokers have tiered storage
 
     waiting = copyable(partition.log.segments, remote.end_offset, partition.last_stable_offset)
     yield Sample("stablelog_remote_end_offset", labels, remote.end_offset)

@@ -26,11 +26,11 @@ from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.runtime import Runtime
-from stablelog.broker.tiering.copier import Copier
-from stablelog.broker.tiering.plans import CoordinatorPlan
+from stablelog.broker.tiering.copy_plans import CoordinatorCopyPlan
+from stablelog.broker.tiering.copy_throttle import CopyThrottle
+from stablelog.broker.tiering.partition_copier import PartitionCopier
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
-from stablelog.broker.tiering.throttle import Throttle
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, is_coordinator_log
 from stablelog.errors import StablelogError
@@ -78,14 +78,14 @@ class CoordinatorLogs:
         self._flush = runtime.flush
         self._reserve = runtime.reserve
         self._clock = runtime.clock
-        self._plan = CoordinatorPlan()
-        self._copier = Copier(
+        self._plan = CoordinatorCopyPlan()
+        self._copier = PartitionCopier(
             storage,
             runtime,
             node_id=node_id,
             is_open=self._partitions.has,
             topic_of=self._topics.get,
-            throttle=Throttle(lambda: LONG_MAX),
+            throttle=CopyThrottle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
             delay_s=delay_s,
             plan=self._plan,
@@ -101,7 +101,7 @@ class CoordinatorLogs:
             runtime.clock.now_ms()
         )  # The begin of the last round after which the store had all logs.
 
-    async def copy(self) -> bool:
+    async def copy_logs(self) -> bool:
         """Copy the records that were appended to the logs before this call. Without new records the store gets no
         request.
 
@@ -111,37 +111,37 @@ class CoordinatorLogs:
         Raises:
             StablelogError: the store does not answer, or belongs to another cluster, or the disk refuses a file.
         """
-        return await self._round(self._flush.in_next_round)
+        return await self._run_round(self._flush.in_next_round)
 
     def pause_s(self) -> float:
         """Return the seconds until the next round has to begin, if nothing else begins one before."""
         return max(self._begun_s + BEGIN_SHARE * self._interval_s - self._loop.time(), 0)
 
     async def copy_if_due(self) -> None:
-        """Copy the logs if `pause_s` is over. Raises as `copy` does."""
+        """Copy the logs if `pause_s` is over. Raises as `copy_logs` does."""
         if self.pause_s() == 0:
-            await self.copy()
+            await self.copy_logs()
 
-    async def remotes(self) -> dict[Partition, RemoteLog]:
+    async def remote_logs(self) -> dict[Partition, RemoteLog]:
         """Return the logs, each with the list of its remote segments.
 
         Raises:
             StablelogError: the record of a log's remote segments cannot be read.
         """
         async with self._turn:
-            await self._logs()
+            await self._open_logs()
             return dict(self._plan.remotes)
 
     async def copy_before_trim(self) -> None:
         """Copy the logs, before one of them is trimmed. If the copy fails, the next round logs the error."""
         with contextlib.suppress(StablelogError):
-            await self.copy()
+            await self.copy_logs()
 
-    async def _round(self, sync: Sync, *, deletes: bool = True) -> bool:
+    async def _run_round(self, sync: Sync, *, deletes: bool = True) -> bool:
         async with self._turn:
             self._begun_s = self._loop.time()
             try:
-                is_copied = await self._copied(sync)
+                is_copied = await self._copy_grown_logs(sync)
             except StablelogError:
                 self._is_failing = True
                 raise
@@ -150,15 +150,15 @@ class CoordinatorLogs:
                 await self._copier.delete_all(list(self._plan.remotes))
             return is_copied
 
-    async def _copied(self, sync: Sync) -> bool:
+    async def _copy_grown_logs(self, sync: Sync) -> bool:
         if self._storage.fenced is not None:
             return False
         begun_ms = self._clock.now_ms()
-        offsets_logs, commit_logs = await self._logs()
+        offsets_logs, commit_logs = await self._open_logs()
         # Roll the offsets logs first: a decision that is appended to a commit log meanwhile is then copied before its
         # marker.
-        grown_offsets = [one async for one in in_turns(offsets_logs) if self._rolled(one)]
-        grown_commits = [one async for one in in_turns(commit_logs) if self._rolled(one)]
+        grown_offsets = [one async for one in in_turns(offsets_logs) if self._roll_if_grown(one)]
+        grown_commits = [one async for one in in_turns(commit_logs) if self._roll_if_grown(one)]
         if grown_offsets or grown_commits:
             await sync([*grown_offsets, *grown_commits])
         for grown in (grown_commits, grown_offsets):
@@ -169,7 +169,7 @@ class CoordinatorLogs:
         self._complete_ms = begun_ms
         return True
 
-    async def _logs(self) -> tuple[list[Partition], list[Partition]]:
+    async def _open_logs(self) -> tuple[list[Partition], list[Partition]]:
         """Return the partitions of the offsets log, and those of the commit logs.
 
         Raises:
@@ -181,12 +181,12 @@ class CoordinatorLogs:
             for partition in self._partitions.of_topic(topic).values():
                 if partition not in self._plan.remotes:
                     self._plan.remotes[partition] = await in_thread(
-                        self._threads, self._tiers.for_copies, topic, partition
+                        self._threads, self._tiers.coordinator_remote_log, topic, partition
                     )
                 (offsets_logs if topic.name == CONSUMER_OFFSETS_TOPIC else commit_logs).append(partition)
         return offsets_logs, commit_logs
 
-    def _rolled(self, partition: Partition) -> bool:
+    def _roll_if_grown(self, partition: Partition) -> bool:
         """Roll a log that has grown since its last copy, so that it can be copied up to its end. Return whether it has
         grown.
 
@@ -220,17 +220,17 @@ class CoordinatorLogs:
         await asyncio.wait({task}, timeout=limit_s)
         self._is_stuck = not task.done()
         if self._is_stuck:
-            self._tell_missing(f"no answer within {limit_s:g} s")
+            self._warn_of_missing_copy(f"no answer within {limit_s:g} s")
 
     async def _copy_rest(self) -> None:
         try:
-            why = "" if await self._round(_sync_here, deletes=False) else "the reason was logged before"
+            why = "" if await self._run_round(_sync_here, deletes=False) else "the reason was logged before"
         except StablelogError as error:
             why = str(error)
         if why and not self._is_stuck:  # If the copy is stuck, the stop has gone on and has logged it.
-            self._tell_missing(why)
+            self._warn_of_missing_copy(why)
 
-    def _tell_missing(self, why: str) -> None:
+    def _warn_of_missing_copy(self, why: str) -> None:
         log.warning(
             "the end of the coordinators' logs is not copied to %s, and is on the local disk only: %s",
             self._storage.store.url,

@@ -25,7 +25,7 @@ from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.errors import FencedError, StablelogError
 from stablelog.tier.chain import Chain, same_payload
-from stablelog.tier.deletion import Deletion
+from stablelog.tier.deletion import ObjectDeletion
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 
@@ -52,7 +52,7 @@ class DeletedPartitions:
         self._delay_s = delay_s
         self._now_s = now_s
         self._empty = Manifest(storage.cluster_id)  # Names no object.
-        self._taken: dict[RemotePartition, tuple[Chain, Deletion]] = {}
+        self._taken: dict[RemotePartition, tuple[Chain, ObjectDeletion]] = {}
         self._tried_s: dict[RemotePartition, float] = {}
         self._known_s: dict[RemotePartition, float] = {}  # When this start has first known of the deletion.
         # The partitions whose object `deleted` an earlier start has created.
@@ -60,7 +60,7 @@ class DeletedPartitions:
         self._failed: set[RemotePartition] = set()  # The partitions whose error was logged.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
 
-    async def delete(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
+    async def delete_objects(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
         """Delete what may be deleted now, and return the partitions of which nothing is left.
 
         An error of a partition is logged once, and the next call tries again.
@@ -74,13 +74,13 @@ class DeletedPartitions:
             if self._storage.fenced is not None or self._storage.epoch is None:
                 break
             try:
-                if await in_thread(self._threads, self._delete, partition):
+                if await in_thread(self._threads, self._delete_partition, partition):
                     over.append(partition)
                     del self._tried_s[partition], self._known_s[partition]
                     self._told.discard(partition)
                 self._failed.discard(partition)
             except FencedError as error:
-                self._storage.stop(error)
+                self._storage.stop_changes(error)
             except StablelogError as error:
                 if partition not in self._failed:
                     self._failed.add(partition)
@@ -93,9 +93,9 @@ class DeletedPartitions:
             await asyncio.sleep(0)
         return over
 
-    def _delete(self, partition: RemotePartition) -> bool:
+    def _delete_partition(self, partition: RemotePartition) -> bool:
         """Delete what may be deleted now; whether nothing is left. Runs in a thread."""
-        run, now_s, delay_s = self._storage.prefix.run, self._now_s(), self._delay_s()
+        run, now_s, delay_s = self._storage.prefix.run_steps, self._now_s(), self._delay_s()
         known_s = self._known_s.setdefault(partition, now_s)
         if partition not in self._taken:
             if partition in self._told or self._storage.is_deleted(partition):
@@ -107,14 +107,14 @@ class DeletedPartitions:
             chain = self._storage.chain(partition)
             self._storage.take_over(chain, same_payload)
             self._storage.mark_deleted(partition)
-            self._taken[partition] = chain, Deletion(partition, chain, self._empty, known_s)
+            self._taken[partition] = chain, ObjectDeletion(partition, chain, self._empty, known_s)
         chain, deletion = self._taken[partition]
         if deletion.is_due(now_s, delay_s):
-            run(deletion.find(self._empty, now_s, delay_s))
-            run(deletion.delete(COUNT_MAX))
+            run(deletion.find_objects(self._empty, now_s, delay_s))
+            run(deletion.delete_found(COUNT_MAX))
         if not deletion.is_swept:
             return False
-        run(chain.delete())
+        run(chain.delete_objects())
         del self._taken[partition]
         log.info("deleted %s from %s: its topic was deleted", partition.directory, self._storage.store.url)
         return True

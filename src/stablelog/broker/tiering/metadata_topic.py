@@ -83,10 +83,10 @@ class _Loaded:
     count: int = 0
     begin: int | None = None
 
-    def of(self, partition: RemotePartition) -> Events:
+    def events_of(self, partition: RemotePartition) -> Events:
         return self.events.setdefault(partition, Events())
 
-    def take(self, content: bytes) -> None:
+    def add_batches(self, content: bytes) -> None:
         """Note the events in record batches. Records that cannot be read are skipped: their events are made again."""
         for position, header in headers_in(content):
             for record in () if header.is_control else decode_records(content, position):
@@ -95,7 +95,7 @@ class _Loaded:
                     self.count += 1
                     partition = partition_of(event)
                     if partition is not None:
-                        self.of(partition).take(event)
+                        self.events_of(partition).add_event(event)
 
 
 class MetadataTopic:
@@ -129,7 +129,7 @@ class MetadataTopic:
         self._failed: set[int] = set()  # Metadata partitions whose error was logged.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="remote log metadata")
 
-    async def begin_copy(self, partition: RemotePartition, segment: RemoteSegment) -> None:
+    async def append_copy_started(self, partition: RemotePartition, segment: RemoteSegment) -> None:
         """Append the event "the copy of this segment begins". Raises no StablelogError."""
 
         async def append(loaded: _Loaded) -> None:
@@ -137,21 +137,21 @@ class MetadataTopic:
 
         await self._attempt(partial(_index_of, partition), append)
 
-    async def follow(self, partition: RemotePartition, manifest: Manifest) -> None:
+    async def append_missing_events(self, partition: RemotePartition, manifest: Manifest) -> None:
         """Append the events of a published manifest that the topic lacks. Raises no StablelogError."""
 
         async def append(loaded: _Loaded) -> None:
-            events = loaded.of(partition)
+            events = loaded.events_of(partition)
             if events.followed is manifest:
                 return
-            found = events.missing(partition, manifest, self._now_ms(), self._node_id)
+            found = events.missing_events(partition, manifest, self._now_ms(), self._node_id)
             missing = await in_thread_to_its_end(self._threads, list, found)
             await self._append(loaded, partition, missing)
-            events.follow(manifest)
+            events.mark_followed(manifest)
 
         await self._attempt(partial(_index_of, partition), append)
 
-    async def mark_deleted(self) -> None:
+    async def append_deletion_marks(self) -> None:
         """Append the events for partitions whose topic was deleted. Raises no StablelogError."""
 
         async def append(loaded: _Loaded) -> None:
@@ -168,7 +168,7 @@ class MetadataTopic:
         for index in range(topic.partition_count if topic is not None else 0):
             await self._attempt(partial(_itself, index), append)
 
-    def deleted(self) -> list[RemotePartition]:
+    def partitions_to_delete(self) -> list[RemotePartition]:
         """Return the partitions that are marked as deleted, and whose objects are not all deleted."""
         return [
             partition
@@ -177,13 +177,13 @@ class MetadataTopic:
             if events.has_deleted_objects and self._topics.name_of(partition.topic_id) is None
         ]
 
-    async def finish_deleted(self, partition: RemotePartition) -> None:
+    async def append_deletion_finished(self, partition: RemotePartition) -> None:
         """Append the event that the objects of a deleted partition were deleted, if the topic has one that it was
         deleted. Raises no StablelogError.
         """
 
         async def append(loaded: _Loaded) -> None:
-            if not loaded.of(partition).is_marked or loaded.of(partition).is_finished:
+            if not loaded.events_of(partition).is_marked or loaded.events_of(partition).is_finished:
                 return
             finished = partition_deleted(partition, self._now_ms(), self._node_id, DeletionState.FINISHED)
             await self._append(loaded, partition, [finished])
@@ -192,14 +192,14 @@ class MetadataTopic:
 
     async def begin_trims(self) -> None:
         """Begin to trim each metadata partition that has too many events of deleted segments and topics. The caller
-        then passes the manifest of each partition to `follow`, which appends the events of all its segments once more,
+        then passes the manifest of each partition to `append_missing_events`, which appends the events of all its segments once more,
         and calls `end_trims`. Raises no StablelogError.
         """
         for index, loaded in list(self._loaded.items()):
-            if loaded.begin is None and self._is_due(loaded) and not self._reserve.is_full:
+            if loaded.begin is None and self._is_trim_due(loaded) and not self._reserve.is_full:
                 await self._attempt(partial(_itself, index), self._begin_trim)
 
-    def _is_due(self, loaded: _Loaded) -> bool:
+    def _is_trim_due(self, loaded: _Loaded) -> bool:
         if loaded.count <= DEAD_COUNT_MAX:
             return False
         needed = 0
@@ -326,7 +326,7 @@ class MetadataTopic:
                 except UnprovenError as unproven:
                     await in_thread_to_its_end(self._threads, _prove, unproven)
                     continue
-                await in_thread_to_its_end(self._threads, loaded.take, b"".join(read.buffers))
+                await in_thread_to_its_end(self._threads, loaded.add_batches, b"".join(read.buffers))
                 offset = read.end_offset
             loaded.events = {one: events for one, events in loaded.events.items() if not events.is_finished}
             self._loaded[index] = loaded
@@ -350,7 +350,7 @@ class MetadataTopic:
             self._failed.discard(loaded.partition.index)
             loaded.count += len(some)
             for event in some:
-                loaded.of(partition).take(event)
+                loaded.events_of(partition).add_event(event)
             await asyncio.sleep(0)
 
 

@@ -21,26 +21,26 @@ class Progress:
         self._count = self._size = 0
         self._done_count = self._done_size = 0
 
-    def planned(self, segments: Sequence[Segment]) -> None:
+    def add_planned(self, segments: Sequence[Segment]) -> None:
         """Note segments that will be copied."""
         self._count += len(segments)
         self._size += sum(segment.size for segment in segments)
 
-    def copied(self, size: int) -> None:
+    def add_copied(self, size: int) -> None:
         """Note a copied segment."""
         self._done_count += 1
         self._done_size += size
         now_s = asyncio.get_running_loop().time()
         if now_s - self._told_s >= PROGRESS_S:
             self._told_s = now_s
-            self._tell("copying to the object store", now_s)
+            self._log_progress("copying to the object store", now_s)
 
-    def end(self) -> None:
+    def log_end(self) -> None:
         """Log the end of the pass, if its progress was logged."""
         if self._is_told:
-            self._tell("copied to the object store", asyncio.get_running_loop().time())
+            self._log_progress("copied to the object store", asyncio.get_running_loop().time())
 
-    def _tell(self, what: str, now_s: float) -> None:
+    def _log_progress(self, what: str, now_s: float) -> None:
         self._is_told = True
         rate = self._done_size / max(now_s - self._begun_s, 0.001)
         log.info(

@@ -27,7 +27,7 @@ INDEX_SIZE_MIN = 64  # Bytes that an empty range counts in memory.
 
 
 class RangeCache:
-    """Byte ranges of objects. `load` and `keep` may run in any thread; all other methods belong to the event loop.
+    """Byte ranges of objects. `load_range` and `write_to_disk` may run in any thread; all other methods belong to the event loop.
 
     Args:
         disk: the disk of `directory`.
@@ -97,7 +97,7 @@ class RangeCache:
         """Keep a range in memory, and drop others if there is no room. The new range is kept whatever its size.
 
         Returns:
-            The ranges that should be on the disk: the caller passes each of them to `keep`.
+            The ranges that should be on the disk: the caller passes each of them to `write_to_disk`.
         """
         if wanted in self._memory:
             return []
@@ -118,7 +118,7 @@ class RangeCache:
                 kept.append((oldest, dropped))
         return kept
 
-    def consumed(self, wanted: ObjectRange) -> None:
+    def mark_consumed(self, wanted: ObjectRange) -> None:
         """Note that a reader has read a range to its end."""
         if wanted in self._memory:
             self._consumed.add(wanted)
@@ -137,16 +137,16 @@ class RangeCache:
             self.memory_size -= max(len(content), INDEX_SIZE_MIN)
             self._consumed.discard(wanted)
         with self._lock:
-            self._forget(wanted)
+            self._remove_file(wanted)
 
     # -- disk --------------------------------------------------------------------------------------------------
 
-    def load(self, wanted: ObjectRange, fetch: Callable[[], Buffer]) -> Buffer:
+    def load_range(self, wanted: ObjectRange, fetch: Callable[[], Buffer]) -> Buffer:
         """Return the bytes of a range from the disk, or by calling `fetch`. Raises the errors of `fetch`."""
-        content = self._from_disk(wanted)
+        content = self._read_from_disk(wanted)
         return fetch() if content is None else content
 
-    def _from_disk(self, wanted: ObjectRange) -> bytes | None:
+    def _read_from_disk(self, wanted: ObjectRange) -> bytes | None:
         with self._lock:
             known = self._files.get(wanted)
             if known is None:
@@ -160,10 +160,10 @@ class RangeCache:
         if len(content) == size and crc32c(content) == crc:
             return content
         with self._lock:
-            self._forget(wanted)
+            self._remove_file(wanted)
         return None
 
-    def keep(self, wanted: ObjectRange, content: Buffer) -> None:
+    def write_to_disk(self, wanted: ObjectRange, content: Buffer) -> None:
         """Write a range to the disk, if there is room. A failure of the disk is logged once."""
         if not 0 < len(content) <= self._disk_size_max or wanted in self._files or self._is_disk_full():
             return
@@ -171,7 +171,7 @@ class RangeCache:
         try:
             with self._lock:
                 while self._files and self.disk_size + len(content) > self._disk_size_max:
-                    self._forget(next(iter(self._files)))
+                    self._remove_file(next(iter(self._files)))
             self._disk.write_unsynced(self._directory / name, bytes(content))
         except (DiskError, FileNotFoundError) as error:
             if not self._is_told:
@@ -181,11 +181,11 @@ class RangeCache:
         self._is_told = False
         with self._lock:
             if wanted in self._files:
-                self._forget(wanted)
+                self._remove_file(wanted)
             self._files[wanted] = name, len(content), crc32c(content)
             self.disk_size += len(content)
 
-    def _forget(self, wanted: ObjectRange) -> None:
+    def _remove_file(self, wanted: ObjectRange) -> None:
         known = self._files.pop(wanted, None)
         if known is not None:
             self.disk_size -= known[1]

@@ -26,7 +26,7 @@ from stablelog.errors import (
     UnavailableError,
 )
 from stablelog.log.partition import Partition
-from stablelog.tier.segment_bytes import prove
+from stablelog.tier.segment_bytes import check_proof
 from stablelog.types import ObjectRange
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class RemoteReads:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="remote reads")
         self.loaded_size = 0
 
-    def request(self, partition: Partition | None, missing: NotLoadedError) -> list["asyncio.Future[None]"]:
+    def start_loads(
+        self, partition: Partition | None, missing: NotLoadedError
+    ) -> list["asyncio.Future[None]"]:
         """Begin to load the ranges that a partition's reader needs (`missing`). Returns futures that are done when the
         loads have ended.
 
@@ -107,7 +109,7 @@ class RemoteReads:
                 if now_s < failed[0]:
                     raise failed[1]
                 del self._failed[wanted]
-            load = self._begin(wanted)
+            load = self._start_load(wanted)
             if partition is not None:
                 load.waiting[partition] = None
             if now_s - load.begun_s > SLOW_S:
@@ -124,13 +126,13 @@ class RemoteReads:
             if self._store is None or self._room.locked() or len(self._loads) >= THREADS:
                 return
             if self._cache.get(wanted) is None and wanted not in self._failed:
-                self._begin(wanted)
+                self._start_load(wanted)
 
-    async def load(self, partition: Partition | None, missing: NotLoadedError) -> None:
+    async def load_ranges(self, partition: Partition | None, missing: NotLoadedError) -> None:
         """Load the ranges that a reader needs (`missing`). Return when they are loaded. If that takes longer than
-        WAIT_S_MAX, the loads go on, and this method raises UnavailableError. Otherwise it raises as `request` does.
+        WAIT_S_MAX, the loads go on, and this method raises UnavailableError. Otherwise it raises as `start_loads` does.
         """
-        _, late = await asyncio.wait(self.request(partition, missing), timeout=WAIT_S_MAX)
+        _, late = await asyncio.wait(self.start_loads(partition, missing), timeout=WAIT_S_MAX)
         if late:
             assert self._store is not None
             raise UnavailableError(
@@ -141,7 +143,7 @@ class RemoteReads:
         if failed:
             raise failed[0]
 
-    async def loading(self, call: Callable[[], Result]) -> Result:
+    async def call_when_loaded(self, call: Callable[[], Result]) -> Result:
         """Return what a call returns, after the ranges are loaded that the call needs.
 
         Raises:
@@ -152,9 +154,9 @@ class RemoteReads:
             try:
                 return call()
             except NotLoadedError as missing:
-                await self.load(None, missing)
+                await self.load_ranges(None, missing)
 
-    def _begin(self, wanted: ObjectRange) -> _Load:
+    def _start_load(self, wanted: ObjectRange) -> _Load:
         load = self._loads.get(wanted)
         if load is None:
             load = self._loads[wanted] = _Load(asyncio.get_running_loop().time())
@@ -165,19 +167,21 @@ class RemoteReads:
         # The ranges that the new one displaces are written to the disk before the next load begins: until then they
         # are in memory, beside those that are loaded.
         async with self._room:
-            kept = await self._loaded(wanted, load)
+            kept = await self._load_and_notify(wanted, load)
             for one in kept:
-                await in_thread(self._threads, self._cache.keep, *one)
+                await in_thread(self._threads, self._cache.write_to_disk, *one)
 
-    async def _loaded(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
+    async def _load_and_notify(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
         """Load a range, and tell those that wait for it. Return the ranges that should be written to the disk."""
         try:
-            content = await in_thread(self._threads, self._cache.load, wanted, lambda: self._fetch(wanted))
+            content = await in_thread(
+                self._threads, self._cache.load_range, wanted, lambda: self._fetch(wanted)
+            )
             self._logged.discard(wanted.key)
             self._damage_log.forget_message(self._damaged.pop(wanted, ""))
             return self._cache.put(wanted, content)
         except StablelogError as error:
-            self._fail(wanted, error)
+            self._record_failure(wanted, error)
             return []
         finally:
             del self._loads[wanted]
@@ -185,7 +189,7 @@ class RemoteReads:
             for partition in load.waiting:
                 self._on_loaded(partition)
 
-    def _fail(self, wanted: ObjectRange, error: StablelogError) -> None:
+    def _record_failure(self, wanted: ObjectRange, error: StablelogError) -> None:
         assert self._store is not None
         if isinstance(error, ObjectMissingError):
             error = DamageError(f"{self._store.url}/{wanted.key} is missing, and a manifest names it")
@@ -209,7 +213,7 @@ class RemoteReads:
         content: Buffer
         if wanted.size:
             content = self._store.get_range(wanted.key, wanted.start, wanted.size)
-            prove(content, wanted, self._store.url)
+            check_proof(content, wanted, self._store.url)
         else:
             try:
                 content = self._store.get(wanted.key)
@@ -217,7 +221,7 @@ class RemoteReads:
                 # The transaction index is missing: a segment of Apache Kafka without aborted transactions has none.
                 content = b""
         self.loaded_size += len(content)
-        self._failures.end()
+        self._failures.clear_logged()
         return content
 
     def close(self) -> None:

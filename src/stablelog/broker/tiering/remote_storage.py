@@ -17,7 +17,7 @@ from stablelog.errors import (
     UsageError,
 )
 from stablelog.tier.chain import NONCE_SIZE, Chain, Get, Result, Steps, claim_epoch
-from stablelog.tier.manifest import Part
+from stablelog.tier.manifest import ManifestPart
 from stablelog.tier.names import CLUSTER, ChainName, RemotePartition, settings_key
 from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
 
@@ -40,7 +40,7 @@ class RemoteStorage:
         prefix: reads from the object store.
         cluster_id: the id of the cluster.
         nonce: the bytes that distinguish this start from all others; its objects of the chains have it.
-        epoch: the broker epoch of this start; None before `begin` has returned.
+        epoch: the broker epoch of this start; None before `take_epoch` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
         failures: which failures of copies were logged.
     """
@@ -61,7 +61,7 @@ class RemoteStorage:
         self._beginning = threading.Lock()
         self._settings_number = 0  # The number of the last settings that this start has published.
 
-    def begin(self) -> None:
+    def take_epoch(self) -> None:
         """Check the store, and take a broker epoch, unless that was done: a number that is greater than that of each
         earlier start.
 
@@ -73,14 +73,14 @@ class RemoteStorage:
         with self._beginning:
             if self.epoch is not None:
                 return
-            self._prove()
+            self._check_conditions()
             self._check_cluster()
-            self.epoch = self.prefix.run(claim_epoch(self.nonce))
-            self.failures.end()
+            self.epoch = self.prefix.run_steps(claim_epoch(self.nonce))
+            self.failures.clear_logged()
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
-    def _prove(self) -> None:
-        """Check that the store obeys conditions, unless that was checked a moment ago. Raises as `begin`."""
+    def _check_conditions(self) -> None:
+        """Check that the store obeys conditions, unless that was checked a moment ago. Raises as `take_epoch`."""
         with self._proving:
             if self._proven_s is None or self._now_s() - self._proven_s > PROOF_S:
                 self._proven_s = None
@@ -106,10 +106,10 @@ class RemoteStorage:
             StoreError: the store does not answer, or rejects requests.
             StablelogError: the store ignores the condition of a conditional put. Nothing was changed in the chain.
         """
-        self._prove()
-        return self.prefix.run(chain.take_over(check, void))
+        self._check_conditions()
+        return self.prefix.run_steps(chain.take_over(check, void))
 
-    def stop(self, error: FencedError) -> None:
+    def stop_changes(self, error: FencedError) -> None:
         """Change nothing in the store any more, because another broker has taken over. The first error is logged."""
         if self.fenced is None:
             self.fenced = error
@@ -135,13 +135,13 @@ class RemoteStorage:
     def _cluster_content(self) -> bytes:
         return json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
 
-    def create_part(self, partition: RemotePartition, part: Part, content: bytes) -> None:
+    def create_part(self, partition: RemotePartition, part: ManifestPart, content: bytes) -> None:
         """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
     def is_deleted(self, partition: RemotePartition) -> bool:
         """Whether the store has the object which says that the topic of a partition was deleted. Raises StoreError."""
-        return self.prefix.run(_content(partition.deleted_key)) is not None
+        return self.prefix.run_steps(_content(partition.deleted_key)) is not None
 
     def mark_deleted(self, partition: RemotePartition) -> None:
         """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
@@ -151,9 +151,9 @@ class RemoteStorage:
     def publish_settings(self, content: bytes) -> None:
         """Create an object with the dynamic settings of the broker, which replaces all earlier ones. Durable on return.
 
-        Each attempt has its own key, so that the store may apply an earlier attempt late. Raises as `begin`.
+        Each attempt has its own key, so that the store may apply an earlier attempt late. Raises as `take_epoch`.
         """
-        self.begin()
+        self.take_epoch()
         assert self.epoch is not None
         self._settings_number += 1
         self.store.create(settings_key(ChainName(self.epoch, self._settings_number)), content)

@@ -45,7 +45,7 @@ class RemoteTiers:
         self._chunk_size = chunk_size
         self._url = url
 
-    def opened(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
+    def attach_remote_log(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
         """Give a partition that was just opened its remote tier. May run in a thread.
 
         Args:
@@ -57,15 +57,15 @@ class RemoteTiers:
             NewerFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
-        manifest = self._recorded(topic, partition, is_recorded=is_recorded)
-        partition.remote = self._remote(topic, partition, manifest)
+        manifest = self._recorded_manifest(topic, partition, is_recorded=is_recorded)
+        partition.remote = self._remote_log(topic, partition, manifest)
         published = None if manifest is None else manifest.published
         said = None if published is None else published.restored
         # The file `restored` was lost. The log has to show that the restore was one of this partition.
         if partition.restored is None and said is not None and was_left_by(partition, said):
             partition.restored = said
 
-    def for_copies(self, topic: Topic, partition: Partition) -> RemoteLog:
+    def coordinator_remote_log(self, topic: Topic, partition: Partition) -> RemoteLog:
         """Return the list of remote segments of a coordinator's log, from the record in its directory. No reader uses
         it, and its log start is that of the local log, so that the list records none. May run in a thread.
 
@@ -74,16 +74,16 @@ class RemoteTiers:
             DiskError: the record cannot be read.
         """
         is_recorded = self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE)
-        manifest = self._recorded(topic, partition, is_recorded=is_recorded)
-        return self._remote(topic, partition, manifest, lambda _start_offset: None)
+        manifest = self._recorded_manifest(topic, partition, is_recorded=is_recorded)
+        return self._remote_log(topic, partition, manifest, lambda _start_offset: None)
 
-    def _recorded(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
+    def _recorded_manifest(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
         """Return the recorded manifest, or an empty one if nothing was copied; None if that is not known."""
         manifest: Manifest | None = None
         state = LocalState(self._disk, partition.directory)
         try:
             state.read_start()
-            manifest = state.read()
+            manifest = state.read_manifest()
         except DamageError as error:
             log.error(
                 "%s-%d: %s. The broker reads the manifest from the object store",
@@ -96,14 +96,14 @@ class RemoteTiers:
             return Manifest(self._cluster_id())
         return manifest
 
-    def enabled(self, topic: Topic, partition: Partition, now_ms: int) -> None:
+    def enable_remote_log(self, topic: Topic, partition: Partition, now_ms: int) -> None:
         """Give an open partition a remote tier, because the settings of its topic have enabled one. Raises DiskError."""
         manifest = Manifest(self._cluster_id(), partition.start_offset)
         state, payload = LocalState(self._disk, partition.directory), encode_manifest(manifest, now_ms)
         self._reserve.attempt(lambda: state.write_manifest(payload), frees=True)
-        partition.remote = self._remote(topic, partition, manifest)
+        partition.remote = self._remote_log(topic, partition, manifest)
 
-    def _remote(
+    def _remote_log(
         self,
         topic: Topic,
         partition: Partition,

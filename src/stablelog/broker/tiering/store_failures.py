@@ -21,6 +21,6 @@ class StoreFailures:
         self._logged.add(failure)
         return True
 
-    def end(self) -> None:
+    def clear_logged(self) -> None:
         """Note a success: the next failure is logged again. May be called in any thread."""
         self._logged.clear()

@@ -19,7 +19,7 @@ from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.log.partition import Partition, Slice
 
 if TYPE_CHECKING:
-    from stablelog.broker.tiering.copies import Copies
+    from stablelog.broker.tiering.copy_passes import CopyPasses
     from stablelog.broker.tiering.remote_tiers import RemoteTiers
     from stablelog.env.objects.store import ObjectStore
 
@@ -56,7 +56,7 @@ class Tiering:
         self._topic_files = topic_files
         self._runtime = runtime
         self._store = _store(config)
-        self._copies: Copies | None = None
+        self._copies: CopyPasses | None = None
         self.cache = RangeCache(
             runtime.disk,
             runtime.directory / CACHE_DIRECTORY,
@@ -73,12 +73,12 @@ class Tiering:
         """Start a task that copies segments, if the broker has an object store."""
         if self._store is None:
             return
-        from stablelog.broker.tiering.copies import Copies
+        from stablelog.broker.tiering.copy_passes import CopyPasses
 
         self.cache.clear()
-        self._copies = Copies(
+        self._copies = CopyPasses(
             self._store,
-            self._tiers(),
+            self._remote_tiers(),
             self._topic_files,
             self._runtime,
             node_id=node_id,
@@ -91,7 +91,7 @@ class Tiering:
             await self._copies.copy_all()
 
     async def copy_coordinator_logs(self) -> None:
-        """Copy the logs of the coordinators at once. Raises as `CoordinatorLogs.copy` does."""
+        """Copy the logs of the coordinators at once. Raises as `CoordinatorLogs.copy_logs` does."""
         if self._copies is not None:
             await self._copies.copy_coordinator_logs()
 
@@ -115,9 +115,9 @@ class Tiering:
             DiskError: the record cannot be read.
         """
         if not is_internal(topic.name) and (is_recorded or partition.config.is_tiered):
-            self._tiers().opened(topic, partition, is_recorded=is_recorded)
+            self._remote_tiers().attach_remote_log(topic, partition, is_recorded=is_recorded)
 
-    def _tiers(self) -> "RemoteTiers":
+    def _remote_tiers(self) -> "RemoteTiers":
         from stablelog.broker.tiering.remote_tiers import RemoteTiers
 
         chunk_size = self._config["stablelog.remote.chunk.bytes"]
@@ -156,22 +156,22 @@ class Tiering:
 
     # -- end of work -----------------------------------------------------------------------------------------------
 
-    async def leave(self, topic: str) -> None:
+    async def stop_copying(self, topic: str) -> None:
         """Stop copying a topic's partitions, as `Copier.leave` does."""
         if self._copies is not None:
-            await self._copies.leave(topic)
+            await self._copies.stop_copying(topic)
 
-    def works_on(self, topic: str) -> bool:
+    def is_copying(self, topic: str) -> bool:
         """Whether a partition of this topic is being copied."""
-        return self._copies is not None and self._copies.works_on(topic)
+        return self._copies is not None and self._copies.is_copying(topic)
 
-    def hasten(self) -> None:
+    def limit_store_time(self) -> None:
         """Limit the time that requests to the store may take from now on, because the broker stops."""
         if self._store is not None:
             self._store.give_up_after(STOP_S)
 
     async def copy_at_stop(self) -> None:
-        """Copy and publish what the store lacks, as `Copies.copy_at_stop` does."""
+        """Copy and publish what the store lacks, as `CopyPasses.copy_at_stop` does."""
         if self._copies is not None:
             await self._copies.copy_at_stop(STOP_S)
 

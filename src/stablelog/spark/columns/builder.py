@@ -105,7 +105,7 @@ class ColumnBuilder:
         assert self.row_count == 0
         self._clear(int(self.state[k.NEEDED]))
 
-    def take(self) -> Iterator[pa.RecordBatch]:
+    def take_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the buffers, if any, as an Arrow batch. The builder then has new, empty buffers."""
         rows = self.row_count
         if not rows:

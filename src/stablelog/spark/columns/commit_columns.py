@@ -50,7 +50,7 @@ class CommitColumns:
         self._reached = piece.start
         self._group = group
 
-    def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def with_commits(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with the wanted columns. Offsets must increase within the batch and from batch to batch.
 
         Raises:

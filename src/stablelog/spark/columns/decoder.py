@@ -212,12 +212,12 @@ class Decoder:
             status = k.decode_batches(state, np.ascontiguousarray(table))
             if status == k.DONE and is_cut:
                 # The columns hold a part of the record that cannot be decoded, after their rows. New columns do not.
-                yield from self._builder.take()
+                yield from self._builder.take_batches()
                 state[k.BATCH_COUNT], is_cut = len(table), False
             elif status == k.NEEDS_ROOM:
                 self._builder.grow()
             elif status == k.FULL:
-                yield from self._builder.take()
+                yield from self._builder.take_batches()
             elif status != k.DONE:
                 bad = int(state[k.BATCH])
                 row = table[bad]

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from llvmlite import binding
 
 from stablelog.spark.kernels.machine import native_machine
-from stablelog.spark.places import images_directories, own_directory
+from stablelog.spark.private_directories import images_directories, own_directory
 
 Array = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from typing import Final
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError
-from stablelog.spark.objects.at_once import at_once
-from stablelog.tier.segment_bytes import prove
+from stablelog.spark.objects.parallel_requests import map_parallel
+from stablelog.tier.segment_bytes import check_proof
 from stablelog.types import ObjectRange
 
 SIZE_MAX: Final = 48 << 20
@@ -61,7 +61,7 @@ class LoadedRanges:
     def load_all(self, ranges: Sequence[ObjectRange]) -> None:
         """Load ranges, several at a time. Raises as `get`."""
         missing = [wanted for wanted in ranges if not self.has(wanted)]
-        for wanted, content in zip(missing, at_once(self._load, missing), strict=True):
+        for wanted, content in zip(missing, map_parallel(self._load, missing), strict=True):
             self._keep(wanted, content)
 
     def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
@@ -78,7 +78,7 @@ class LoadedRanges:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def consumed(self, wanted: ObjectRange) -> None:
+    def mark_consumed(self, wanted: ObjectRange) -> None:
         """Do nothing: in commit order, other transactions may need the same range. The oldest ranges make room."""
 
     def drop(self, wanted: ObjectRange) -> None:
@@ -88,7 +88,7 @@ class LoadedRanges:
     def _load(self, wanted: ObjectRange) -> Buffer:
         if wanted.size:
             content = self._store.get_range(wanted.key, wanted.start, wanted.size)
-            prove(content, wanted, self._store.url)
+            check_proof(content, wanted, self._store.url)
             return content
         try:
             return self._store.get(wanted.key)

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectExistsError, StoreError, UnavailableError
-from stablelog.spark.objects.at_once import at_once
+from stablelog.spark.objects.parallel_requests import map_parallel
 from stablelog.spark.planning import ReadersPins
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.pins import RENEWAL_S, Pin, encode_pin
@@ -51,7 +51,7 @@ class DriversPins:
         read goes on without it, and a warning says so.
         """
         new = [one for one in starts if one not in self._starts]
-        pinned = at_once(lambda one: _create(self._store, one, starts[one], self._read_id, 0), new)
+        pinned = map_parallel(lambda one: _create(self._store, one, starts[one], self._read_id, 0), new)
         self._starts |= {one: starts[one] for one, is_pinned in zip(new, pinned, strict=True) if is_pinned}
 
     @property
@@ -70,7 +70,7 @@ class DriversPins:
             self._store.delete(partition.pin_key(_pin_id(partition, self._read_id, 0)))
 
         try:
-            at_once(delete, list(self._starts))
+            map_parallel(delete, list(self._starts))
         except UnavailableError as error:
             log.info("pins stay in the store for an hour: %s", error)
         self._starts.clear()
@@ -87,7 +87,7 @@ def renew_pins(store: ObjectStore, pins: ReadersPins | None) -> None:
         if period <= 0 or (pins.read_id, period) in _renewed:
             return
         _renewed.add((pins.read_id, period))
-    at_once(lambda one: _create(store, *one, pins.read_id, period), list(_partitions(pins)))
+    map_parallel(lambda one: _create(store, *one, pins.read_id, period), list(_partitions(pins)))
 
 
 def _partitions(pins: ReadersPins) -> Iterator[tuple[RemotePartition, int]]:

@@ -18,7 +18,7 @@ from stablelog.client.blocking.commits import Commit, Commits
 from stablelog.client.blocking.cuts import Cut
 from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.errors import RefusedError
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 NONE: Final = -1  # stands for no commit sequence
 
 
-def listed(
+def commits_between(
     order: StoredOrder, start: int, end: int, offset: int, count_max: int, *, with_outside: bool
 ) -> Commits:
     """Return the first transactions at the positions [start, end) that end after an offset.
@@ -40,7 +40,7 @@ def listed(
     return Commits(None, start, end, tuple(Commit(*one) for one in found))
 
 
-def last_whole(stored: StoredPartition) -> int:
+def last_complete_sequence(stored: TieredPartition) -> int:
     """Return the commit sequence up to which the store has all commits of a partition that it can ever get."""
     segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.
@@ -51,7 +51,7 @@ def last_whole(stored: StoredPartition) -> int:
     return max(latest, found_by_restore)
 
 
-def torn_sequence(stored: StoredPartition) -> int:
+def torn_sequence(stored: TieredPartition) -> int:
     """Return the greatest commit sequence of a transaction of which the partition has lost a part; -1 if there is
     none. Records were removed by retention, or a restore did not find them. Raises StoreError and DamageError.
     """
@@ -59,7 +59,7 @@ def torn_sequence(stored: StoredPartition) -> int:
     return max(stored.order.torn_sequence(), left_by_restore)
 
 
-def _removed(stored: StoredPartition, torn: int) -> int:
+def _removed(stored: TieredPartition, torn: int) -> int:
     """Return the greatest commit sequence of a transaction that may have lost records, as DescribeCut does."""
     found = stored.order.removed_sequence()
     return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
@@ -78,7 +78,7 @@ class StoredCuts:
         self._last = self._latest = NONE
 
     def cut(
-        self, partitions: Mapping[TopicPartition, StoredPartition], commit_sequence: int = RESOLVED
+        self, partitions: Mapping[TopicPartition, TieredPartition], commit_sequence: int = RESOLVED
     ) -> Cut:
         """Return the cut of some partitions at a commit sequence; at the last one for RESOLVED.
 
@@ -89,7 +89,7 @@ class StoredCuts:
             DamageError: a commit index is damaged.
         """
         group = self.group(partitions.values())
-        ends = {place: last_whole(stored) for place, stored in partitions.items()}
+        ends = {place: last_complete_sequence(stored) for place, stored in partitions.items()}
         behind = min(ends, key=lambda place: (ends[place], place))
         last = max(ends[behind], 0)
         if commit_sequence > last:
@@ -112,7 +112,7 @@ class StoredCuts:
             torn,
         )
 
-    def group(self, partitions: Collection[StoredPartition]) -> str:
+    def group(self, partitions: Collection[TieredPartition]) -> str:
         """Return the transaction group of some partitions. Raises RefusedError as `cut` does."""
         groups: dict[str, str] = {}
         for stored in partitions:

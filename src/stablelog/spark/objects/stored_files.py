@@ -9,7 +9,7 @@ from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.spark.objects.download import proven_parts
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.tier.cut_points import CutPoint, cut_points
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
@@ -97,7 +97,7 @@ class StoredFiles:
         stored: the partition.
     """
 
-    def __init__(self, store: ObjectStore, stored: StoredPartition) -> None:
+    def __init__(self, store: ObjectStore, stored: TieredPartition) -> None:
         self._store = store
         self.stored = stored
 

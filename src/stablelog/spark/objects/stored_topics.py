@@ -5,12 +5,12 @@ from typing import Final, Protocol
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import NothingStoredError, ObjectMissingError, UsageError
-from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import KNOWN, LAYOUTS, layout_of
 from stablelog.spark.objects.kafka_tiers.topics import KafkaTopics
 from stablelog.spark.objects.opening import opened_store
+from stablelog.spark.objects.parallel_requests import map_parallel
 from stablelog.spark.objects.readers_pins import DriversPins
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import ReadersPins
 from stablelog.tier.manifest import Manifest
@@ -36,9 +36,9 @@ class StoredTopics(Protocol):
     def topics(self) -> list[str]:
         """Return the names of the topics in the store, in order. Raises StoreError."""
 
-    def of_topics(
+    def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
-    ) -> dict[TopicPartition, StoredPartition]:
+    ) -> dict[TopicPartition, TieredPartition]:
         """Read what the store has of the wanted partitions of some topics. Raises StoreError and DamageError."""
 
     def remove_pins(self) -> None:
@@ -108,33 +108,35 @@ class OwnTopics:
         """Return the names of the topics that have, or had, objects in the store, in order."""
         return self._prefix.topics()
 
-    def of_topics(
+    def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
-    ) -> dict[TopicPartition, StoredPartition]:
+    ) -> dict[TopicPartition, TieredPartition]:
         """Read the last manifests of the wanted partitions of these topics. If a name was used by several topics, the
         topic whose manifest is the latest counts.
         """
         read = []
-        for listed in at_once(self._prefix.partitions, topics):
+        for listed in map_parallel(self._prefix.partitions, topics):
             wanted = [one for one in listed if is_wanted((one.topic, one.partition))]
             read += wanted or listed[:1]  # The first one tells how many partitions the topic has.
-        latest: dict[str, tuple[int, StoredPartition]] = {}
-        stored = self.read_all(read)
+        latest: dict[str, tuple[int, TieredPartition]] = {}
+        stored = self.read_manifests(read)
         for one in stored:
             published = one.manifest.published
             age = -1 if published is None else published.time_ms
             known = latest.get(one.partition.topic)
             if known is None or known[0] < age:
                 latest[one.partition.topic] = age, one
-        found: dict[TopicPartition, StoredPartition] = {}
+        found: dict[TopicPartition, TieredPartition] = {}
         for _, last in latest.values():
             same = [one for one in stored if one.partition.topic_id == last.partition.topic_id]
-            found |= {one.place: one for one in self._empty(last, same) if is_wanted(one.place)}
+            found |= {one.place: one for one in self._empty_partitions(last, same) if is_wanted(one.place)}
             # Before its first manifest, a partition is known by its first object alone.
             found |= {one.place: one for one in same if one.manifest.published or one.place not in found}
         return {place: found[place] for place in sorted(found) if is_wanted(place)}
 
-    def _empty(self, known: StoredPartition, same: Sequence[StoredPartition]) -> Iterator[StoredPartition]:
+    def _empty_partitions(
+        self, known: TieredPartition, same: Sequence[TieredPartition]
+    ) -> Iterator[TieredPartition]:
         """Yield all partitions of a topic as if nothing of them was in the store. `same` are those with manifests: the
         one that was published last need not be the last one by the broker's clock, and a topic only gets more partitions.
         """
@@ -145,9 +147,9 @@ class OwnTopics:
         )
         for number in range(min(max(counts, default=0), PARTITION_COUNT_MAX)):
             partition = known.partition._replace(partition=number)
-            yield StoredPartition(self.store, partition, manifest, committed=self._committed)
+            yield TieredPartition(self.store, partition, manifest, committed=self._committed)
 
-    def read_all(self, partitions: Iterable[RemotePartition]) -> list[StoredPartition]:
+    def read_manifests(self, partitions: Iterable[RemotePartition]) -> list[TieredPartition]:
         """Pin partitions, and read their last manifests, several at a time."""
         partitions = list(partitions)
         if self._pin_from is not None:
@@ -157,14 +159,14 @@ class OwnTopics:
             self._pins.create({one: self._pin_from(one) for one in partitions})
             if before is not self._pins:
                 before.remove()
-        manifests = at_once(self._read, partitions)
+        manifests = map_parallel(self._read_manifest, partitions)
         pins = self._pins.for_tasks
         return [
-            StoredPartition(self.store, partition, manifest, committed=self._committed, pins=pins)
+            TieredPartition(self.store, partition, manifest, committed=self._committed, pins=pins)
             for partition, manifest in zip(partitions, manifests, strict=True)
         ]
 
-    def _read(self, partition: RemotePartition) -> Manifest:
+    def _read_manifest(self, partition: RemotePartition) -> Manifest:
         payload = self._prefix.last_payload(partition)
         manifest = Manifest("")
         if payload is not None:
@@ -179,7 +181,7 @@ class OwnTopics:
 
 def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
-) -> StoredPartition | None:
+) -> TieredPartition | None:
     """Read what the store has of a partition now, after an object was found to be missing. Return None if its topic was
     deleted.
 
@@ -191,11 +193,11 @@ def read_again(
     """
     layout = LAYOUTS.get(type(partition))
     if layout is not None:
-        return KafkaTopics(store, layout, committed=committed).read(partition)
+        return KafkaTopics(store, layout, committed=committed).read_partition(partition)
     manifest = Prefix(store).last_manifest(partition)
     if manifest is None or _is_deleted(store, partition):
         return None
-    return StoredPartition(store, partition, manifest, committed=committed, pins=pins)
+    return TieredPartition(store, partition, manifest, committed=committed, pins=pins)
 
 
 def _is_deleted(store: ObjectStore, partition: RemotePartition) -> bool:

@@ -49,7 +49,7 @@ def batches_of(
             whole, reached, size = WholeBatches(crc, part.size, *offsets[number]), number, 0
         size += len(content)
         try:
-            for batches in whole.of(content):
+            for batches in whole.batches_in(content):
                 held.append(batches)
                 if part.proof is None:
                     yield number, held.popleft()
@@ -97,28 +97,28 @@ class WholeBatches:
         self._rest, self._filled = bytearray(), 0
         self._table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
 
-    def of(self, content: Buffer) -> Iterator[pa.Buffer]:
+    def batches_in(self, content: Buffer) -> Iterator[pa.Buffer]:
         """Yield the whole batches that end in the next bytes of the part.
 
         Raises:
             DamageError: some bytes are not the header of a batch, or a batch ends after the part.
         """
         view = memoryview(content)
-        at = self._complete(view) if self._rest else 0
-        if self._rest and self._missing:
+        at = self._complete_rest(view) if self._rest else 0
+        if self._rest and self._missing_size:
             self._size -= len(view)
             return
         if self._rest:
             batch, self._rest = pa.py_buffer(self._rest), bytearray()  # The bytes are not copied.
-            self._scan(batch)
+            self._scan_headers(batch)
             yield batch
             del batch
         if at < len(view):
             source = pa.py_buffer(view[at:])
-            size = self._scan(source)
+            size = self._scan_headers(source)
             if size:
                 yield source.slice(0, size)
-            self._begin(view[at + size :], self._size - at - size)
+            self._keep_begin(view[at + size :], self._size - at - size)
         self._size -= len(view)
 
     @property
@@ -126,13 +126,13 @@ class WholeBatches:
         """Whether the bytes up to now end with a whole batch."""
         return not self._rest
 
-    def _begin(self, view: memoryview, left: int) -> None:
+    def _keep_begin(self, view: memoryview, left: int) -> None:
         """Keep the begin of a batch whose end is not downloaded yet. The part has `left` more bytes from it on."""
         self._filled = len(view)
-        self._rest = bytearray(self._needed(view, left)) if len(view) else bytearray()
+        self._rest = bytearray(self._needed_size(view, left)) if len(view) else bytearray()
         self._rest[: len(view)] = view
 
-    def _needed(self, view: Buffer, left: int) -> int:
+    def _needed_size(self, view: Buffer, left: int) -> int:
         """Return the size of a batch, or that of a header if its size is not known yet. Raises DamageError."""
         if len(view) < HEADER.size:
             return HEADER.size
@@ -143,27 +143,27 @@ class WholeBatches:
         return size
 
     @property
-    def _missing(self) -> int:
+    def _missing_size(self) -> int:
         """How many bytes of the rest are not filled yet."""
         return len(self._rest) - self._filled
 
-    def _complete(self, view: memoryview) -> int:
+    def _complete_rest(self, view: memoryview) -> int:
         """Fill the rest. Return how many bytes of `view` were used."""
-        at = self._fill(view)
-        if not self._missing and len(self._rest) == HEADER.size:  # Now the size of the batch is known.
+        at = self._fill_rest(view)
+        if not self._missing_size and len(self._rest) == HEADER.size:  # Now the size of the batch is known.
             left = self._size + HEADER.size - at
-            header, self._rest = self._rest, bytearray(self._needed(self._rest, left))
+            header, self._rest = self._rest, bytearray(self._needed_size(self._rest, left))
             self._rest[: HEADER.size] = header
-            at += self._fill(view[at:])
+            at += self._fill_rest(view[at:])
         return at
 
-    def _fill(self, view: memoryview) -> int:
-        piece = view[: self._missing]
+    def _fill_rest(self, view: memoryview) -> int:
+        piece = view[: self._missing_size]
         self._rest[self._filled : self._filled + len(piece)] = piece
         self._filled += len(piece)
         return len(piece)
 
-    def _scan(self, source: pa.Buffer) -> int:
+    def _scan_headers(self, source: pa.Buffer) -> int:
         """Read the headers of the whole batches in a buffer. Return the end of the last one."""
         state = np.zeros(k.SCAN_WIDTH, np.int64)
         state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = source.address, source.size

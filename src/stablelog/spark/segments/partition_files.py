@@ -36,7 +36,7 @@ from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.source import OFFSET_MAX, ReaderRows
-from stablelog.spark.planning import Extent, Piece
+from stablelog.spark.planning import FileExtent, Piece
 from stablelog.spark.segments.segment_file import (
     BehindError,
     GoneError,
@@ -45,7 +45,7 @@ from stablelog.spark.segments.segment_file import (
     read_summarized,
     status_of,
 )
-from stablelog.spark.spans import TableSpan
+from stablelog.spark.table_spans import TableSpan
 
 TICK_NS = 100_000_000
 
@@ -67,10 +67,10 @@ class FilePart(NamedTuple):
         """Bytes of the part."""
         return self.end_position - self.position
 
-    def extent(self) -> Extent:
+    def extent(self) -> FileExtent:
         """Return the part as a task reads it."""
         segment = self.segment
-        return Extent(segment.path, self.position, self.size, segment.inode, segment.proof)
+        return FileExtent(segment.path, self.position, self.size, segment.inode, segment.proof)
 
 
 class FileSpan(TableSpan["PartitionFiles", FilePart]):
@@ -219,7 +219,7 @@ class PartitionFiles:
             descriptor = os.open(self.directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             try:
                 changed_ns = os.fstat(descriptor).st_mtime_ns
-                if changed_ns == self._changed_ns and not anew and self._look_again():
+                if changed_ns == self._changed_ns and not anew and self._update_growing_size():
                     return
                 names = os.listdir(descriptor)
             finally:
@@ -236,7 +236,7 @@ class PartitionFiles:
         for place, base in enumerate(bases):
             segment = known.get(base)
             if segment is None or (segment.summary is None and f"{base:020d}{SUMMARY}" in summarized):
-                segment = self._look(base, place < len(bases) - 1, summarized)
+                segment = self._open_segment(base, place < len(bases) - 1, summarized)
             if segment is not None:
                 segments.append(segment)
         growing = {segment.base_offset: segment for segment in self.segments if not segment.sealed}
@@ -250,7 +250,7 @@ class PartitionFiles:
             segment.has_txn_index = f"{segment.base_offset:020d}{TXNINDEX}" in listed
         self.segments = ReaderRows(segments)
 
-    def _look_again(self) -> bool:
+    def _update_growing_size(self) -> bool:
         """Update the size of the growing segment. Return whether its log file is still the same file."""
         if not self.segments:
             return False
@@ -262,7 +262,7 @@ class PartitionFiles:
         last.size = found.st_size
         return found.st_ino == last.inode
 
-    def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
+    def _open_segment(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
         path = f"{self.directory}/{base:020d}{LOG}"
         try:
             if sealed and f"{base:020d}{SUMMARY}" in summarized:

@@ -13,7 +13,13 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import RefusedError, StablelogError, UsageError
 from stablelog.spark.options import WriteOptions
-from stablelog.spark.sink.parts import EXACTLY_ONCE, Part, Written, cluster_of, explained
+from stablelog.spark.sink.task_messages import (
+    EXACTLY_ONCE,
+    JointWrite,
+    WriteReport,
+    explaining_fences,
+    shared_cluster,
+)
 from stablelog.spark.worker import tune_worker
 
 ABORT_DEADLINE_S = 5.0
@@ -33,7 +39,7 @@ class Task(NamedTuple):
     attempt_id: int = 0
 
 
-def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any]) -> Written:
+def write_part(options: WriteOptions, part: JointWrite, task: Task, rows: Iterator[Any]) -> WriteReport:
     """Write the rows of one task in a transaction, which stays open. Later, the driver commits the transactions of all
     tasks.
 
@@ -52,18 +58,18 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
         # that a failed attempt has left open.
         return write_rows(options, f"spark:{part.key}:{task.partition}:{task.attempt}", task.partition, rows)
     group = options.transaction_group or ""
-    with explained(options, part):
+    with explaining_fences(options, part):
         begun = joint.begin(
-            cluster_of(options), part.key, part.version, part.run, order=part.order, group=group
+            shared_cluster(options), part.key, part.version, part.run, order=part.order, group=group
         )
     if begun.committed:
         return _skipped(part, begun, rows)
     name = joint.child_id(part.key, part.version, part.run, task.partition, task.attempt_id, group=group)
-    with explained(options, part):
+    with explaining_fences(options, part):
         return replace(write_rows(options, name, task.partition, rows), part=part)
 
 
-def _skipped(part: Part, begun: joint.JointVersion, rows: Iterator[Any]) -> Written:
+def _skipped(part: JointWrite, begun: joint.JointVersion, rows: Iterator[Any]) -> WriteReport:
     """Read the rows of a task without writing them, because the micro-batch or write to which they belong is already
     committed. Spark requires that a task reads its rows.
 
@@ -78,10 +84,10 @@ def _skipped(part: Part, begun: joint.JointVersion, rows: Iterator[Any]) -> Writ
         )
     for _ in rows:
         pass
-    return Written(part, None, 0, is_skipped=True, digest=begun.digest, last_version=begun.last_version)
+    return WriteReport(part, None, 0, is_skipped=True, digest=begun.digest, last_version=begun.last_version)
 
 
-def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: Iterator[Any]) -> Written:
+def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: Iterator[Any]) -> WriteReport:
     """Write rows in a transaction, which stays open, and wait until the brokers have acknowledged all of them.
 
     Args:
@@ -96,7 +102,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     # Import the encoder only in tasks: the driver does not use its compiled code.
     from stablelog.spark.columns.encoder import Encoder
 
-    cluster = cluster_of(options)
+    cluster = shared_cluster(options)
     appended: list[
         tuple[str, int, int]
     ] = []  # topic, partition and count of offsets of each batch, by its number
@@ -138,10 +144,10 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     finally:
         producer.close()
     if not producer.has_begun:
-        return Written(None, None, 0)
+        return WriteReport(None, None, 0)
     child = transactional_id, producer.producer_id, producer.producer_epoch
     found = tuple((*place, end) for place, end in sorted(ends.items()))
-    return Written(None, child, producer.record_count, found)
+    return WriteReport(None, child, producer.record_count, found)
 
 
 def _encoded(encoder: Any, cluster: BlockingCluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:

@@ -39,15 +39,15 @@ from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import by_topic
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
-from stablelog.spark.sink.ending import abort_parts, commit_parts
-from stablelog.spark.sink.parts import (
-    EXACTLY_ONCE,
-    Part,
-    Written,
-    application_key,
-    cluster_of,
-)
 from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.task_commits import abort_parts, commit_parts
+from stablelog.spark.sink.task_messages import (
+    EXACTLY_ONCE,
+    JointWrite,
+    WriteReport,
+    application_key,
+    shared_cluster,
+)
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 # How long the broker remembers the commit of a batch write without txnAppId, which no later write repeats.
@@ -85,7 +85,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return {**self.__dict__, "order": order}
 
     @one_line
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteReport:
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
@@ -95,7 +95,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark has not passed the ids of the query and of the micro-batch, without which the sink cannot identify the commit"
             )
         run = context.getLocalProperty(RUN_ID) or self.run
-        part = Part(query_id, int(batch_id), run, self.order, in_sequence=True)
+        part = JointWrite(query_id, int(batch_id), run, self.order, in_sequence=True)
         return write_part(self.options, part, _task_of(context), iterator)
 
     @one_line
@@ -113,12 +113,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 class BatchWriter(DataSourceArrowWriter):
     """The sink of a batch write, also of a batch write in `foreachBatch`."""
 
-    def __init__(self, options: WriteOptions, part: Part) -> None:
+    def __init__(self, options: WriteOptions, part: JointWrite) -> None:
         self._options = options
         self.part = part
 
     @one_line
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteReport:
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
@@ -181,10 +181,10 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     _check_broker(options)
     run = uuid.uuid4().hex
     if options.app_id is None or options.version is None:
-        return BatchWriter(options, Part(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
+        return BatchWriter(options, JointWrite(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
     target = "rows with a column topic" if options.topic is None else f"topic {options.topic}"
     write = f"txnAppId {options.app_id} for {target}"
-    part = Part(key, options.version, run, _next_order(options), write=write)
+    part = JointWrite(key, options.version, run, _next_order(options), write=write)
     return BatchWriter(options, part)
 
 
@@ -195,7 +195,7 @@ def _next_order(options: WriteOptions) -> int:
     Raises:
         UnavailableError: no broker responds.
     """
-    return joint.next_order(cluster_of(options)) if options.guarantee == EXACTLY_ONCE else joint.NO_ORDER
+    return joint.next_order(shared_cluster(options)) if options.guarantee == EXACTLY_ONCE else joint.NO_ORDER
 
 
 def check_columns(schema: Any, topic: str | None) -> None:
@@ -228,7 +228,7 @@ def _check_broker(options: WriteOptions) -> None:
     asked = (options.bootstrap, options.topic, options.guarantee, options.security)
     if asked in _checked:
         return
-    cluster = cluster_of(options)
+    cluster = shared_cluster(options)
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
         raise RefusedError(
             ErrorCode.unsupported_version,

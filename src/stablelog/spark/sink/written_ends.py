@@ -35,7 +35,9 @@ class WrittenEnds:
     leader_epoch: int = -1
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
-    def after(self, cluster: BlockingCluster, written: Iterable[tuple[str, int, int]]) -> "WrittenEnds":
+    def with_written(
+        self, cluster: BlockingCluster, written: Iterable[tuple[str, int, int]]
+    ) -> "WrittenEnds":
         """Return the ends after further rows.
 
         Args:
@@ -51,7 +53,7 @@ class WrittenEnds:
         epoch = max(one.leader_epoch for one in listed.values())
         return WrittenEnds(epoch, {**self.offsets, **offsets})
 
-    def lost(self, cluster: BlockingCluster) -> dict[TopicPartition, int]:
+    def lost_rows(self, cluster: BlockingCluster) -> dict[TopicPartition, int]:
         """Return the partitions that have lost rows of the query, with the offset from which on they are gone."""
         found = {}
         for place, end in self.offsets.items():

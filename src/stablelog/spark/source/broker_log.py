@@ -22,11 +22,11 @@ from stablelog.errors import DamageError, OffsetOutOfRangeError, RefusedError, U
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span
 from stablelog.spark.segments.times import first_in_batch, may_hold
-from stablelog.spark.source.lost_offsets import LostRange, is_lost, lost_range, lost_ranges
+from stablelog.spark.source.estimated_log import EstimatedLog
+from stablelog.spark.source.lost_offsets import LostOffsets, is_lost, lost_range, lost_ranges
 from stablelog.spark.source.ranges import Absence, Range, gap_message, gaps_for
-from stablelog.spark.source.resolve import check_partitions, lost, name
-from stablelog.spark.source.without_files import WithoutFiles
-from stablelog.tier.restoring import LEADER_EPOCH_STEP
+from stablelog.spark.source.resolve import check_partitions, partition_name, report_loss
+from stablelog.tier.restored_files import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import RESOLVED
@@ -54,7 +54,7 @@ def connect(options: ReadOptions) -> BlockingCluster:
     )
 
 
-class BrokerLog(WithoutFiles):
+class BrokerLog(EstimatedLog):
     """The partitions of the brokers that the options name, read by the Kafka protocol."""
 
     may_lag = False
@@ -67,7 +67,7 @@ class BrokerLog(WithoutFiles):
         # Leader epoch and log start offset of each partition at the last call of `earliest`.
         self._started: dict[TopicPartition, tuple[int, int]] = {}
         # The offsets that restores left without records, with the topic's id and the leader epoch to which they belong.
-        self._gaps: dict[TopicPartition, tuple[str, int, Sequence[LostRange]]] = {}
+        self._gaps: dict[TopicPartition, tuple[str, int, Sequence[LostOffsets]]] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions that the options name, from the broker's metadata, with their topics' ids."""
@@ -91,7 +91,7 @@ class BrokerLog(WithoutFiles):
             missing = set(options.assigned) - set(found)
             if missing and not there_only:
                 raise UsageError(
-                    f"the option assign names {name(min(missing))}, but there is no such partition"
+                    f"the option assign names {partition_name(min(missing))}, but there is no such partition"
                 )
             found = {place: found[place] for place in options.assigned if place in found}
         return found
@@ -108,13 +108,13 @@ class BrokerLog(WithoutFiles):
         """Return the visible end of each partition for a reader with the isolation level of the options, from the
         broker.
         """
-        return self._list(dict.fromkeys(places, LATEST))
+        return self._list_offsets(dict.fromkeys(places, LATEST))
 
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log end of each partition, from the broker; in a commit-ordered topic the visible end."""
         held = [place for place in places if self._may_be_held(place[0])]
         rest = set(places).difference(held)
-        return self._list(dict.fromkeys(held, LATEST), "read_uncommitted") | self.latest(rest)
+        return self._list_offsets(dict.fromkeys(held, LATEST), "read_uncommitted") | self.latest(rest)
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none. An open
@@ -134,7 +134,7 @@ class BrokerLog(WithoutFiles):
         self, times: Mapping[TopicPartition, int], isolation: str
     ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
-        for place, offset in self._list(times, isolation).items():
+        for place, offset in self._list_offsets(times, isolation).items():
             if offset < 0:
                 found[place] = None
             elif joint.supported(self.cluster):
@@ -162,7 +162,7 @@ class BrokerLog(WithoutFiles):
                 self._may_hold[topic] = False
         return self._may_hold[topic]
 
-    def _list(
+    def _list_offsets(
         self, specs: Mapping[TopicPartition, int], isolation: str | None = None
     ) -> dict[TopicPartition, int]:
         if not specs:
@@ -177,7 +177,7 @@ class BrokerLog(WithoutFiles):
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
-            yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
+            yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._estimated_size(wanted), topic_id)
 
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -192,7 +192,7 @@ class BrokerLog(WithoutFiles):
             for wanted in ranges
         }
 
-    def _gaps_of(self, place: TopicPartition, topic_id: str) -> Sequence[LostRange]:
+    def _gaps_of(self, place: TopicPartition, topic_id: str) -> Sequence[LostOffsets]:
         epoch, log_start = self._started.get(place, (-1, 0))
         if epoch < LEADER_EPOCH_STEP or not joint.supported(self.cluster):
             return ()
@@ -239,13 +239,13 @@ class BrokerLog(WithoutFiles):
             self._record_sizes[key] = size / count if count else RECORD_SIZE_GUESS
         return self._record_sizes[key]
 
-    def _size(self, wanted: Range) -> int:
+    def _estimated_size(self, wanted: Range) -> int:
         """Return the estimated size of a range in bytes."""
         count = wanted.end - wanted.start
         is_small = count < SAMPLED_COUNT_MIN
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
 
-    def forget(self) -> None:
+    def forget_listing(self) -> None:
         """Do nothing: the brokers are asked each time."""
 
     def close(self) -> None:
@@ -293,11 +293,11 @@ def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) 
     visible = fetched.high_watermark if isolation == "read_uncommitted" else fetched.last_stable_offset
     if visible <= offset:
         raise UnavailableError(
-            f"{name(wanted.place)} ends at offset {visible} now, but the read was planned up to offset {wanted.end}"
+            f"{partition_name(wanted.place)} ends at offset {visible} now, but the read was planned up to offset {wanted.end}"
         )
     if len(fetched.records):  # Do not retry, because a retry would return the same records.
         raise DamageError(
-            f"{name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
+            f"{partition_name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
         )
     # The log continues after `offset`. Compaction has removed all records from `offset` to the end that the reader can
     # see.
@@ -353,7 +353,7 @@ def read(options: ReadOptions, cluster: BlockingCluster, piece: Piece, decoder: 
         DamageError: a record batch is damaged. The message names the offset.
     """
     if _is_another_topic(cluster, piece):
-        lost(options, f"{piece.topic} was deleted and created again after the read was planned")
+        report_loss(options, f"{piece.topic} was deleted and created again after the read was planned")
         return
     wanted = Range((piece.topic, piece.partition), piece.start, piece.end)
     offset = piece.start
@@ -403,13 +403,13 @@ def _after_loss(options: ReadOptions, cluster: BlockingCluster, piece: Piece, of
         gone = lost_range(cluster, place, offset)
         if gone is None:
             raise UnavailableError(
-                f"{name(place)} ends before offset {offset}, which existed when the read was planned"
+                f"{partition_name(place)} ends before offset {offset}, which existed when the read was planned"
             )
-        lost(options, gap_message(place, offset, *gone))
+        report_loss(options, gap_message(place, offset, *gone))
         return gone.end
-    lost(
+    report_loss(
         options,
-        f"{name(place)} begins at offset {first} now: offsets {offset} to {min(first, piece.end) - 1} were removed "
+        f"{partition_name(place)} begins at offset {first} now: offsets {offset} to {min(first, piece.end) - 1} were removed "
         "while they were read",
     )
     return first

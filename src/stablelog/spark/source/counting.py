@@ -85,14 +85,14 @@ class Aborted:
     _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, txns: Iterable[AbortedTxn]) -> "Aborted":
+    def from_txns(cls, txns: Iterable[AbortedTxn]) -> "Aborted":
         """Make an `Aborted` from the entries of a partition's transaction indexes."""
         found: dict[int, list[tuple[int, int]]] = {}
         for txn in txns:
             found.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
         return cls({producer: sorted(ranges) for producer, ranges in found.items()})
 
-    def holds(self, header: BatchHeader) -> bool:
+    def has_batch(self, header: BatchHeader) -> bool:
         """Whether a batch of records belongs to an aborted transaction."""
         ranges = self._by_producer.get(header.producer_id) if header.is_transactional else None
         if not ranges:
@@ -165,12 +165,12 @@ def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: in
         start: the first offset.
         end: the end offset, in the same segment.
     """
-    held = Aborted.of(aborted)
+    held = Aborted.from_txns(aborted)
     return sum(
         header.record_count
         for low, high in _stretches(aborted, start, end)
         for header, _ in _headers(files, low, high)
-        if not header.is_control and held.holds(header)
+        if not header.is_control and held.has_batch(header)
     )
 
 
@@ -206,11 +206,11 @@ def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchH
 def _walked(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
     if start >= end:
         return 0
-    aborted = Aborted.of(files.aborted(start, end)) if committed else Aborted()
+    aborted = Aborted.from_txns(files.aborted(start, end)) if committed else Aborted()
     return sum(
         records_inside(header, batch, start, end)
         for header, batch in _headers(files, start, end)
-        if not header.is_control and not aborted.holds(header)
+        if not header.is_control and not aborted.has_batch(header)
     )
 
 
@@ -283,12 +283,12 @@ def _limit_part(
     files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
     """Return the end of what the budget is sufficient for of a part of a range, as `_limit`."""
-    aborted = Aborted.of(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
+    aborted = Aborted.from_txns(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start
     for header, _ in _headers(files, wanted.start, wanted.end):
         if header.size > budget.size and not (is_stuck and end == wanted.start):
             return end
-        if not header.is_control and not aborted.holds(header):
+        if not header.is_control and not aborted.has_batch(header):
             first = max(header.base_offset, wanted.start)
             # At most this number of the batch's records is in the range.
             inside = min(min(header.next_offset, wanted.end) - first, header.record_count)

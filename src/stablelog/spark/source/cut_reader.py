@@ -21,15 +21,15 @@ from stablelog.errors import UsageError
 from stablelog.spark.messages import one_line
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import plan
+from stablelog.spark.planning import plan_tasks
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import reader
-from stablelog.spark.source.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
-from stablelog.spark.source.commit_ordered import commit_ordered
+from stablelog.spark.source.commit_ordered_log import commit_ordered
 from stablelog.spark.source.cuts import Cuts
-from stablelog.spark.source.readable import micro_batch, parts_of
+from stablelog.spark.source.micro_batch_end import NO_LIMIT, TriggerLimits, count_up_to, micro_batch_end
+from stablelog.spark.source.readable_ranges import micro_batch_ranges, parts_of
 from stablelog.spark.source.reader import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
-from stablelog.spark.source.resolve import lost, stream_end
+from stablelog.spark.source.resolve import report_loss, stream_end
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,20 +50,20 @@ class CutStreamReader(StablelogStreamReader):
     @cached_property
     def cuts(self) -> Cuts:
         """The object that requests the cuts of this stream's topics from the broker."""
-        return Cuts(self.options, self.source, self._there)
+        return Cuts(self.options, self.source, self._existing_partitions)
 
     @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the cut (a commit sequence, with its offset in each partition) at which a query without a checkpoint
         begins.
         """
-        latest = self.cuts.latest()
-        return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
+        latest = self.cuts.last_cut()
+        return self.cuts.resolve_bound(self.options.starting, "startingOffsets", latest).to_json()
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the transactions that are committed now."""
-        self._target = self._last = self.cuts.latest()
+        self._target = self._last = self.cuts.last_cut()
 
     @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -71,38 +71,38 @@ class CutStreamReader(StablelogStreamReader):
         `start` if there is nothing new to read.
         """
         before = reader.read_offsets(start, at_cuts=True)
-        last = self._not_before(before, self._target or self._look_at_cut())
+        last = self._wait_for_position(before, self._target or self._request_last_cut())
         _check_history(self.options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
         found = stream_end(self.options, self.source, before, partitions, last.next_offsets, self._waiting)
-        end = replace(found, cut=last.point)
+        end = replace(found, cut=last.stream_cut)
         if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
             return start
-        return self._admitted(before, end, limit).to_json()
+        return self._batch_end(before, end, limit).to_json()
 
-    def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
+    def _wait_for_position(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
         """Return `last`, the last cut that the broker reports. After a restart, the broker may report a cut that is
         before the stream's position: then wait until it reports that position again, and return the cut there.
 
         The last cut of an object store may also be before it: then the stream waits until the store has its position.
         """
-        if not before.next_offsets or last.point.group != before.point.group:
+        if not before.next_offsets or last.stream_cut.group != before.stream_cut.group:
             return last
-        if last.point < before.point:
-            found = self.cuts.regained(before.point.commit_sequence)
+        if last.stream_cut < before.stream_cut:
+            found = self.cuts.wait_for_cut(before.stream_cut.commit_sequence)
             if found is not None:
                 self._last = found
                 self._target = self._target and found
                 last = found
-        if not self.cuts.may_lag or before.replaced(last.topic_ids):
+        if not self.cuts.may_lag or before.replaced_topics(last.topic_ids):
             return last
-        if last.point < before.point:
+        if last.stream_cut < before.stream_cut:
             if not self._waits_for_store:
                 log.warning(
                     "the stream has read up to commit sequence %s, and the last cut of the store is at %s: the stream "
                     "waits until the store has more",
-                    before.point.commit_sequence,
-                    last.point.commit_sequence,
+                    before.stream_cut.commit_sequence,
+                    last.stream_cut.commit_sequence,
                 )
             self._waits_for_store = True
             return before
@@ -113,7 +113,7 @@ class CutStreamReader(StablelogStreamReader):
         }
         return replace(last, next_offsets=ends)
 
-    def _look_at_cut(self) -> StreamOffsets:
+    def _request_last_cut(self) -> StreamOffsets:
         """Request the last cut.
 
         A cut at the commit sequence R has one offset for each partition. The records of a commit up to R are before
@@ -124,20 +124,20 @@ class CutStreamReader(StablelogStreamReader):
         """
         now = time.monotonic()
         known = self._last if now - self._partitions_at <= METADATA_AGE_MAX_S else None
-        found = self.cuts.latest(known)
+        found = self.cuts.last_cut(known)
         if found is not known:
             self._partitions_at = now
         if self._last is not None and found.topic_ids != self._last.topic_ids:
-            self.cuts.forget()
+            self.cuts.clear_listings()
         self._last = found
         return found
 
-    def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+    def _limit_batch(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self.options
-        known = replace(start, next_offsets=self._begun(start, end))
-        ranges = micro_batch(options, self.source, known, end, is_planned=False)
+        known = replace(start, next_offsets=self._start_offsets(start, end))
+        ranges = micro_batch_ranges(options, self.source, known, end, is_planned=False)
         whole = [one.whole for one in ranges]
-        if self._waits(
+        if self._waits_for_records(
             lambda: count_up_to(ranges, self.cuts.commits(whole), options.trigger_offsets_min or 0)
         ):
             return start
@@ -152,16 +152,16 @@ class CutStreamReader(StablelogStreamReader):
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
             return end
-        found = admit(ranges, self.cuts.commits(whole), end.point.commit_sequence, limits)
+        found = micro_batch_end(ranges, self.cuts.commits(whole), end.stream_cut.commit_sequence, limits)
         return StreamOffsets(
             {**end.next_offsets, **found.ends},
             end.topic_ids,
-            end.point._replace(commit_sequence=found.commit_sequence),
+            end.stream_cut._replace(commit_sequence=found.commit_sequence),
         )
 
-    def _begun(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
+    def _start_offsets(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
         """Return the start offset of each partition, also of those that the stream has not read before."""
-        replaced = start.replaced(end.topic_ids)
+        replaced = start.replaced_topics(end.topic_ids)
         begun = {}
         for place in end.next_offsets:
             known = start.next_offsets.get(place)
@@ -169,9 +169,12 @@ class CutStreamReader(StablelogStreamReader):
                 begun[place] = 0  # No topic existed when the query began, so the stream reads all records.
             elif known is not None and place[0] not in replaced:
                 begun[place] = known
-            elif start.point.commit_sequence <= end.point.commit_sequence and end.next_offsets[place] > 0:
+            elif (
+                start.stream_cut.commit_sequence <= end.stream_cut.commit_sequence
+                and end.next_offsets[place] > 0
+            ):
                 try:
-                    begun[place] = self.cuts.begins(place, start.point)
+                    begun[place] = self.cuts.begins(place, start.stream_cut)
                 except UnknownTopicOrPartitionError:
                     if self.options.fail_on_data_loss:
                         raise
@@ -190,13 +193,13 @@ class CutStreamReader(StablelogStreamReader):
         """
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)
-        known = replace(before, next_offsets=self._begun(before, after))
-        ranges = micro_batch(self.options, self.source, known, after)
+        known = replace(before, next_offsets=self._start_offsets(before, after))
+        ranges = micro_batch_ranges(self.options, self.source, known, after)
         if ranges:
             read = replace(before, next_offsets={one.place: one.whole.end for one in ranges})
             self.cuts.check_whole(read, before.next_offsets.keys())
         spans = self.source.spans(parts_of(ranges), after.topic_ids)
-        return [TaskPartition(pieces) for pieces in plan(spans, reader.limits(self.options))]
+        return [TaskPartition(pieces) for pieces in plan_tasks(spans, reader.limits(self.options))]
 
     def stop(self) -> None:
         """Close connections and files."""
@@ -213,14 +216,14 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
     """
     if not before.next_offsets or not last.next_offsets:
         return  # Without topics, the transaction group is unknown.
-    if before.point.group != last.point.group:
+    if before.stream_cut.group != last.stream_cut.group:
         raise UsageError(
-            f"the checkpoint belongs to transaction group {before.point.group!r}, but the topics to {last.point.group!r}: "
+            f"the checkpoint belongs to transaction group {before.stream_cut.group!r}, but the topics to {last.stream_cut.group!r}: "
             "begin with a new checkpoint"
         )
-    if last.point.commit_sequence < before.point.commit_sequence:
-        lost(
+    if last.stream_cut.commit_sequence < before.stream_cut.commit_sequence:
+        report_loss(
             options,
-            f"commit sequence {last.point.commit_sequence} is the last one, but the stream has read up to "
-            f"{before.point.commit_sequence}: the commit log was lost, and its commit sequences have begun again",
+            f"commit sequence {last.stream_cut.commit_sequence} is the last one, but the stream has read up to "
+            f"{before.stream_cut.commit_sequence}: the commit log was lost, and its commit sequences have begun again",
         )

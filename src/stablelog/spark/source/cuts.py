@@ -19,12 +19,12 @@ from stablelog.client.blocking.commits import Commit, Commits
 from stablelog.client.blocking.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import RefusedError, UnavailableError, UsageError
-from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets
+from stablelog.spark.offsets import Bound, StreamCut, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.source import resolve
-from stablelog.spark.source.commit_ordered import CommitOrderedLog, commit_ordered
+from stablelog.spark.source.commit_ordered_log import CommitOrderedLog, commit_ordered
 from stablelog.spark.source.ranges import Range
-from stablelog.spark.source.resolve import Log, lost, name, names, ranges_between
+from stablelog.spark.source.resolve import Log, partition_name, partition_names, ranges_between, report_loss
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
@@ -60,7 +60,7 @@ class Cuts:
         self._ordered = commit_ordered(log_)
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
-        # The commit sequence of the last cut for which `_settled` has waited as long as it may; it does not wait again
+        # The commit sequence of the last cut for which `_wait_for_last_cut` has waited as long as it may; it does not wait again
         # while the last cut is this one.
         self._held_at = -1
 
@@ -71,7 +71,7 @@ class Cuts:
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
-    def latest(self, known: StreamOffsets | None = None) -> StreamOffsets:
+    def last_cut(self, known: StreamOffsets | None = None) -> StreamOffsets:
         """Return the offsets of the last cut. It contains every commit that was acknowledged before this call.
 
         Args:
@@ -79,21 +79,21 @@ class Cuts:
         """
         if known is None or not self._partitions:
             self._partitions = self._there()
-        cut = self._settled()
-        if known is not None and self._chosen(cut) == known.next_offsets:
+        cut = self._wait_for_last_cut()
+        if known is not None and self._chosen_offsets(cut) == known.next_offsets:
             return known
-        return self._through(cut)
+        return self._offsets_of_cut(cut)
 
-    def _settled(self) -> Cut:
+    def _wait_for_last_cut(self) -> Cut:
         """Return the last cut (a commit sequence, with its offset in each partition). First wait until the markers of
         all commits that were acknowledged before this call are durable, but only for a limited time.
         """
-        cut = first = self._ask(RESOLVED)
+        cut = first = self._request_cut(RESOLVED)
         for _ in range(SETTLING_TRIES):
             if cut.commit_sequence >= first.last_commit_sequence or cut.commit_sequence == self._held_at:
                 return cut
             time.sleep(PAUSE_S)
-            cut = self._ask(RESOLVED)
+            cut = self._request_cut(RESOLVED)
         log.warning(
             "the cut is at commit sequence %s, although %s was committed before the request: `stablelog cut` shows "
             "the markers that are missing",
@@ -103,26 +103,26 @@ class Cuts:
         self._held_at = cut.commit_sequence
         return cut
 
-    def at(self, commit_sequence: int) -> StreamOffsets:
+    def cut_at(self, commit_sequence: int) -> StreamOffsets:
         """Return the offset in each partition at the cut with this commit sequence. The markers of this commit and of
         all earlier ones must be durable.
         """
         if not self._partitions:
             self._partitions = self._there()
-        return self._through(self._ask(commit_sequence))
+        return self._offsets_of_cut(self._request_cut(commit_sequence))
 
-    def regained(self, commit_sequence: int) -> StreamOffsets | None:
+    def wait_for_cut(self, commit_sequence: int) -> StreamOffsets | None:
         """Wait after a start of the broker until it knows that all markers of the commits up to this commit sequence
         are durable. Then return the cut with this commit sequence; None if the broker does not know the commit.
 
         The broker knows it when it has opened the partitions that contain these markers.
         """
         try:
-            return self.at(commit_sequence)
+            return self.cut_at(commit_sequence)
         except UsageError:
             return None
 
-    def _ask(self, commit_sequence: int, places: Iterable[TopicPartition] | None = None) -> Cut:
+    def _request_cut(self, commit_sequence: int, places: Iterable[TopicPartition] | None = None) -> Cut:
         topics = {topic for topic, _ in (self._partitions if places is None else places)}
         try:
             return self._ordered.cut(topics, commit_sequence)
@@ -131,12 +131,12 @@ class Cuts:
                 # List the topics again. With failOnDataLoss=true, this raises an error for a missing topic.
                 before, self._partitions = self._partitions, self._there()
                 if self._partitions.keys() != before.keys():
-                    return self._ask(commit_sequence)
+                    return self._request_cut(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
                 raise UsageError(f"cut=true: {refused}") from refused
             raise
 
-    def _through(self, cut: Cut) -> StreamOffsets:
+    def _offsets_of_cut(self, cut: Cut) -> StreamOffsets:
         """Return the offsets of a cut in all topics that existed when the broker made the cut.
 
         Transactions of the cut may have written into a topic that was created after the topics were listed. So list the
@@ -146,20 +146,20 @@ class Cuts:
             before, self._partitions = self._partitions, self._there()
             if before == self._partitions:
                 break
-            cut = self._ask(cut.commit_sequence)
+            cut = self._request_cut(cut.commit_sequence)
         else:
             raise UnavailableError(
                 "topics of the read are created and deleted so often that they cannot be listed: run the query again"
             )
-        point = CutPoint(cut.commit_sequence, cut.group)
-        return StreamOffsets(self._chosen(cut), resolve.topic_ids_of(self._partitions), point)
+        point = StreamCut(cut.commit_sequence, cut.group)
+        return StreamOffsets(self._chosen_offsets(cut), resolve.topic_ids_of(self._partitions), point)
 
-    def _chosen(self, cut: Cut) -> dict[TopicPartition, int]:
+    def _chosen_offsets(self, cut: Cut) -> dict[TopicPartition, int]:
         return {place: cut.offsets[place] for place in self._partitions if place in cut.offsets}
 
     # -- bounds of options -------------------------------------------------------------------------------------
 
-    def resolve(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
+    def resolve_bound(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
         """Return the cut at which a read begins or ends, according to an option.
 
         Args:
@@ -179,52 +179,54 @@ class Cuts:
         if bound.kind == "timestamp":
             return self._at_time(bound.timestamp_ms, option, latest)
         if bound.kind == "cut":
-            if bound.commit_sequence > latest.point.commit_sequence:
+            if bound.commit_sequence > latest.stream_cut.commit_sequence:
                 raise UsageError(
                     f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is resolved is "
-                    f"{latest.point.commit_sequence}"
+                    f"{latest.stream_cut.commit_sequence}"
                 )
-            found = self.at(bound.commit_sequence)
+            found = self.cut_at(bound.commit_sequence)
         else:
             earliest = self._log.earliest(list(latest.next_offsets))
-            offsets = resolve.resolve(self._options, self._log, bound, option, earliest, latest.next_offsets)
-            found = self._checked(offsets, option, latest)
+            offsets = resolve.resolve_bound(
+                self._options, self._log, bound, option, earliest, latest.next_offsets
+            )
+            found = self._check_is_cut(offsets, option, latest)
         if option == "startingOffsets":
             self.check_whole(found, found.next_offsets if bound.kind == "offsets" else ())
         return found
 
-    def _first(self, place: TopicPartition, offset: int) -> Commits:
+    def _first_commit(self, place: TopicPartition, offset: int) -> Commits:
         return self._ordered.commits(place, offset, 1)
 
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
         """Return the first cut after which no record has been removed."""
-        commit_sequence, places = self._removed(latest)
+        commit_sequence, places = self._removed_sequence(latest)
         if not places:
             # Records outside transactions may have been removed from the beginning.
             return StreamOffsets(
                 dict(self._log.earliest(list(latest.next_offsets))),
                 latest.topic_ids,
-                latest.point._replace(commit_sequence=0),
+                latest.stream_cut._replace(commit_sequence=0),
             )
         log.warning(
             "the beginning of %s was removed: whole transactions begin after commit sequence %s",
-            names(places),
+            partition_names(places),
             commit_sequence,
         )
-        return self.at(commit_sequence)
+        return self.cut_at(commit_sequence)
 
     @staticmethod
-    def _bounded(removed: int, last: int) -> int:
+    def _limited_sequence(removed: int, last: int) -> int:
         return last if removed == NOT_KNOWN else min(removed, last)
 
-    def _removed(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
+    def _removed_sequence(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
         """Return the commit sequence after which no record has been removed, and the partitions that have lost
         records.
         """
-        last = latest.point.commit_sequence
+        last = latest.stream_cut.commit_sequence
         removed = {
-            place: self._bounded(sequence, last)
-            for place, sequence in self._ask(RESOLVED, latest.next_offsets).removed.items()
+            place: self._limited_sequence(sequence, last)
+            for place, sequence in self._request_cut(RESOLVED, latest.next_offsets).removed.items()
             if place in latest.next_offsets
         }
         return max(removed.values(), default=-1), [place for place in removed if removed[place] >= 0]
@@ -240,23 +242,23 @@ class Cuts:
         Raises:
             DataLossError: records may have been removed, and failOnDataLoss is true.
         """
-        cut = self._ask(RESOLVED, after.next_offsets)
+        cut = self._request_cut(RESOLVED, after.next_offsets)
         removed = {
             place: cut.torn[place]
             if place in known
-            else self._bounded(cut.removed[place], cut.commit_sequence)
+            else self._limited_sequence(cut.removed[place], cut.commit_sequence)
             for place in after.next_offsets
             if place in cut.removed
         }
-        torn = [place for place, sequence in removed.items() if sequence > after.point.commit_sequence]
+        torn = [place for place, sequence in removed.items() if sequence > after.stream_cut.commit_sequence]
         if torn:
-            lost(
+            report_loss(
                 self._options,
-                f"records of transactions after commit sequence {after.point.commit_sequence} were removed from "
-                f"{names(torn)}: all transactions after {max(removed.values())} are whole",
+                f"records of transactions after commit sequence {after.stream_cut.commit_sequence} were removed from "
+                f"{partition_names(torn)}: all transactions after {max(removed.values())} are whole",
             )
 
-    def _checked(
+    def _check_is_cut(
         self, offsets: Mapping[TopicPartition, int], option: str, latest: StreamOffsets
     ) -> StreamOffsets:
         """Check that offsets are a cut, that is, that each commit is before them in all partitions or in none. Return
@@ -265,21 +267,21 @@ class Cuts:
         Raises:
             UsageError: the offsets are not a cut.
         """
-        commit_sequence = latest.point.commit_sequence
+        commit_sequence = latest.stream_cut.commit_sequence
         for place, offset in offsets.items():
-            for commit in self._first(place, offset).commits:
+            for commit in self._first_commit(place, offset).commits:
                 if commit.start_offset < offset:
                     raise UsageError(
-                        f"{option}: offset {offset} of {name(place)} is inside the transaction with commit sequence "
+                        f"{option}: offset {offset} of {partition_name(place)} is inside the transaction with commit sequence "
                         f"{commit.commit_sequence}, which has the offsets {commit.start_offset} to {commit.end_offset - 1}"
                     )
                 commit_sequence = min(commit_sequence, commit.commit_sequence - 1)
-        at = self.at(commit_sequence)
+        at = self.cut_at(commit_sequence)
         behind = [place for place, offset in offsets.items() if at.next_offsets.get(place, offset) < offset]
         if behind:
             raise UsageError(
                 f"{option} is no cut: the transactions after commit sequence {commit_sequence} are before it in "
-                f"{names(behind)}, and not in other partitions"
+                f"{partition_names(behind)}, and not in other partitions"
             )
         return StreamOffsets(dict(offsets), at.topic_ids, at.cut)
 
@@ -294,25 +296,25 @@ class Cuts:
                     "startingOffsetsByTimestampStrategy=latest to begin at the end"
                 )
             return latest
-        commit_sequence = latest.point.commit_sequence
+        commit_sequence = latest.stream_cut.commit_sequence
         for place, offset in firsts.items():
-            for commit in self._first(place, offset).commits:
+            for commit in self._first_commit(place, offset).commits:
                 commit_sequence = min(commit_sequence, commit.commit_sequence - 1)
-        at = self.at(commit_sequence)
+        at = self.cut_at(commit_sequence)
         found = {place: min(offset, firsts.get(place, offset)) for place, offset in at.next_offsets.items()}
-        if option == "startingOffsets" and self._removed(latest)[0] > commit_sequence:
+        if option == "startingOffsets" and self._removed_sequence(latest)[0] > commit_sequence:
             return self._earliest(latest)
         return replace(at, next_offsets=found)
 
     # -- transactions ------------------------------------------------------------------------------------------
 
-    def begins(self, place: TopicPartition, point: CutPoint) -> int:
+    def begins(self, place: TopicPartition, point: StreamCut) -> int:
         """Return the start offset of a partition that the stream reads from this cut on and has not read before.
 
         The offset is that of the first record if the partition was created after the cut. Otherwise it is the
         partition's offset at the cut.
         """
-        first = self._first(place, 0).commits
+        first = self._first_commit(place, 0).commits
         cut = self._ordered.cut([place[0]], point.commit_sequence)
         if cut.removed[place] == -1 and (not first or first[0].commit_sequence > point.commit_sequence):
             return self._log.earliest([place])[place]
@@ -320,7 +322,7 @@ class Cuts:
         log.warning(
             "%s is read from offset %s on: earlier records belong to transactions up to commit sequence %s, which the "
             "stream has already read in its other partitions",
-            name(place),
+            partition_name(place),
             begin,
             point.commit_sequence,
         )
@@ -336,10 +338,10 @@ class Cuts:
             listing = self._listings.get(wanted.place)
             if listing is None or listing.start > wanted.start:
                 listing = self._listings[wanted.place] = _Listing(self._ordered, wanted.place, wanted.start)
-            found[wanted.place] = listing.within(wanted, count_max)
+            found[wanted.place] = listing.commits_within(wanted, count_max)
         return found
 
-    def forget(self) -> None:
+    def clear_listings(self) -> None:
         """Drop the cached lists of transactions, because topics were deleted or replaced."""
         self._listings.clear()
 
@@ -356,7 +358,7 @@ class _Listing:
         self._reached = start
         self._listed: deque[Commit] = deque()
 
-    def within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
+    def commits_within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
         """Yield the listed transactions and runs with offsets in the range. Drop earlier ones from memory."""
         while self._listed and self._listed[0].end_offset <= wanted.start:
             self._listed.popleft()
@@ -364,7 +366,7 @@ class _Listing:
         self._reached = max(self._reached, wanted.start)
         at = 0
         while True:
-            if at == len(self._listed) and (self._reached >= wanted.end or not self._list(count_max)):
+            if at == len(self._listed) and (self._reached >= wanted.end or not self._list_more(count_max)):
                 return
             if at < len(self._listed):
                 if self._listed[at].start_offset >= wanted.end:
@@ -372,7 +374,7 @@ class _Listing:
                 yield self._listed[at]
                 at += 1
 
-    def _list(self, count_max: int) -> bool:
+    def _list_more(self, count_max: int) -> bool:
         """List more transactions and runs. Return whether there were any."""
         before = self._reached
         found = self._ordered.commits(self._place, before, count_max, with_outside=True)
@@ -398,12 +400,12 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     if not options.cut:
         return resolve.batch_ranges(options, log_)
     cuts = Cuts(options, log_)
-    latest = cuts.latest()
-    end = cuts.resolve(options.ending, "endingOffsets", latest)
-    start = cuts.resolve(options.starting, "startingOffsets", latest)
-    if start.point.commit_sequence > end.point.commit_sequence:
+    latest = cuts.last_cut()
+    end = cuts.resolve_bound(options.ending, "endingOffsets", latest)
+    start = cuts.resolve_bound(options.starting, "startingOffsets", latest)
+    if start.stream_cut.commit_sequence > end.stream_cut.commit_sequence:
         raise UsageError(
-            f"the read begins after commit sequence {start.point.commit_sequence} and ends after "
-            f"{end.point.commit_sequence}, which is before it"
+            f"the read begins after commit sequence {start.stream_cut.commit_sequence} and ends after "
+            f"{end.stream_cut.commit_sequence}, which is before it"
         )
     return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)

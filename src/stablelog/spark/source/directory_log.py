@@ -32,7 +32,7 @@ from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
 from stablelog.spark.source.listed_topics import ListedTopics
 from stablelog.spark.source.ranges import Absence, Range, Readable, gaps_for
-from stablelog.spark.source.resolve import check_partitions, name
+from stablelog.spark.source.resolve import check_partitions, partition_name
 from stablelog.tier.local_state import LocalState
 from stablelog.types import TopicPartition
 
@@ -56,7 +56,7 @@ class _Files:
         return found
 
 
-def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
+def retry_if_files_changed(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
     """Call `attempt` on a partition's files; if a file was removed, refresh the listing and call it again."""
     for tried in range(1, TRIES):
         try:
@@ -93,7 +93,7 @@ class DirectoryLog:
         directory open.
         """
         _check_is_closed(self._data)
-        found = self._listed()
+        found = self._list_partitions()
         options = self._options
         topics = {topic for topic, _ in found}
         missing = {*options.topics, *(topic for topic, _ in options.assigned)} - topics
@@ -102,7 +102,9 @@ class DirectoryLog:
         if options.assigned:
             gone = set(options.assigned) - set(found)
             if gone and not there_only:
-                raise UsageError(f"the option assign names {name(min(gone))}, but there is no such partition")
+                raise UsageError(
+                    f"the option assign names {partition_name(min(gone))}, but there is no such partition"
+                )
             return {place: found[place] for place in options.assigned if place in found}
         pattern = re.compile(options.pattern) if options.pattern is not None else None
 
@@ -118,7 +120,7 @@ class DirectoryLog:
             if is_wanted(place[0]) and (options.partitions is None or place[1] in options.partitions)
         }
 
-    def _listed(self) -> dict[TopicPartition, str]:
+    def _list_partitions(self) -> dict[TopicPartition, str]:
         try:
             directories = partition_directories(_DISK, self._data)
         except FileNotFoundError as error:
@@ -132,7 +134,7 @@ class DirectoryLog:
             raise UnavailableError(f"{self._data} is no data directory: it contains no partition")
         return dict(sorted(found.items()))
 
-    def _of(self, place: TopicPartition) -> PartitionFiles:
+    def _partition_files(self, place: TopicPartition) -> PartitionFiles:
         directory = self._data / f"{place[0]}-{place[1]}"
         if self._options.isolation == "read_committed" and place not in self._offset_ordered:
             if self._topics.is_commit_ordered(directory):
@@ -150,7 +152,7 @@ class DirectoryLog:
         starts = read_offset_checkpoint(_DISK, self._data / LOG_START_CHECKPOINT)
         found = {}
         for place in places:
-            files = self._of(place)
+            files = self._partition_files(place)
             start = max(files.first_offset, files.log_start_offset(), starts.get(place, 0))
             found[place] = LocalState(_DISK, files.directory).log_start(start)
         return found
@@ -169,8 +171,8 @@ class DirectoryLog:
     def _ends_of(self, place: TopicPartition) -> tuple[int, int]:
         """Return the log end and the last stable offset of a partition."""
         if place not in self._ends:
-            files = self._of(place)
-            self._ends[place] = steadily(files, files.scan_end)
+            files = self._partition_files(place)
+            self._ends[place] = retry_if_files_changed(files, files.scan_end)
         return self._ends[place]
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -182,9 +184,9 @@ class DirectoryLog:
         }
 
     def _at_time(self, place: TopicPartition, time_ms: int, start: int, end: int) -> int | None:
-        files = self._of(place)
+        files = self._partition_files(place)
         _check_is_local(files, start)
-        return steadily(files, lambda: first_in_files(files, time_ms, start, end))
+        return retry_if_files_changed(files, lambda: first_in_files(files, time_ms, start, end))
 
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -192,7 +194,7 @@ class DirectoryLog:
         """Return the offsets that restores left without records, from the files."""
         found: dict[Range, Sequence[Absence]] = {}
         for wanted in ranges:
-            restored = read_restored(_DISK, self._of(wanted.place).directory)
+            restored = read_restored(_DISK, self._partition_files(wanted.place).directory)
             found[wanted] = () if restored is None else _gaps_for(wanted, restored)
         return found
 
@@ -202,16 +204,16 @@ class DirectoryLog:
         `spark.planning` divides the spans between tasks.
         """
         for place, start, end in ranges:
-            files = self._of(place)
+            files = self._partition_files(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
         """Return the partition's segment files for each range."""
-        return {wanted: self._of(wanted.place) for wanted in ranges}
+        return {wanted: self._partition_files(wanted.place) for wanted in ranges}
 
-    def limited(
+    def limit_ranges(
         self,
         ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
@@ -223,7 +225,7 @@ class DirectoryLog:
             "a stream requires a broker: give kafka.bootstrap.servers in place of path, or the URL of an object store as path"
         )
 
-    def forget(self) -> None:
+    def forget_listing(self) -> None:
         """Do nothing: a directory is no store."""
 
     def close(self) -> None:
@@ -240,7 +242,7 @@ def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
 def _check_is_local(files: PartitionFiles, start: int) -> None:
     """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads."""
     local_start = max(files.first_offset, files.log_start_offset())
-    if start < local_start and LocalState(_DISK, files.directory).read() is not None:
+    if start < local_start and LocalState(_DISK, files.directory).read_manifest() is not None:
         raise UnavailableError(
             f"the records of {files.directory} from offset {start} to {local_start - 1} are only in the object store: "
             f"give kafka.bootstrap.servers, or the URL of the store, in place of path, or begin at offset {local_start} "
@@ -256,7 +258,7 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
         files.aborted(start, end)
         return files.span(start, end, topic_id)
 
-    return steadily(files, attempt)
+    return retry_if_files_changed(files, attempt)
 
 
 def _check_is_closed(data: Path) -> None:
@@ -328,7 +330,11 @@ class SharedLog(BrokerLog):
         except UnavailableError as error:
             # Retention removed a file, or the files lack data. Fetch the range from the broker instead; the task
             # reports lost records.
-            log.info("%s is fetched from the broker, not read from its files: %s", name(wanted.place), error)
+            log.info(
+                "%s is fetched from the broker, not read from its files: %s",
+                partition_name(wanted.place),
+                error,
+            )
             return super().spans([wanted], topic_ids)
 
     def files_of(
@@ -338,7 +344,9 @@ class SharedLog(BrokerLog):
         reader, set `known_end` of the files to the partition's current high watermark: files that end before it may
         lack abort markers.
         """
-        found = {wanted: self._seen(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges}
+        found = {
+            wanted: self._visible_files(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges
+        }
         if self._options.isolation == "read_committed":
             places = [wanted.place for wanted, files in found.items() if files is not None]
             ends = (
@@ -352,14 +360,14 @@ class SharedLog(BrokerLog):
                 seen.refresh()
         return found
 
-    def _seen(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
+    def _visible_files(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
         """Return the files of a partition; None if this process cannot read its directory. A directory of another topic
         with this name is not used.
         """
         leader = self._leader(place)
         known = self._directories.get(place)
         if known is None or known[0] != leader or not _is_directory_of(known[1], topic_id):
-            known = self._directories[place] = leader, self._look(place, leader, topic_id)
+            known = self._directories[place] = leader, self._find_directory(place, leader, topic_id)
         directory = known[1]
         if directory is not None:
             return self._files.get(place, directory)
@@ -368,11 +376,11 @@ class SharedLog(BrokerLog):
         if self._options.scan == "files" or self._options.mount is not None:
             where = self._options.mount or "any directory that its broker names"
             raise UnavailableError(
-                f"the files of {name(place)} are not in {where}, or cannot be read: leave out mount and scan"
+                f"the files of {partition_name(place)} are not in {where}, or cannot be read: leave out mount and scan"
             )
         return None
 
-    def _look(self, place: TopicPartition, leader: int, topic_id: str) -> Path | None:
+    def _find_directory(self, place: TopicPartition, leader: int, topic_id: str) -> Path | None:
         """Return the directory of a partition on its leader; None if this process cannot read it."""
         if self._options.mount is not None:
             roots = [self._options.mount]
@@ -383,7 +391,7 @@ class SharedLog(BrokerLog):
         # Use only the leader's directory. All brokers of a cluster may use the same path on their machines, so this may
         # be a follower's directory. Its files may end before an abort marker, and a reader would get aborted records.
         directories = [
-            Path(root) / name(place) for root in roots if _node_id_of(Path(root)) in (leader, None)
+            Path(root) / partition_name(place) for root in roots if _node_id_of(Path(root)) in (leader, None)
         ]
         found = next((directory for directory in directories if _is_directory_of(directory, topic_id)), None)
         if found is None or self._options.isolation != "read_committed":
@@ -400,12 +408,12 @@ class SharedLog(BrokerLog):
     def _leader(self, place: TopicPartition) -> int:
         try:
             return self.cluster.retrying(
-                f"looking for the leader of {name(place)}", lambda: self.cluster.leader(*place)
+                f"looking for the leader of {partition_name(place)}", lambda: self.cluster.leader(*place)
             )
         except UnavailableError:
             return -1  # the partition has no leader now
 
-    def limited(
+    def limit_ranges(
         self,
         ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
@@ -419,10 +427,10 @@ class SharedLog(BrokerLog):
         listed = ((one, found[one.whole]) for one in ranges)
         seen = {one: files for one, files in listed if files is not None}
         if len(seen) < len(ranges):
-            return super().limited(ranges, topic_ids, count_max, size_max)
+            return super().limit_ranges(ranges, topic_ids, count_max, size_max)
         committed = self._options.isolation == "read_committed"
         try:
             ends = files_limited(seen, count_max, size_max, committed=committed)
         except GoneError:  # Retention removed a file, or the files lack data.
-            return super().limited(ranges, topic_ids, count_max, size_max)
+            return super().limit_ranges(ranges, topic_ids, count_max, size_max)
         return {one.place: end for one, end in ends.items()}

@@ -18,10 +18,10 @@ from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.names import DELETED
 from stablelog.log.files.partition_metadata import topic_id_if_known
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import Extent, Piece
+from stablelog.spark.planning import FileExtent, Piece
 from stablelog.spark.segments.segment_file import GoneError, open_log_file
 from stablelog.spark.source import broker_log
-from stablelog.spark.source.resolve import lost
+from stablelog.spark.source.resolve import report_loss
 
 # Maximum of files of a piece that are opened before the first one is read. They are opened early because retention
 # cannot remove the content of an open file.
@@ -58,7 +58,7 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
     except (GoneError, UnavailableError) as error:
         reached = max(decoder.next_offset, piece.start)
         if cluster is None:
-            lost(
+            report_loss(
                 options,
                 f"{error} was removed while it was read: offsets {reached} to {piece.end - 1} of {piece.topic}-{piece.partition}",
             )
@@ -70,7 +70,7 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
             os.close(descriptor)
 
 
-def _open(extent: Extent) -> int:
+def _open(extent: FileExtent) -> int:
     try:
         descriptor = open_log_file(extent.path)
     except GoneError:
@@ -82,9 +82,9 @@ def _open(extent: Extent) -> int:
     return descriptor
 
 
-def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
+def _read_extent(descriptor: int, extent: FileExtent, piece: Piece, decoder: Any) -> Iterator[Any]:
     # Import this module here because it imports NumPy, which the driver does not use.
-    from stablelog.spark.segments.proof import prove_segment
+    from stablelog.spark.segments.extent_proof import prove_segment
 
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import OffsetOutOfRangeError
-from stablelog.tier.restoring import LEADER_EPOCH_STEP
+from stablelog.tier.restored_files import LEADER_EPOCH_STEP
 from stablelog.types import TopicPartition
 
 EPOCH_END: Final = 1 << 31  # Greater than each leader epoch.
 
 
-class LostRange(NamedTuple):
+class LostOffsets(NamedTuple):
     """The lost offsets of a restore.
 
     Attributes:
@@ -37,7 +37,7 @@ def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> boo
     return False
 
 
-def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> LostRange | None:
+def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> LostOffsets | None:
     """Return the lost offsets that contain an offset for which `is_lost` holds; None if the log ends at or before it.
 
     The function searches the least leader epoch that ends after the offset.
@@ -51,12 +51,12 @@ def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> 
             low, start = middle, found[1]
         else:
             high, end = middle, None if found is None else found[1]
-    return None if end is None else LostRange(start, end)
+    return None if end is None else LostOffsets(start, end)
 
 
 def lost_ranges(
     cluster: BlockingCluster, place: TopicPartition, leader_epoch: int, log_start: int
-) -> tuple[LostRange, ...]:
+) -> tuple[LostOffsets, ...]:
     """Return the lost offsets of all restores of a partition, in the order of the offsets.
 
     The search goes down in steps of LEADER_EPOCH_STEP. Of the epochs within a step, only the lowest can be that of a
@@ -68,7 +68,7 @@ def lost_ranges(
         leader_epoch: the partition's present leader epoch.
         log_start: the log start offset. Lost offsets before it are left out.
     """
-    found: list[LostRange] = []
+    found: list[LostOffsets] = []
     high = leader_epoch
     while high >= LEADER_EPOCH_STEP:
         below = high - LEADER_EPOCH_STEP
@@ -80,7 +80,7 @@ def lost_ranges(
         # The epochs up to `low` end at `start`, and the next one begins there.
         one = _end_of_next(cluster, place, start, low, high)
         if one is not None and _is_of_restore(cluster, place, max(start + 1, log_start), one):
-            found.append(LostRange(start, one))
+            found.append(LostOffsets(start, one))
         high = min(low, below)
         if start <= log_start:
             break

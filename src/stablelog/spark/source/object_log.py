@@ -9,18 +9,18 @@ from stablelog.client.blocking.commits import Commits
 from stablelog.client.blocking.cuts import Cut
 from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
-from stablelog.spark.objects.at_once import at_once
-from stablelog.spark.objects.stored_commits import StoredCuts, listed
+from stablelog.spark.objects.parallel_requests import map_parallel
+from stablelog.spark.objects.stored_commits import StoredCuts, commits_between
 from stablelog.spark.objects.stored_files import StoredFiles
-from stablelog.spark.objects.stored_partition import StoredPartition
 from stablelog.spark.objects.stored_topics import stored_topics
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.counting import files_count
+from stablelog.spark.source.estimated_log import EstimatedLog
 from stablelog.spark.source.ranges import Absence, Range
-from stablelog.spark.source.resolve import name
+from stablelog.spark.source.resolve import partition_name
 from stablelog.spark.source.stored_ranges import absences_in
-from stablelog.spark.source.without_files import WithoutFiles
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.commits import COUNT_MAX
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 REFRESH_S = 30.0  # A stream reads the manifests again after this time.
 
 
-class ObjectLog(WithoutFiles):
+class ObjectLog(EstimatedLog):
     """The log in an object store, without a broker. It ends where the store ends: later records are only on the disk of
     the broker.
     """
@@ -39,7 +39,7 @@ class ObjectLog(WithoutFiles):
     def __init__(self, options: ReadOptions, *, with_pins: bool = True) -> None:
         self._options = options
         self._stored = stored_topics(options, self._first_needed if with_pins else None)
-        self._found: dict[TopicPartition, StoredPartition] = {}
+        self._found: dict[TopicPartition, TieredPartition] = {}
         self._read_s = float("-inf")  # when the manifests were read last
         # The first offset that a stream still needs of a partition.
         self._needed: dict[TopicPartition, int] = {}
@@ -53,7 +53,7 @@ class ObjectLog(WithoutFiles):
         were read within REFRESH_S seconds.
         """
         if time.monotonic() - self._read_s < REFRESH_S:
-            return self._chosen()
+            return self._chosen_ids()
         options = self._options
         wanted = {*options.topics, *(topic for topic, _ in options.assigned)}
         if not wanted:
@@ -63,12 +63,12 @@ class ObjectLog(WithoutFiles):
                 for topic in self._stored.topics()
                 if not topic.startswith("__") and (pattern is None or pattern.fullmatch(topic))
             }
-        self._found = self._stored.of_topics(sorted(wanted), self._is_wanted)
+        self._found = self._stored.read_partitions(sorted(wanted), self._is_wanted)
         if options.assigned:
             gone = set(options.assigned) - set(self._found)
             if gone and not there_only:
                 raise UsageError(
-                    f"the option assign names {name(min(gone))}, but there is no such partition in {self._stored.store.url}"
+                    f"the option assign names {partition_name(min(gone))}, but there is no such partition in {self._stored.store.url}"
                 )
         missing = set(options.topics) - {topic for topic, _ in self._found}
         if missing and options.partitions is not None:
@@ -87,7 +87,7 @@ class ObjectLog(WithoutFiles):
                 self._stored.store.url,
             )
         self._read_s = time.monotonic()
-        return self._chosen()
+        return self._chosen_ids()
 
     def _is_wanted(self, place: TopicPartition) -> bool:
         options = self._options
@@ -95,65 +95,67 @@ class ObjectLog(WithoutFiles):
             return place in options.assigned
         return options.partitions is None or place[1] in options.partitions
 
-    def _chosen(self) -> dict[TopicPartition, str]:
+    def _chosen_ids(self) -> dict[TopicPartition, str]:
         return {
             place: stored.partition.topic_id.hex
             for place, stored in sorted(self._found.items())
             if self._is_wanted(place)
         }
 
-    def stored_partitions(self) -> list[StoredPartition]:
+    def stored_partitions(self) -> list[TieredPartition]:
         """Return the partitions that `partitions` has listed."""
-        return [self._found[place] for place in self._chosen()]
+        return [self._found[place] for place in self._chosen_ids()]
 
-    def _of(self, place: TopicPartition) -> StoredPartition:
-        return self._all_of([place])[place]
+    def _stored_partition(self, place: TopicPartition) -> TieredPartition:
+        return self._stored_partitions([place])[place]
 
-    def _all_of(self, places: Collection[TopicPartition]) -> dict[TopicPartition, StoredPartition]:
+    def _stored_partitions(self, places: Collection[TopicPartition]) -> dict[TopicPartition, TieredPartition]:
         # A stream that was started again asks for offsets before it lists partitions.
         unread = set(places) - set(self._found)
         if unread:
-            self._found |= self._stored.of_topics(sorted({topic for topic, _ in unread}), unread.__contains__)
+            self._found |= self._stored.read_partitions(
+                sorted({topic for topic, _ in unread}), unread.__contains__
+            )
         absent = unread - set(self._found)
         if absent:
             raise UnknownTopicOrPartitionError(
-                f"there is no partition {name(min(absent))} in {self._stored.store.url}"
+                f"there is no partition {partition_name(min(absent))} in {self._stored.store.url}"
             )
         return {place: self._found[place] for place in places}
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        return {place: stored.start_offset for place, stored in self._all_of(places).items()}
+        return {place: stored.start_offset for place, stored in self._stored_partitions(places).items()}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of what a reader with the isolation level of the options can read from the store."""
-        return {place: stored.end_offset for place, stored in self._all_of(places).items()}
+        return {place: stored.end_offset for place, stored in self._stored_partitions(places).items()}
 
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of what the store has of each partition. The broker may have more."""
         return {
             place: stored.end_offset if stored.is_in_commit_order else stored.log_end
-            for place, stored in self._all_of(places).items()
+            for place, stored in self._stored_partitions(places).items()
         }
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the offset of the first record of a time or later, by partition; None if there is none."""
-        stored = self._all_of(times)
-        found = at_once(lambda one: one.at_time(times[one.place]), list(stored.values()))
+        stored = self._stored_partitions(times)
+        found = map_parallel(lambda one: one.at_time(times[one.place]), list(stored.values()))
         return dict(zip(stored, found, strict=True))
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return the cut of the wanted partitions of some commit-ordered topics."""
-        return self._cuts.cut(self._of_topics(topics), commit_sequence)
+        return self._cuts.cut(self._partitions_of_topics(topics), commit_sequence)
 
     def group(self, topic: str) -> str:
         """Return the transaction group of a topic."""
-        return self._cuts.group(self._of_topics([topic]).values())
+        return self._cuts.group(self._partitions_of_topics([topic]).values())
 
-    def _of_topics(self, topics: Collection[str]) -> dict[TopicPartition, StoredPartition]:
+    def _partitions_of_topics(self, topics: Collection[str]) -> dict[TopicPartition, TieredPartition]:
         if self._read_s == float("-inf"):
             self.partitions(there_only=True)
-        there = {place: self._found[place] for place in self._chosen() if place[0] in topics}
+        there = {place: self._found[place] for place in self._chosen_ids() if place[0] in topics}
         missing = set(topics) - {topic for topic, _ in there}
         if missing or not there:
             raise UnknownTopicOrPartitionError(
@@ -165,18 +167,18 @@ class ObjectLog(WithoutFiles):
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
     ) -> Commits:
         """List the next transactions of a partition."""
-        stored = self._of(place)
+        stored = self._stored_partition(place)
         bounds = stored.start_offset, stored.end_offset
-        return listed(stored.order, *bounds, offset, count_max, with_outside=with_outside)
+        return commits_between(stored.order, *bounds, offset, count_max, with_outside=with_outside)
 
     def record_size(self, wanted: Range, isolation: str) -> float:
         """Return the average size of a record in the segments of a range, as if each offset was a record."""
         assert isolation == "read_committed"
-        return self._size(wanted) / max(wanted.end - wanted.start, 1)
+        return self._estimated_size(wanted) / max(wanted.end - wanted.start, 1)
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """Return a span for each range: the range, and the parts of the objects with its records."""
-        found = self._all_of({wanted.place for wanted in ranges})
+        found = self._stored_partitions({wanted.place for wanted in ranges})
         firsts: dict[TopicPartition, int] = {}
         for place, start, _ in ranges:
             firsts[place] = min(start, firsts.get(place, start))
@@ -192,7 +194,7 @@ class ObjectLog(WithoutFiles):
         Raises:
             UsageError: only brokers can read some of the offsets.
         """
-        found = self._all_of({wanted.place for wanted in ranges})
+        found = self._stored_partitions({wanted.place for wanted in ranges})
         for wanted in ranges:
             found[wanted.place].check_without_brokers(wanted.start, wanted.end)
         return {
@@ -208,23 +210,23 @@ class ObjectLog(WithoutFiles):
             UnavailableError: the store does not answer.
             DamageError: an object is damaged or missing.
         """
-        stored = self._of(wanted.place)
+        stored = self._stored_partition(wanted.place)
         try:
-            return self._counted(stored, wanted)
+            return self._count_records(stored, wanted)
         except ObjectMissingError as missing:
             raise DamageError(f"{missing}, and {stored.listed_by}: restore the object") from missing
 
-    def _counted(self, stored: StoredPartition, part: Range) -> int:
+    def _count_records(self, stored: TieredPartition, part: Range) -> int:
         if stored.is_in_commit_order:
             return stored.count_in_commit_order(part.start, part.end)
         committed = self._options.isolation == "read_committed"
         files = StoredFiles(self._stored.store, stored)
         return files_count(files, part.start, part.end, committed=committed)
 
-    def _size(self, wanted: Range) -> int:
-        return self._of(wanted.place).span(wanted.start, wanted.end).size
+    def _estimated_size(self, wanted: Range) -> int:
+        return self._stored_partition(wanted.place).span(wanted.start, wanted.end).size
 
-    def forget(self) -> None:
+    def forget_listing(self) -> None:
         """Read the manifests, or list what Kafka tiered, when the log is asked next."""
         self._found, self._read_s = {}, float("-inf")
 

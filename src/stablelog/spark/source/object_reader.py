@@ -16,14 +16,14 @@ from stablelog.spark.objects.download import proven_parts
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.readers_pins import renew_pins
-from stablelog.spark.objects.stored_commits import listed
-from stablelog.spark.objects.stored_partition import missing_between, remote_log
+from stablelog.spark.objects.stored_commits import commits_between
 from stablelog.spark.objects.stored_topics import read_again
+from stablelog.spark.objects.tiered_partition import missing_between, remote_log
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
 from stablelog.spark.source import broker_log
-from stablelog.spark.source.listed_again import listed_again
-from stablelog.spark.source.resolve import lost
+from stablelog.spark.source.listing_retry import retry_with_new_listing
+from stablelog.spark.source.resolve import report_loss
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
@@ -145,7 +145,7 @@ def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
 
     def commits(offset: int) -> Commits:
         try:
-            return listed(order, piece.start, piece.end, offset, COUNT_MAX, with_outside=False)
+            return commits_between(order, piece.start, piece.end, offset, COUNT_MAX, with_outside=False)
         except ObjectMissingError as missing:
             raise UnavailableError(
                 f"{missing}: it was deleted after the read was planned, so the commits of its records are unknown. Run "
@@ -165,7 +165,7 @@ def _after_deletion(
         DamageError: the store still lists the object.
     """
     assert rest.stored is not None
-    return listed_again(None, lambda: _listed_rest(options, store, rest, missing))
+    return retry_with_new_listing(None, lambda: _listed_rest(options, store, rest, missing))
 
 
 def _listed_rest(
@@ -177,7 +177,7 @@ def _listed_rest(
     committed = options.isolation == "read_committed"
     stored = read_again(store, partition, committed=committed, pins=rest.stored.pins)
     if stored is None:
-        lost(options, f"{rest.topic} was deleted from {store.url} while the query read it")
+        report_loss(options, f"{rest.topic} was deleted from {store.url} while the query read it")
         return []
     needed = {extent.key for extent in rest.stored.extents} | _log_keys(partition, rest.stored.segments)
     if needed <= _log_keys(partition, stored.manifest.segments):
@@ -188,9 +188,11 @@ def _listed_rest(
     now = f"while the query read them: the log begins at offset {log_start} now"
     gone = missing_between(runs, rest.start, rest.end)
     for first, end in gone:
-        lost(options, f"the offsets {first} to {end - 1} of {place} were deleted from {store.url} {now}")
+        report_loss(
+            options, f"the offsets {first} to {end - 1} of {place} were deleted from {store.url} {now}"
+        )
     if not gone and rest.stored.segments:
-        lost(
+        report_loss(
             options,
             f"the offsets {rest.start} to {rest.end - 1} of {place} have transactions that began before offset "
             f"{log_start}, and these records were deleted from {store.url} {now}",

@@ -22,7 +22,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Answer(Enum):
+class OffsetState(Enum):
     """What a log says about an offset that a reader asks for, or about the offset of a time."""
 
     VISIBLE = "visible end"  # Not after the visible end: the reader gets the records from there on.
@@ -35,7 +35,9 @@ class Answer(Enum):
     HOLE = "hole"  # The store lacks the segment with the offset.
 
 
-def answer_at(offset: int, log_start: int, visible_end: int, log_end: int, *, may_lag: bool) -> Answer:
+def offset_state(
+    offset: int, log_start: int, visible_end: int, log_end: int, *, may_lag: bool
+) -> OffsetState:
     """Return where an offset is between the ends of a partition.
 
     Args:
@@ -46,10 +48,10 @@ def answer_at(offset: int, log_start: int, visible_end: int, log_end: int, *, ma
         may_lag: whether the log may get records that exist already, as an object store does.
     """
     if offset < log_start:
-        return Answer.REMOVED
+        return OffsetState.REMOVED
     if offset <= visible_end:
-        return Answer.VISIBLE
-    return Answer.NOT_YET if may_lag or offset <= log_end else Answer.PAST_END
+        return OffsetState.VISIBLE
+    return OffsetState.NOT_YET if may_lag or offset <= log_end else OffsetState.PAST_END
 
 
 class Absence(NamedTuple):
@@ -58,13 +60,13 @@ class Absence(NamedTuple):
     Attributes:
         start: the first of them. A reader at `start` of a gap has read all records before it, and misses none.
         end: the offset of the next record that can be read.
-        answer: GAP, HOLE or REMOVED.
+        state: GAP, HOLE or REMOVED.
         message: what a reader of them misses, for the user; empty for a gap, whose message names the reader's offset.
     """
 
     start: int
     end: int
-    answer: Answer
+    state: OffsetState
     message: str = ""
 
 
@@ -115,7 +117,7 @@ def whole(wanted: Range) -> Readable:
     return Readable(wanted, (wanted,) if wanted.start < wanted.end else ())
 
 
-def without(
+def readable_parts(
     wanted: Range, log_start: int, absences: Iterable[Absence], losses: Sequence[str] = ()
 ) -> Readable:
     """Return a range without the offsets that cannot be read.
@@ -132,7 +134,7 @@ def without(
             continue
         if position < one.start:
             parts.append(wanted._replace(start=position, end=one.start))
-        if one.answer is not Answer.GAP:
+        if one.state is not OffsetState.GAP:
             told.append(one.message)
         elif one.start < wanted.start != log_start:
             told.append(gap_message(wanted.place, wanted.start, one.start, one.end))
@@ -156,9 +158,9 @@ def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[
     found = []
     for start, end in gaps:
         if start < wanted.start < end and not is_lost(wanted.start):
-            found.append(Absence(start, wanted.start, Answer.GAP))
+            found.append(Absence(start, wanted.start, OffsetState.GAP))
             start = wanted.start
-        found.append(Absence(start, end, Answer.GAP))
+        found.append(Absence(start, end, OffsetState.GAP))
     return found
 
 

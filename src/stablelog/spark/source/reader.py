@@ -25,7 +25,7 @@ from stablelog.errors import UsageError
 from stablelog.spark.messages import one_line, one_line_each
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import Limits, Piece, plan
+from stablelog.spark.planning import Piece, TaskLimits, plan_tasks
 from stablelog.spark.schema import Columns, shaped
 from stablelog.spark.source import (
     broker_log,
@@ -35,15 +35,15 @@ from stablelog.spark.source import (
     object_reader,
     tiered_log,
 )
-from stablelog.spark.source.commit_ordered import group_of
+from stablelog.spark.source.commit_ordered_log import group_of
 from stablelog.spark.source.cuts import batch_ranges
-from stablelog.spark.source.listed_again import listed_again
-from stablelog.spark.source.readable import micro_batch, parts_of, to_read
+from stablelog.spark.source.listing_retry import retry_with_new_listing
+from stablelog.spark.source.readable_ranges import batch_parts, micro_batch_ranges, parts_of
 from stablelog.spark.source.resolve import (
     Log,
     Waiting,
-    lost,
-    resolve,
+    report_loss,
+    resolve_bound,
     stream_end,
     topic_ids_of,
 )
@@ -73,13 +73,13 @@ def open_log(options: ReadOptions) -> Log:
     return directory_log.SharedLog(options)
 
 
-def limits(options: ReadOptions) -> Limits:
+def limits(options: ReadOptions) -> TaskLimits:
     """Return the limits for the size and the number of tasks that the options set.
 
     PySpark tells the process that plans a read nothing about the cluster. `stablelog.spark.register` sets the option
     parallelism to the session's default parallelism. Without it, the cores of this machine count, which is the driver's.
     """
-    return Limits(
+    return TaskLimits(
         options.target_size,
         options.parallelism or _core_count(),
         options.task_count_min,
@@ -149,7 +149,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 builder,
                 isolation=options.isolation,
                 check_crc=options.check_crc,
-                skipped=None if options.fail_on_data_loss else partial(lost, options),
+                skipped=None if options.fail_on_data_loss else partial(report_loss, options),
             )
             if piece.stored is not None:
                 batches = object_reader.read(options, cluster, piece, decoder)
@@ -161,12 +161,12 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 of_commits = CommitColumns(
                     *_commits_of(options, cluster, piece, columns), piece, columns.names
                 )
-                batches = map(of_commits.added, chain(batches, builder.take()))
+                batches = map(of_commits.with_commits, chain(batches, builder.take_batches()))
             for batch in batches:
                 yield shaped(batch, schema)
             if not piece.extents and piece.stored is None and decoder.next_offset > piece.start:
                 fetched.append(piece)
-        for batch in builder.take():
+        for batch in builder.take_batches():
             yield shaped(batch, schema)
         if cluster is not None and fetched:
             broker_log.check_topics(cluster, fetched)
@@ -199,18 +199,18 @@ class StablelogReader(DataSourceReader):
         """Return the tasks of the read."""
         log = open_log(self._options)
         try:
-            return listed_again(log, lambda: self._planned(log))
+            return retry_with_new_listing(log, lambda: self._plan_tasks(log))
         except BaseException:
             log.end_read()
             raise
         finally:
             log.close()
 
-    def _planned(self, log: Log) -> list[InputPartition]:
+    def _plan_tasks(self, log: Log) -> list[InputPartition]:
         ranges, topic_ids = batch_ranges(self._options, log)
         check_columns(self._columns, log, topic_ids)
-        spans = log.spans(to_read(self._options, log, ranges, topic_ids), topic_ids)
-        return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+        spans = log.spans(batch_parts(self._options, log, ranges, topic_ids), topic_ids)
+        return [TaskPartition(pieces) for pieces in plan_tasks(spans, limits(self._options))]
 
     @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
@@ -241,12 +241,14 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets at which a query without a checkpoint begins."""
-        return listed_again(self.source, self._initial)
+        return retry_with_new_listing(self.source, self._initial_offsets)
 
-    def _initial(self) -> dict[str, Any]:
+    def _initial_offsets(self) -> dict[str, Any]:
         partitions = self.source.partitions()
         latest, earliest = self.source.latest(partitions), self.source.earliest(partitions)
-        found = resolve(self.options, self.source, self.options.starting, "startingOffsets", earliest, latest)
+        found = resolve_bound(
+            self.options, self.source, self.options.starting, "startingOffsets", earliest, latest
+        )
         return StreamOffsets(found, topic_ids_of(partitions)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -265,20 +267,20 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the records that exist now."""
-        self._target = listed_again(self.source, self._now)
+        self._target = retry_with_new_listing(self.source, self._current_offsets)
 
-    def _now(self) -> StreamOffsets:
-        partitions = self._there()
+    def _current_offsets(self) -> StreamOffsets:
+        partitions = self._existing_partitions()
         return StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
 
     @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offsets up to which the next micro-batch reads; `start` if there is nothing new to read."""
-        return listed_again(self.source, lambda: self._next(start, limit))
+        return retry_with_new_listing(self.source, lambda: self._next_offsets(start, limit))
 
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _next_offsets(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = read_offsets(start, at_cuts=False)
-        latest = self._look()
+        latest = self._request_ends()
         if self._target is not None:
             latest = {
                 place: min(offset, max(self._target.next_offsets[place], before.next_offsets.get(place, 0)))
@@ -288,40 +290,40 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
             # Read the topic ids after the offsets: then a topic that was deleted and created again meanwhile has
             # another id than before.
-            self._list()
+            self._list_partitions()
             latest = {place: offset for place, offset in latest.items() if place in self._partitions}
         end = stream_end(self.options, self.source, before, self._partitions, latest, self._waiting)
-        return start if end == before else self._admitted(before, end, limit).to_json()
+        return start if end == before else self._batch_end(before, end, limit).to_json()
 
-    def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
+    def _batch_end(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
         """Return the offsets up to which the next micro-batch reads, within its limits; `start` if it waits for more
         records.
         """
         if not isinstance(limit, ReadAllAvailable):
-            end = self._limited(start, end)
+            end = self._limit_batch(start, end)
         if end != start:
             self._batch_at = time.monotonic()
         return end
 
-    def _look(self) -> dict[TopicPartition, int]:
+    def _request_ends(self) -> dict[TopicPartition, int]:
         """Request the end offsets.
 
         The offsets are never cached: after a write, a program that calls `processAllAvailable` expects that the stream
         reads the new rows.
         """
         if time.monotonic() - self._partitions_at > METADATA_AGE_MAX_S:
-            self._list()
+            self._list_partitions()
         try:
             self._latest = self.source.latest(self._partitions)
         except UnknownTopicOrPartitionError:  # A topic was deleted after its partitions were listed.
-            self._list()
+            self._list_partitions()
             self._latest = self.source.latest(self._partitions)
         return self._latest
 
-    def _list(self) -> None:
-        self._partitions, self._partitions_at = self._there(), time.monotonic()
+    def _list_partitions(self) -> None:
+        self._partitions, self._partitions_at = self._existing_partitions(), time.monotonic()
 
-    def _there(self) -> dict[TopicPartition, str]:
+    def _existing_partitions(self) -> dict[TopicPartition, str]:
         """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. `stream_end` reports
         their records as lost, because the stream's offsets name their partitions.
         """
@@ -335,19 +337,19 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._missing = missing
         return found
 
-    def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+    def _limit_batch(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self.options
-        ranges = micro_batch(options, self.source, start, end, is_planned=False)
-        if self._waits(lambda: sum(one.count for one in ranges)):
+        ranges = micro_batch_ranges(options, self.source, start, end, is_planned=False)
+        if self._waits_for_records(lambda: sum(one.count for one in ranges)):
             return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
-        ends = self.source.limited(
+        ends = self.source.limit_ranges(
             ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
         )
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
-    def _waits(self, count: Callable[[], int]) -> bool:
+    def _waits_for_records(self, count: Callable[[], int]) -> bool:
         """Whether the micro-batch has too few records and its maximum delay has not passed yet."""
         count_min = self.options.trigger_offsets_min
         if count_min is None or self._target is not None or count() >= count_min:
@@ -368,15 +370,15 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         method before the others.
         """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
-        return listed_again(self.source, lambda: self._planned(before, after))
+        return retry_with_new_listing(self.source, lambda: self._plan_tasks(before, after))
 
-    def _planned(self, before: StreamOffsets, after: StreamOffsets) -> list[InputPartition]:
-        ranges = micro_batch(self.options, self.source, before, after)
+    def _plan_tasks(self, before: StreamOffsets, after: StreamOffsets) -> list[InputPartition]:
+        ranges = micro_batch_ranges(self.options, self.source, before, after)
         topics = after.topic_ids.keys() - self._checked
         check_columns(self.columns, self.source, topics)
         self._checked |= topics
         spans = self.source.spans(parts_of(ranges), after.topic_ids)
-        return [TaskPartition(pieces) for pieces in plan(spans, limits(self.options))]
+        return [TaskPartition(pieces) for pieces in plan_tasks(spans, limits(self.options))]
 
     @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.source.ranges import Absence, Answer, Range, Readable, answer_at
+from stablelog.spark.source.ranges import Absence, OffsetState, Range, Readable, offset_state
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Log(Protocol):
     ) -> Mapping[Range, PartitionFiles | None]:
         """Return the segment files that contain each range now; None if they are not accessible."""
 
-    def limited(
+    def limit_ranges(
         self,
         ranges: Sequence[Readable],
         topic_ids: Mapping[str, str],
@@ -91,7 +91,7 @@ class Log(Protocol):
         bytes. A range without a part to read ends at its end.
         """
 
-    def forget(self) -> None:
+    def forget_listing(self) -> None:
         """Forget what the log knows of an object store, so that it is listed again."""
 
     def close(self) -> None:
@@ -101,14 +101,14 @@ class Log(Protocol):
         """Give up what the log keeps for the tasks of the read. Call this after the last task, if it is known."""
 
 
-def name(place: TopicPartition) -> str:
+def partition_name(place: TopicPartition) -> str:
     """Return the name of a partition for messages: `topic-0`."""
     return f"{place[0]}-{place[1]}"
 
 
-def names(places: Iterable[TopicPartition]) -> str:
+def partition_names(places: Iterable[TopicPartition]) -> str:
     """Return the names of some partitions for messages."""
-    shown = [name(place) for place in sorted(places)]
+    shown = [partition_name(place) for place in sorted(places)]
     more = len(shown) - SHOWN_MAX
     return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
@@ -154,7 +154,7 @@ def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPart
     ]
 
 
-def lost(options: ReadOptions, message: str) -> None:
+def report_loss(options: ReadOptions, message: str) -> None:
     """Report that records are lost.
 
     Raises:
@@ -180,17 +180,17 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     # Request the end before the start: if retention removes records in between, the read reports them as lost.
     latest = log_.latest(places)
     earliest = log_.earliest(places)
-    ends = resolve(options, log_, options.ending, "endingOffsets", earliest, latest)
-    starts = resolve(options, log_, options.starting, "startingOffsets", earliest, latest)
+    ends = resolve_bound(options, log_, options.ending, "endingOffsets", earliest, latest)
+    starts = resolve_bound(options, log_, options.starting, "startingOffsets", earliest, latest)
     ranges = []
     for place in places:
         start, end = starts[place], ends[place]
         if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
-            raise UsageError(f"{name(place)}: startingOffsets={start} is after endingOffsets={end}")
+            raise UsageError(f"{partition_name(place)}: startingOffsets={start} is after endingOffsets={end}")
         if max(start, end) > latest[place]:
             log.warning(
                 "%s: %s; the batch reads no later offset, although its options name offset %s",
-                name(place),
+                partition_name(place),
                 _held(log_, latest[place]),
                 max(start, end),
             )
@@ -207,7 +207,7 @@ def _held(log_: Log, visible: int) -> str:
     return f"an open transaction holds read-committed readers at offset {visible}"
 
 
-def resolve(
+def resolve_bound(
     options: ReadOptions,
     log_: Log,
     bound: Bound,
@@ -243,12 +243,16 @@ def resolve(
             wanted = latest[place]
         else:
             end = log_ends.get(place, latest[place])
-            answer = answer_at(wanted, first, latest[place], end, may_lag=log_.may_lag)
-            if answer is Answer.REMOVED:
-                lost(options, f"{name(place)} begins at offset {first}, but {option} is {wanted}")
+            state = offset_state(wanted, first, latest[place], end, may_lag=log_.may_lag)
+            if state is OffsetState.REMOVED:
+                report_loss(
+                    options, f"{partition_name(place)} begins at offset {first}, but {option} is {wanted}"
+                )
                 wanted = first
-            elif answer is Answer.PAST_END:
-                lost(options, f"{name(place)} ends at offset {end}, but {option} is {wanted}")
+            elif state is OffsetState.PAST_END:
+                report_loss(
+                    options, f"{partition_name(place)} ends at offset {end}, but {option} is {wanted}"
+                )
                 wanted = end
         found[place] = wanted
     return found
@@ -272,7 +276,7 @@ def _ends_past(
     if past and log_.may_lag:
         place = min(past)
         raise UsageError(
-            f"{option}: the last cut of the store is at offset {latest[place]} of {name(place)}, and the option names a later "
+            f"{option}: the last cut of the store is at offset {latest[place]} of {partition_name(place)}, and the option names a later "
             "offset. Run the query when the store has it, or give kafka.bootstrap.servers"
         )
     return {place: latest[place] for place in past}
@@ -281,12 +285,14 @@ def _ends_past(
 def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
     named = set(bound.by_partition)
     if named - places:
-        raise UsageError(f"{option} names {names(named - places)}, which the read does not include")
+        raise UsageError(f"{option} names {partition_names(named - places)}, which the read does not include")
     if places - named:
         advice = (
             "each with a time" if bound.kind == "timestamps" else "with -2 for earliest and -1 for latest"
         )
-        raise UsageError(f"{option} does not name {names(places - named)}: name every partition, {advice}")
+        raise UsageError(
+            f"{option} does not name {partition_names(places - named)}: name every partition, {advice}"
+        )
 
 
 def _at_times(
@@ -307,7 +313,7 @@ def _at_times(
     for place, offset in log_.at_times(times).items():
         if offset is None and not options.latest_if_late:
             raise UnavailableError(
-                f"{name(place)} has no record of time {times[place]} or later; "
+                f"{partition_name(place)} has no record of time {times[place]} or later; "
                 "startingOffsetsByTimestampStrategy=latest begins at its end"
             )
         found[place] = log_ends[place] if offset is None else offset
@@ -320,7 +326,7 @@ class Waiting:
     def __init__(self) -> None:
         self._told: set[TopicPartition] = set()
 
-    def tell(self, log_: Log, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def warn_of_waits(self, log_: Log, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Log a warning about the partitions that did not wait before.
 
         Args:
@@ -331,7 +337,7 @@ class Waiting:
             position, visible = positions[place]
             log.warning(
                 "%s: %s, and the stream is at offset %s: it waits",
-                name(place),
+                partition_name(place),
                 _held(log_, visible),
                 position,
             )
@@ -366,12 +372,17 @@ def stream_end(
     gone = set(start.next_offsets) - set(partitions)
     left_out = {place for place in gone if not _is_selected(options, place)}
     if left_out:
-        lost(options, f"{names(left_out)} was read before, but the options of the query leave it out now")
+        report_loss(
+            options,
+            f"{partition_names(left_out)} was read before, but the options of the query leave it out now",
+        )
     if gone - left_out:
-        lost(options, f"{names(gone - left_out)} does not exist any more, but was read before")
-    replaced = start.replaced(ids)
+        report_loss(
+            options, f"{partition_names(gone - left_out)} does not exist any more, but was read before"
+        )
+    replaced = start.replaced_topics(ids)
     if replaced:
-        lost(options, f"{', '.join(sorted(replaced))} was deleted and created again after it was read")
+        report_loss(options, f"{', '.join(sorted(replaced))} was deleted and created again after it was read")
     found = dict(latest)
     past = {
         place: start.next_offsets[place]
@@ -381,8 +392,12 @@ def stream_end(
     log_ends = (latest if options.cut else log_.log_ends(past)) if past else {}
     for place, before in past.items():
         found[place], end = before, log_ends[place]
-        if answer_at(before, 0, latest[place], end, may_lag=log_.may_lag) is Answer.PAST_END:
-            lost(options, f"{name(place)} ends at offset {end}, but was read up to {before} before")
+        if offset_state(before, 0, latest[place], end, may_lag=log_.may_lag) is OffsetState.PAST_END:
+            report_loss(
+                options, f"{partition_name(place)} ends at offset {end}, but was read up to {before} before"
+            )
             found[place] = end
-    waiting.tell(log_, {place: (at, latest[place]) for place, at in past.items() if found[place] == at})
+    waiting.warn_of_waits(
+        log_, {place: (at, latest[place]) for place, at in past.items() if found[place] == at}
+    )
     return StreamOffsets(found, ids)

@@ -20,13 +20,13 @@ from stablelog.errors import (
     UnavailableError,
     UsageError,
 )
-from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
 from stablelog.spark.objects.stored_topics import OwnTopics, StoredTopics, stored_topics
+from stablelog.spark.objects.tiered_partition import TieredPartition, missing_between
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
 from stablelog.spark.source.directory_log import SharedLog
-from stablelog.spark.source.ranges import Absence, Range, without
-from stablelog.spark.source.resolve import name
+from stablelog.spark.source.ranges import Absence, Range, readable_parts
+from stablelog.spark.source.resolve import partition_name
 from stablelog.spark.source.stored_ranges import holes_in
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
@@ -46,11 +46,11 @@ class TieredLog(SharedLog):
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(replace(options, path=None, scan="auto"))
         self._given = options
-        self._stored = self._opened()
-        self._known: dict[TopicPartition, tuple[float, StoredPartition]] = {}
+        self._stored = self._open_store()
+        self._known: dict[TopicPartition, tuple[float, TieredPartition]] = {}
         self._needed: dict[TopicPartition, int] = {}
 
-    def _opened(self) -> StoredTopics | None:
+    def _open_store(self) -> StoredTopics | None:
         """Open the store; None if it has no object yet."""
         try:
             return stored_topics(self._given, self._first_needed)
@@ -88,7 +88,7 @@ class TieredLog(SharedLog):
             holes = [
                 hole
                 for part in parts
-                for one in without(part, 0, gaps).parts
+                for one in readable_parts(part, 0, gaps).parts
                 for hole in holes_in(stored, one)
             ]
             found[wanted] = sorted([*gaps, *holes], key=lambda one: one.start)
@@ -96,7 +96,7 @@ class TieredLog(SharedLog):
 
     def _in_store(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
-    ) -> dict[Range, tuple[StoredPartition, list[Range]]]:
+    ) -> dict[Range, tuple[TieredPartition, list[Range]]]:
         """Return for each range that begins in the store what the store has of the partition, and the parts of the range
         that the disk of the broker lacks and that can be read without the broker.
         """
@@ -110,7 +110,7 @@ class TieredLog(SharedLog):
             for wanted in ranges
             if wanted.start < local[wanted.place] and topic_ids.get(wanted.place[0])
         }
-        stored = {one.place: one for one in self._read(remote)}
+        stored = {one.place: one for one in self._read_stored(remote)}
         found = {}
         for wanted in ranges:
             known = stored.get(wanted.place)
@@ -121,7 +121,7 @@ class TieredLog(SharedLog):
                     found[wanted] = known, [wanted._replace(start=first, end=last) for first, last in kept]
         return found
 
-    def _stored_span(self, stored: StoredPartition, part: Range) -> Span | None:
+    def _stored_span(self, stored: TieredPartition, part: Range) -> Span | None:
         """Return the span of a range in the store; None if the broker must serve it, because the store cannot."""
         topic_id = stored.partition.topic_id.hex
         try:
@@ -129,10 +129,10 @@ class TieredLog(SharedLog):
             stored.aborted(part.start, part.end)
             return stored.span(part.start, part.end, topic_id)
         except (DamageError, UnavailableError, ObjectMissingError, NewerFormatError) as error:
-            log.warning("%s is read through its broker: %s", name(part.place), error)
+            log.warning("%s is read through its broker: %s", partition_name(part.place), error)
             return None
 
-    def _read(self, wanted: Mapping[Range, str]) -> Iterator[StoredPartition]:
+    def _read_stored(self, wanted: Mapping[Range, str]) -> Iterator[TieredPartition]:
         """Yield what the store has of partitions. A manifest that has the range, or that is not old, is not read again.
         If the store does not answer, the brokers serve all ranges.
 
@@ -146,7 +146,7 @@ class TieredLog(SharedLog):
             if not self._is_known(one, topic_id, now_s - REFRESH_S)
         }
         try:
-            for stored in self._load(unknown) if unknown else ():
+            for stored in self._load_stored(unknown) if unknown else ():
                 self._known[stored.place] = now_s, stored
         except (DamageError, UnavailableError, NewerFormatError, UsageError) as error:
             log.warning("the store is not read, and the brokers serve all records: %s", error)
@@ -161,15 +161,15 @@ class TieredLog(SharedLog):
             return False
         return stored.end_offset >= wanted.end or read_s >= after_s
 
-    def _load(self, wanted: Mapping[TopicPartition, str]) -> Iterable[StoredPartition]:
+    def _load_stored(self, wanted: Mapping[TopicPartition, str]) -> Iterable[TieredPartition]:
         if self._stored is None:  # It may have objects now.
             self._stored = stored_topics(self._given, self._first_needed)
         if isinstance(self._stored, OwnTopics):
-            return self._stored.read_all(
+            return self._stored.read_manifests(
                 RemotePartition(topic, UUID(hex=topic_id), number)
                 for (topic, number), topic_id in wanted.items()
             )
-        return self._stored.of_topics({topic for topic, _ in wanted}, wanted.__contains__).values()
+        return self._stored.read_partitions({topic for topic, _ in wanted}, wanted.__contains__).values()
 
     def _first_needed(self, partition: RemotePartition) -> int:
         place = partition.topic, partition.partition
@@ -188,7 +188,7 @@ class TieredLog(SharedLog):
             return dict.fromkeys(places, 0)  # A broker without tiered storage.
         return {place: found[place].offset for place in places}
 
-    def forget(self) -> None:
+    def forget_listing(self) -> None:
         """Read the manifests, or list what Kafka tiered, when a range needs the store next."""
         self._known.clear()
 

@@ -14,7 +14,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition, Upload, local_partition_of, uploads_of
-from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, ObjectLog
+from stablelog.spark.objects.kafka_tiers.segment import KafkaLogFile, KafkaSegment
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import LOG, RemotePartition
 from stablelog.types import ObjectRange
@@ -76,7 +76,7 @@ class LocalTiered:
                 f"{store.url}/{log.key} has {log.size} bytes, and its offset index has a batch at byte "
                 f"{index.last_position}: restore the file"
             )
-        headers = [header for _, header in ObjectLog(store, log.key, log.size).walk(index.last_position)]
+        headers = [header for _, header in KafkaLogFile(store, log.key, log.size).walk(index.last_position)]
         if len(index) and headers[0].last_offset != index[len(index) - 1][0]:
             raise DamageError(
                 f"{store.url}/{log.key}: the batch at byte {index.last_position} is not that of the offset index"

@@ -86,7 +86,7 @@ class Upload(NamedTuple):
         """The key of one of the objects, without its suffix."""
         return next(iter(self.files.values())).key.rpartition(".")[0]
 
-    def lacks(self, suffixes: Iterable[str]) -> list[str]:
+    def missing_suffixes(self, suffixes: Iterable[str]) -> list[str]:
         """Return those of some suffixes of which there is no object."""
         return sorted(one for one in suffixes if one not in self.files)
 

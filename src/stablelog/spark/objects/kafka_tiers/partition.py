@@ -9,17 +9,22 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, UsageError, naming
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
-from stablelog.spark.objects.at_once import at_once
-from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, index_of, listed, with_cut_points
-from stablelog.spark.objects.span import STRETCH_SIZE
-from stablelog.spark.objects.stored_partition import StoredPartition, missing_between
+from stablelog.spark.objects.kafka_tiers.segment import (
+    KafkaSegment,
+    deleted_if_missing,
+    load_index,
+    with_cut_points,
+)
+from stablelog.spark.objects.object_spans import STRETCH_SIZE
+from stablelog.spark.objects.parallel_requests import map_parallel
+from stablelog.spark.objects.tiered_partition import TieredPartition, missing_between
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 
 
-class KafkaPartition(StoredPartition):
+class KafkaPartition(TieredPartition):
     """A partition in a store of Apache Kafka. There are no manifests and no pins.
 
     Its manifest has the segments that can be read. Only a broker can read those with a refusal. A range without their
@@ -134,7 +139,7 @@ class KafkaPartition(StoredPartition):
             StoreError: the store does not answer, or rejects a request.
             DamageError: an index or a log file is damaged.
         """
-        with listed():
+        with deleted_if_missing():
             found = super().at_time(timestamp_ms)
         for one in self._refused:
             if one.max_timestamp_ms >= timestamp_ms and (found is None or one.base_offset < found):
@@ -160,7 +165,7 @@ class KafkaPartition(StoredPartition):
         url = f"{self._store.url}/{key}"
         try:
             with naming(url):
-                table = decode_snapshot(bytes(index_of(self._store, segment, IndexKind.SNAPSHOT)), 0)
+                table = decode_snapshot(bytes(load_index(self._store, segment, IndexKind.SNAPSHOT)), 0)
         except DamageError as error:
             raise DamageError(
                 f"{url}: {error}. It tells which transactions are open at offset {segment.end_offset}: restore it, or read "
@@ -182,7 +187,7 @@ class KafkaPartition(StoredPartition):
             for one in found
             if one.size >= 2 * STRETCH_SIZE and (one.log_object, one.end_offset) not in self._divided
         ]
-        for one in at_once(lambda segment: with_cut_points(self._store, segment), large):
+        for one in map_parallel(lambda segment: with_cut_points(self._store, segment), large):
             self._divided[one.log_object, one.end_offset] = one
         return [self._divided.get((one.log_object, one.end_offset), one) for one in found]
 
@@ -191,7 +196,7 @@ class KafkaPartition(StoredPartition):
         missing = [
             one for one in rows if isinstance(one, KafkaSegment) and one.log_object not in self._aborts
         ]
-        for segment, index in zip(missing, at_once(self._load_aborts, missing), strict=True):
+        for segment, index in zip(missing, map_parallel(self._load_aborts, missing), strict=True):
             self._aborts[segment.log_object] = index
 
     def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
@@ -199,7 +204,7 @@ class KafkaPartition(StoredPartition):
         return self._aborts[row.log_key(self.partition)]
 
     def _load_aborts(self, segment: KafkaSegment) -> TransactionIndex:
-        return self._checked(segment, bytes(index_of(self._store, segment, IndexKind.TRANSACTIONS)))
+        return self._checked(segment, bytes(load_index(self._store, segment, IndexKind.TRANSACTIONS)))
 
     def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
         """Return the entries whose markers are in the segment. A segment that was cut short has further entries: the

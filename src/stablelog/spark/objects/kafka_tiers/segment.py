@@ -14,7 +14,7 @@ from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.search.batches import WALK_READ_SIZE, seek, walk
-from stablelog.spark.objects.span import STRETCH_COUNT_MAX, STRETCH_SIZE
+from stablelog.spark.objects.object_spans import STRETCH_COUNT_MAX, STRETCH_SIZE
 from stablelog.tier.cut_points import CUT_POINT
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import RemotePartition
@@ -52,7 +52,7 @@ class SegmentDeletedError(UnavailableError):
     """A segment was deleted since the store was listed. A new listing does not have it."""
 
 
-def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
+def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
     """Load an index of a segment; empty if the segment has none.
 
     Raises:
@@ -61,14 +61,14 @@ def index_of(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buff
         DamageError: the object ends before the end of the index.
     """
     place = dict(segment.indexes).get(kind)
-    with listed():
+    with deleted_if_missing():
         return (
             store.get_range(place.key, place.start, place.size) if place is not None and place.size else b""
         )
 
 
 @contextlib.contextmanager
-def listed() -> Iterator[None]:
+def deleted_if_missing() -> Iterator[None]:
     """Raise SegmentDeletedError in place of ObjectMissingError."""
     try:
         yield
@@ -78,7 +78,7 @@ def listed() -> Iterator[None]:
         ) from missing
 
 
-class ObjectLog:
+class KafkaLogFile:
     """The log file of a segment in an object store.
 
     Args:
@@ -125,9 +125,9 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
     """
     if segment.refusal:
         return replace(segment, end_offset=end_offset, is_cut=True)
-    index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
-    with listed():
-        log = ObjectLog(store, segment.log_object, segment.size)
+    index = OffsetIndex(segment.base_offset, load_index(store, segment, IndexKind.OFFSETS))
+    with deleted_if_missing():
+        log = KafkaLogFile(store, segment.log_object, segment.size)
         found = seek(log, index.position_before(end_offset), offset=end_offset)
     if found is not None and found.base_offset < end_offset:
         raise DamageError(
@@ -149,14 +149,14 @@ def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
     """Return a segment with the positions at which its log file can be divided. Raises UnavailableError and
     DamageError.
     """
-    index = OffsetIndex(segment.base_offset, index_of(store, segment, IndexKind.OFFSETS))
+    index = OffsetIndex(segment.base_offset, load_index(store, segment, IndexKind.OFFSETS))
 
-    log = ObjectLog(store, segment.log_object, segment.size)
+    log = KafkaLogFile(store, segment.log_object, segment.size)
 
     def base_offset_at(position: int) -> int:
         if position + HEADER.size > segment.size:
             raise log.torn_at(position)
-        with listed():
+        with deleted_if_missing():
             content = store.get_range(segment.log_object, position, HEADER.size)
         try:
             return read_header(content).base_offset

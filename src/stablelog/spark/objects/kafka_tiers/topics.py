@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.log.files.epochs import LeaderEpochs
-from stablelog.spark.objects.at_once import at_once
 from stablelog.spark.objects.kafka_tiers.layouts import Layout
 from stablelog.spark.objects.kafka_tiers.lineage import without_overlaps
 from stablelog.spark.objects.kafka_tiers.names import Upload, uploads_of
 from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
-from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, cut_short, index_of
-from stablelog.spark.objects.stored_partition import StoredPartition
+from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment, cut_short, load_index
+from stablelog.spark.objects.parallel_requests import map_parallel
+from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import RemotePartition
 from stablelog.types import TopicPartition
@@ -41,14 +41,14 @@ class KafkaTopics:
         """Return the names of the topics that have objects in the store, in order."""
         return sorted(self._layout.topics(self.store))
 
-    def of_topics(
+    def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
-    ) -> dict[TopicPartition, StoredPartition]:
+    ) -> dict[TopicPartition, TieredPartition]:
         """Read the segments of the wanted partitions of these topics. If a name was used by several topics, the topic with the
         segment that was copied last counts.
         """
         listed = self._layout.partitions(self.store, list(topics))
-        read = self._read([one for one in listed if is_wanted((one.topic, one.partition))])
+        read = self._read_segments([one for one in listed if is_wanted((one.topic, one.partition))])
         found = [one for one in read if one.segments]
         latest: dict[str, tuple[int, RemotePartition]] = {}
         for one in found:
@@ -56,25 +56,25 @@ class KafkaTopics:
             latest[one.partition.topic] = max(latest.get(one.partition.topic, age), age)
         return {one.place: one for one in found if one.partition.topic_id == latest[one.place[0]][1].topic_id}
 
-    def read(self, partition: RemotePartition) -> StoredPartition:
+    def read_partition(self, partition: RemotePartition) -> TieredPartition:
         """Read the segments of a partition."""
-        return self._read([partition])[0]
+        return self._read_segments([partition])[0]
 
     def remove_pins(self) -> None:
         """Do nothing: Kafka has no pins."""
 
-    def _read(self, partitions: Sequence[RemotePartition]) -> list[KafkaPartition]:
-        listed = at_once(lambda partition: uploads_of(self.store, partition), partitions)
+    def _read_segments(self, partitions: Sequence[RemotePartition]) -> list[KafkaPartition]:
+        listed = map_parallel(lambda partition: uploads_of(self.store, partition), partitions)
         whole = [upload for uploads in listed for upload in uploads if self._is_whole(upload)]
         segments: dict[RemotePartition, list[KafkaSegment]] = {}
-        for upload, segment in zip(whole, at_once(self._segment, whole), strict=True):
+        for upload, segment in zip(whole, map_parallel(self._segment_of, whole), strict=True):
             if segment is not None:
                 segments.setdefault(upload.partition, []).append(segment)
         return [
             KafkaPartition(
                 self.store,
                 partition,
-                self._in_order(segments.get(partition, ())),
+                self._without_overlaps(segments.get(partition, ())),
                 committed=self._committed,
                 divided=self._divided,
             )
@@ -82,7 +82,7 @@ class KafkaTopics:
         ]
 
     def _is_whole(self, upload: Upload) -> bool:
-        lacking = upload.lacks(self._layout.required)
+        lacking = upload.missing_suffixes(self._layout.required)
         if lacking and upload.key not in self._unfinished:
             self._unfinished.add(upload.key)
             log.warning(
@@ -93,7 +93,7 @@ class KafkaTopics:
             )
         return not lacking
 
-    def _segment(self, upload: Upload) -> KafkaSegment | None:
+    def _segment_of(self, upload: Upload) -> KafkaSegment | None:
         """Return the segment of an upload; None if it was deleted since the store was listed."""
         if upload.key not in self._known:
             try:
@@ -102,20 +102,22 @@ class KafkaTopics:
                 return None
         return self._known[upload.key]
 
-    def _in_order(self, segments: Sequence[KafkaSegment]) -> list[KafkaSegment]:
-        return without_overlaps(segments, self._epochs_of, lambda one, end: cut_short(self.store, one, end))
+    def _without_overlaps(self, segments: Sequence[KafkaSegment]) -> list[KafkaSegment]:
+        return without_overlaps(
+            segments, self._load_all_epochs, lambda one, end: cut_short(self.store, one, end)
+        )
 
-    def _epochs_of(self, segments: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
-        return at_once(self._epochs, segments)
+    def _load_all_epochs(self, segments: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
+        return map_parallel(self._load_epochs, segments)
 
-    def _epochs(self, segment: KafkaSegment) -> LeaderEpochs:
+    def _load_epochs(self, segment: KafkaSegment) -> LeaderEpochs:
         if not segment.indexes:
             raise UsageError(
                 f"{segment.refusal}. The segment overlaps others, and its leader epochs, which tell what is a part of the "
                 "log, are encrypted, too: leave out the URL of the store, and set kafka.bootstrap.servers"
             )
         try:
-            epochs = LeaderEpochs.decode(bytes(index_of(self.store, segment, IndexKind.LEADER_EPOCHS)))
+            epochs = LeaderEpochs.decode(bytes(load_index(self.store, segment, IndexKind.LEADER_EPOCHS)))
             if not epochs.entries:
                 raise DamageError("it has no leader epoch")
         except DamageError as error:

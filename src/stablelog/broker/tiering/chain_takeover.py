@@ -1,0 +1,156 @@
+"""Takes over the chain of a partition's manifests: checks the history, claims the chain, and fences earlier brokers."""
+
+import logging
+import uuid
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from stablelog.broker.loop.threads import in_thread
+from stablelog.broker.tiering.remote_storage import RemoteStorage
+from stablelog.coordinators.log_names import is_coordinator_log
+from stablelog.env.disk import Disk
+from stablelog.errors import DamageError
+from stablelog.log.partition import Partition
+from stablelog.tier.chain import Chain
+from stablelog.tier.history import ADVICE, LocalHistory, ProvenManifest, proven_manifest
+from stablelog.tier.local_state import LocalState
+from stablelog.tier.names import text_of_id
+from stablelog.tier.remote_log import RemoteLog
+
+log = logging.getLogger(__name__)
+
+
+class OwnedChain(NamedTuple):
+    """A chain that was taken over.
+
+    Attributes:
+        chain: the chain.
+        last: its last manifest, as it holds for the local log.
+        contents: the contents of those parts of the manifest that were loaded, by the id of the part.
+    """
+
+    chain: Chain
+    last: ProvenManifest
+    contents: dict[uuid.UUID, bytes]
+
+
+Check = Callable[[bytes | None], tuple[ProvenManifest, dict[uuid.UUID, bytes]]]
+
+
+async def take_over(
+    storage: RemoteStorage, disk: Disk, threads: Executor, partition: Partition, remote: RemoteLog
+) -> OwnedChain:
+    """Take over the chain of a partition's manifests.
+
+    Args:
+        storage: the object store.
+        disk: the disk of the partition.
+        threads: sends the requests to the store.
+        partition: the partition.
+        remote: the list of its remote segments.
+
+    Raises:
+        FencedError: a broker of a greater epoch has taken over.
+        DamageError: the last manifest is damaged, or of another history than the local log, or the store has lost
+            segments; or what the directory records of the remote tier is damaged.
+        StoreError: the store does not answer.
+    """
+    check = await _check_of(storage, disk, threads, partition, remote)
+    chain = storage.chain(remote.partition)
+    last, contents = await in_thread(threads, storage.take_over, chain, check)
+    if last.lost is not None:
+        log.warning(
+            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. They were only there, "
+            "and cannot be read any more",
+            partition.topic,
+            partition.index,
+            last.lost[0],
+            last.lost[1] - 1,
+            storage.store.url,
+        )
+    return OwnedChain(chain, last, contents)
+
+
+async def prove_history(
+    storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
+) -> None:
+    """Check that the last manifest of a partition is of the history of the local log. The store is not changed.
+
+    Raises:
+        DamageError: as `take_over`.
+        StoreError: the store does not answer.
+    """
+    check = await _check_of(storage, disk, threads, partition, remote)
+
+    def prove() -> None:
+        check(storage.prefix.last_payload(remote.partition))
+
+    await in_thread(threads, prove)
+
+
+def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[uuid.UUID]:
+    """Check that a data directory has all topics that the store has manifests of. The store is not changed. This function
+    blocks, and may be called in any thread.
+
+    Args:
+        storage: the object store.
+        known: the ids of the topics that the directory has, or has deleted.
+
+    Returns:
+        The ids of the topics that have objects in the store.
+
+    Raises:
+        DamageError: the store has a manifest of a topic that is not in `known`, and that was not deleted.
+        StoreError: the store does not answer.
+    """
+    prefix, found = storage.prefix, set[uuid.UUID]()
+    for topic in prefix.topics():
+        topic_ids = set(prefix.topic_ids(topic))
+        found |= topic_ids
+        if topic_ids <= known:
+            continue
+        for one in prefix.partitions(topic):
+            if one.topic_id not in known and prefix.last_payload(one) is not None:
+                raise DamageError(
+                    f"the object store has copies of topic {topic!r} with the id {text_of_id(one.topic_id)}, which this "
+                    f"data directory does not have: the store and the data directory are not of the same cluster's "
+                    f"history. {ADVICE}"
+                )
+    return found
+
+
+async def _check_of(
+    storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
+) -> Check:
+    """Return the check of a last manifest against the local log and what the directory records of its remote tier."""
+    state = LocalState(disk, partition.directory)
+    log_start = await in_thread(threads, state.read_start)
+    # The recorded log start offset may be greater than that of the manifest. A partition without a known manifest has
+    # not read it yet.
+    remote.raise_log_start(log_start)
+    if is_coordinator_log(partition.topic):
+        log_start = max(log_start, partition.start_offset)
+    recorded = remote.manifest if remote.is_known else None
+    local = LocalHistory(
+        remote.partition.directory,
+        storage.cluster_id,
+        partition.segments(),
+        partition.start_offset,
+        log_start,
+        recorded,
+        partition.restored,
+    )
+
+    def check(payload: bytes | None) -> tuple[ProvenManifest, dict[uuid.UUID, bytes]]:
+        if payload is None:
+            if recorded is None and local.start_offset > 0:
+                # Segments that were deleted from the local disk may be in the store. So it is an error if the
+                # partition's record of its remote tier exists and is damaged.
+                state.read_manifest()
+            return proven_manifest(None, local), {}
+        manifest, contents = storage.prefix.read_manifest(remote.partition, payload, recorded)
+        return proven_manifest(manifest, local), contents
+
+    return check

@@ -1,0 +1,138 @@
+"""Plans: the segments of a partition that a copier copies, in a topic or in a coordinator's log.
+
+The logs of the coordinators have rules of their own (docs/decisions/0022-tiered-storage.md, "The logs of the
+coordinators"):
+
+- They are copied up to the high watermark, also while a transaction is open: only the broker reads them, and a replay
+  handles open transactions.
+- The broker does not read the copies of these logs, and does not delete a local segment because it is copied.
+  `Partition.remote` is therefore None, and the list of remote segments is kept here.
+- A coordinator trims its log itself. The log start in the store follows with the next copy. Segments that were trimmed
+  before they were copied are never copied.
+- A log gets a segment each minute, and each trim marks about a hundred segments for deletion. If a manifest has too
+  many marked segments, because the store refuses deletions, it no longer names the oldest of these. Their objects are
+  then orphans, like the objects of a failed copy.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from stablelog.log.partition import Partition
+from stablelog.log.segments.sealed_segment import SealedSegment
+from stablelog.tier.copy_rules import copyable
+from stablelog.tier.manifest import Manifest
+from stablelog.tier.manifest_parts import PART_COUNT
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_log import RemoteLog
+
+# The number of segments in a part of a manifest of a coordinator's log. Each copy publishes a manifest with up to twice
+# this number of segments, and there is a copy every minute.
+COORDINATOR_PART_COUNT: Final = 100
+
+# Each copy adds a segment and a manifest to the store. More deletions could delay the next copy, if the store is slow.
+COORDINATOR_DELETED_AT_ONCE: Final = 4
+
+# If a manifest of a coordinator's log has more segments that are marked for deletion, it keeps half of this number.
+MARKED_COUNT_MAX: Final = 2_000
+
+
+class CopyPlan(Protocol):
+    """The segments that a copier copies of each partition.
+
+    Attributes:
+        part_count: the number of segments in a part of a manifest.
+        deleted_at_once: how many segments, or other objects, are deleted at once.
+        is_routine: whether a copy is routine: it is not logged, and follows each minute. Then the objects of a few
+            segments are deleted after each copy, and the next copy publishes that they are gone.
+    """
+
+    part_count: int
+    deleted_at_once: int
+    is_routine: bool
+
+    def remote_of(self, partition: Partition) -> RemoteLog:
+        """Return the list of the partition's remote segments."""
+
+    def log_start_of(self, partition: Partition) -> int:
+        """Return the least log start offset that the next manifest of a partition may have."""
+
+    def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
+        """Return the segments after `end_offset` that can be copied now, oldest first."""
+
+    def without_surplus(self, manifest: Manifest) -> Manifest:
+        """Return the next manifest without the segments that it need not name any more. May run in a thread."""
+
+
+class TopicCopyPlan:
+    """Copies the partitions of topics with tiered storage, up to their last stable offset.
+
+    Args:
+        limit_of: returns the offset up to which a partition may be copied.
+    """
+
+    def __init__(
+        self, limit_of: Callable[[Partition], int] = lambda partition: partition.last_stable_offset
+    ) -> None:
+        self._limit_of = limit_of
+        self.part_count = PART_COUNT
+        self.deleted_at_once = 100
+        self.is_routine = False
+
+    def remote_of(self, partition: Partition) -> RemoteLog:
+        """Return the partition's remote tier."""
+        assert isinstance(partition.remote, RemoteLog)
+        return partition.remote
+
+    def log_start_of(self, partition: Partition) -> int:
+        """Return the log start offset of the partition's remote tier, which its retention moves."""
+        return self.remote_of(partition).start_offset
+
+    def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
+        """Return the segments that can be copied; none if the topic's settings forbid it."""
+        if not partition.config.is_tiered or partition.config.is_copy_disabled:
+            return []
+        return copyable(partition.log.segments, end_offset, self._limit_of(partition))
+
+    def without_surplus(self, manifest: Manifest) -> Manifest:
+        """Return the manifest unchanged: a segment is named until its objects are deleted."""
+        return manifest
+
+
+class CoordinatorCopyPlan:
+    """Copies the logs of the coordinators, up to the ends that a round has found.
+
+    Attributes:
+        remotes: the lists of remote segments, by log.
+        ends: the offsets up to which the logs are copied.
+    """
+
+    def __init__(self) -> None:
+        self.remotes: dict[Partition, RemoteLog] = {}
+        self.ends: dict[Partition, int] = {}
+        self.part_count = COORDINATOR_PART_COUNT
+        self.deleted_at_once = COORDINATOR_DELETED_AT_ONCE
+        self.is_routine = True
+
+    def remote_of(self, partition: Partition) -> RemoteLog:
+        """Return the list of a log's remote segments."""
+        return self.remotes[partition]
+
+    def copied_end(self, partition: Partition) -> int:
+        """Return the offset up to which a log is in the store; 0 if that is not known."""
+        remote = self.remotes[partition]
+        return remote.end_offset if remote.is_known else 0
+
+    def log_start_of(self, partition: Partition) -> int:
+        """Return the log start offset of the local log."""
+        return partition.start_offset
+
+    def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
+        """Return the segments up to the end that the round has found."""
+        return copyable(partition.log.segments, end_offset, self.ends.get(partition, 0))
+
+    def without_surplus(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with not too many segments that are marked for deletion. Only the oldest are marked."""
+        marked = [one.segment_id for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
+        if len(marked) <= MARKED_COUNT_MAX:
+            return manifest
+        return manifest.without_segments(set(marked[: len(marked) - MARKED_COUNT_MAX // 2]))

@@ -1,0 +1,63 @@
+"""The pace of the threads that copy segments: a limit of bytes a second that they share, and pauses between steps."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
+
+from stablelog.errors import UnavailableError
+
+Result = TypeVar("Result")
+SLEEP_S_MAX: Final = 0.1  # A thread notices after this time that its work was cancelled.
+
+
+class CopyThrottle:
+    """Delays threads so that together they process at most a number of bytes a second.
+
+    Args:
+        rate: returns the limit in bytes a second.
+        now_s: a clock that is never set back.
+        sleep: waits for the given number of seconds.
+    """
+
+    def __init__(
+        self,
+        rate: Callable[[], int],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._now_s = now_s
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_s = 0.0  # The time before which no further bytes may be processed.
+
+    def wait_for_bytes(self, size: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Wait until `size` further bytes may be processed, or until `is_cancelled` returns True."""
+        with self._lock:
+            now_s = self._now_s()
+            until_s = max(self._free_s, now_s)
+            self._free_s = until_s + size / self._rate()
+        while (wait_s := until_s - self._now_s()) > 0 and not is_cancelled():
+            self._sleep(min(wait_s, SLEEP_S_MAX))
+
+
+def run_at_half_speed(steps: Generator[None, None, Result], is_cancelled: Callable[[], bool]) -> Result:
+    """Run steps in a thread, and sleep after each for as long as it took, so that requests do not wait for the
+    interpreter lock. Return the result of the last step.
+
+    Raises:
+        UnavailableError: the work was cancelled.
+    """
+    while True:
+        began_s = time.perf_counter()
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+        if is_cancelled():
+            steps.close()
+            raise UnavailableError("the copy of a segment was cancelled")
+        time.sleep(time.perf_counter() - began_s)

@@ -1,0 +1,102 @@
+"""The check of one segment in an object store: all bytes of its objects, against what the manifest says of them."""
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from stablelog.batch.header import CRC_START
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
+from stablelog.spark.kernels import decode as k
+from stablelog.spark.objects.download import downloaded
+from stablelog.spark.objects.whole_batches import WholeBatches
+from stablelog.tier.names import LOG, RemotePartition
+from stablelog.tier.prefix import Prefix
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import ObjectRange
+
+
+def object_fault(
+    store: ObjectStore, partition: RemotePartition, segment: RemoteSegment, kind: str
+) -> str | None:
+    """Read an object of a segment. Return what is wrong with it; None if it is as the manifest describes it, or if a
+    broker has deleted the segment meanwhile.
+
+    Args:
+        store: the object store.
+        partition: the partition.
+        segment: the row of the segment in the manifest.
+        kind: LOG or INDEXES.
+
+    Raises:
+        StoreError: the store does not answer, or rejects a request.
+    """
+    key = partition.segment_key(segment.base_offset, segment.segment_id, kind)
+    try:
+        if kind == LOG:
+            _check_log(store, key, segment)
+        else:
+            segment.indexes_in(store.get(key), key)
+    except ObjectMissingError:
+        return "the object is missing" if _is_named(store, partition, segment) else None
+    except (DamageError, NewerFormatError) as error:
+        return str(error).removeprefix(f"{key}: ")
+    return None
+
+
+def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
+    check = _BatchCheck(segment)
+    whole = WholeBatches(0, segment.size, segment.base_offset, segment.end_offset, check)
+    for _, content in downloaded(store, [ObjectRange(key, 0, segment.size)]):
+        for _ in whole.batches_in(content):
+            pass
+    if not whole.is_complete:
+        raise DamageError("its last batch is incomplete")
+    if segment.summary is not None and whole.header_crc != segment.summary.log_crc:
+        raise DamageError("the headers of its batches are not those that its summary describes")
+    _check_size(store, key, segment)
+
+
+def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
+    """Check that nothing follows the last batch: then a range that begins there cannot be read."""
+    try:
+        store.get_range(key, segment.size, 1)
+    except DamageError:
+        return
+    raise DamageError(f"the object has more than the {segment.size} bytes of its segment")
+
+
+class _BatchCheck:
+    """Checks the offsets and the CRCs of batches that follow each other."""
+
+    def __init__(self, segment: RemoteSegment) -> None:
+        self._next_offset = segment.base_offset
+        self._end_offset = segment.end_offset
+
+    def __call__(self, view: memoryview, table: npt.NDArray[np.int64]) -> None:
+        bases = table[:, k.BASE_OFFSET]
+        nexts = bases + table[:, k.LAST_DELTA] + 1
+        least = np.concatenate(([self._next_offset], nexts[:-1]))
+        if (bases < least).any() or nexts[-1] > self._end_offset:
+            place = int(np.argmax((bases < least) | (nexts > self._end_offset)))
+            raise DamageError(
+                f"the batch with the base offset {bases[place]} has offsets that are not expected there"
+            )
+        self._next_offset = int(nexts[-1])
+        positions = table[:, k.POSITION]
+        rows = zip(positions.tolist(), table[:, k.SIZE].tolist(), table[:, k.CRC].tolist(), strict=True)
+        for number, (position, size, crc) in enumerate(rows):
+            if crc32c(view[position + CRC_START : position + size]) != crc:
+                raise DamageError(
+                    f"the CRC of the batch with the base offset {bases[number]} does not match its bytes"
+                )
+
+
+def _is_named(store: ObjectStore, partition: RemotePartition, segment: RemoteSegment) -> bool:
+    """Whether the present manifest still has a segment."""
+    manifest = Prefix(store).last_manifest(partition)
+    rows = () if manifest is None else manifest.segments
+    return any(
+        one.segment_id == segment.segment_id and one.state is SegmentState.COPY_FINISHED for one in rows
+    )

@@ -1,0 +1,222 @@
+"""Ranges of offsets that tasks read from an object store."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
+
+from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
+from stablelog.spark.table_spans import TableSpan
+from stablelog.tier.cut_points import CutPoint, cut_points
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.types import TopicPartition
+
+STRETCH_COUNT_MAX: Final = 17  # How many stretches a log file is divided into at most.
+STRETCH_SIZE: Final = 8 << 20  # The least size of a stretch, if the log file is large enough.
+
+
+class Stretch(NamedTuple):
+    """A part of a log file, from one cut point to a later one, or from or to an end of the file.
+
+    Attributes:
+        segment: the segment.
+        begin: where the stretch begins: offset, position, and CRC of the headers before it.
+        end: where it ends.
+        size_before: bytes of all earlier stretches in the table.
+    """
+
+    segment: RemoteSegment
+    begin: CutPoint
+    end: CutPoint
+    size_before: int
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the stretch."""
+        return self.begin.offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one."""
+        return self.end.offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stretch."""
+        return self.end.position - self.begin.position
+
+
+class Spanned(Protocol):
+    """A partition in a store, as far as its ranges need it (`tiered_partition.TieredPartition`)."""
+
+    @property
+    def partition(self) -> RemotePartition:
+        """The partition in the store."""
+
+    @property
+    def place(self) -> TopicPartition:
+        """The name of the topic, and the number of the partition."""
+
+    @property
+    def piece(self) -> StoredPiece:
+        """What the pieces of all tasks have in common."""
+
+    def segments_between(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments of a range of offsets. Raises UnavailableError and DamageError."""
+
+    def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments that a range of positions needs."""
+
+    def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
+        """Return the aborted transactions that a reader of a range needs."""
+
+
+class ObjectSpan(TableSpan[Spanned, Stretch]):
+    """A range of offsets in the order of the log, with the stretches of log files that contain it. If it is divided
+    inside a stretch, both parts contain this stretch.
+    """
+
+    def _offset_after(self, size: int) -> int | None:
+        """Return the begin of a stretch; None if there is only one."""
+        if self._after - self._first < 2:
+            return None
+        wanted = self._table[self._first].size_before + size
+        place = bisect_right(
+            self._table, wanted, self._first + 1, self._after - 1, key=attrgetter("size_before")
+        )
+        # The stretch before this place begins within the size. If the first one is larger, the range is cut after it.
+        return self._table[max(place - 1, self._first + 1)].start_offset
+
+    def piece(self) -> Piece:
+        """Return the range as a piece of a task, with the aborted transactions that it needs."""
+        stored = self._source
+        return Piece(
+            *stored.place,
+            self.start,
+            self.end,
+            self.size,
+            aborted=stored.aborted(self.start, self.end),
+            topic_id=self._topic_id,
+            stored=replace(stored.piece, extents=tuple(self._extents())),
+        )
+
+    def _extents(self) -> Iterator[ObjectExtent]:
+        for _, same in groupby(self.rows, key=lambda one: one.segment.segment_id):
+            stretches = list(same)
+            first, last, segment = stretches[0], stretches[-1], stretches[0].segment
+            yield ObjectExtent(
+                segment.log_key(self._source.partition),
+                first.begin.position,
+                last.end.position - first.begin.position,
+                first.begin.header_crc,
+                last.end.header_crc,
+                first.begin.offset,
+                last.end.offset,
+                points_between(segment, first.begin.position, last.end.position),
+            )
+
+
+def object_span(stored: Spanned, start: int, end: int, topic_id: str = "") -> ObjectSpan:
+    """Return a range of offsets in the order of the log. Raises UnavailableError and DamageError."""
+    table: list[Stretch] = []
+    size = 0
+    for segment in stored.segments_between(start, end):
+        crc = None if segment.summary is None else segment.summary.log_crc
+        edges = [
+            CutPoint(segment.base_offset, 0, 0),
+            *_far_apart(cut_points(segment), segment.size),
+            CutPoint(segment.end_offset, segment.size, crc),
+        ]
+        for begin, end_point in pairwise(edges):
+            table.append(Stretch(segment, begin, end_point, size))
+            size += table[-1].size
+    return ObjectSpan(stored, start, end, topic_id, table)
+
+
+def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
+    """Yield cut points that divide a log file into stretches. The list of all cut points would be long."""
+    distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
+    for point in points:
+        if point.position - last >= distance and size - point.position >= distance // 2:
+            yield point
+            last = point.position
+
+
+def points_between(segment: RemoteSegment, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+    """Return (position, CRC) of the cut points of a segment that are between two positions; none if their CRCs are
+    unknown.
+    """
+    return tuple(
+        (one.position, one.header_crc)
+        for one in cut_points(segment)
+        if begin < one.position < end and one.header_crc is not None
+    )
+
+
+class _Sized(NamedTuple):
+    """A segment, and the bytes of all earlier segments in the table."""
+
+    segment: RemoteSegment
+    size_before: int
+
+    @property
+    def start_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset
+
+    @property
+    def size(self) -> int:
+        return self.segment.size
+
+    def size_up_to(self, position: int) -> int:
+        """Bytes of the table up to a position, as if all offsets of a segment had the same size."""
+        segment = self.segment
+        count = min(max(position - segment.base_offset, 0), segment.end_offset - segment.base_offset)
+        return self.size_before + segment.size * count // (segment.end_offset - segment.base_offset)
+
+
+class CommitSpan(TableSpan[Spanned, _Sized]):
+    """A range of positions in commit order, with the segments that contain it."""
+
+    @property
+    def size(self) -> int:
+        """The size of the range in bytes, as if all offsets of a segment had the same size."""
+        return self._size_up_to(self.end) - self._size_up_to(self.start)
+
+    def _size_up_to(self, position: int) -> int:
+        if not self._table:
+            return 0
+        place = bisect_left(self._table, position, hi=len(self._table) - 1, key=attrgetter("end_offset"))
+        return self._table[place].size_up_to(position)
+
+    def _offset_after(self, size: int) -> int:
+        wanted = self._size_up_to(self.start) + size
+        place = bisect_right(self._table, wanted, key=attrgetter("size_before")) - 1
+        segment, size_before = self._table[place]
+        count = (segment.end_offset - segment.base_offset) * (wanted - size_before) // max(segment.size, 1)
+        return max(segment.base_offset + count, self.start + 1)
+
+    def piece(self) -> Piece:
+        """Return the range as a piece of a task, with the segments that it needs."""
+        stored = self._source
+        return Piece(
+            *stored.place,
+            self.start,
+            self.end,
+            self.size,
+            topic_id=self._topic_id,
+            stored=replace(stored.piece, segments=tuple(stored.segments_of_commits(self.start, self.end))),
+        )
+
+
+def commit_span(stored: Spanned, start: int, end: int, topic_id: str) -> CommitSpan:
+    """Return a range of positions in commit order. Raises UnavailableError and DamageError."""
+    segments = stored.segments_between(start, end)
+    sizes_before = accumulate((one.size for one in segments), initial=0)
+    return CommitSpan(stored, start, end, topic_id, list(map(_Sized, segments, sizes_before)))

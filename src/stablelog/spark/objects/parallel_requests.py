@@ -1,0 +1,17 @@
+"""Several requests to an object store at a time."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+REQUESTS_AT_ONCE: Final = 16
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
+
+
+def map_parallel(call: Callable[[_Given], _Found], given: Iterable[_Given]) -> list[_Found]:
+    """Call a function with each of some values, up to REQUESTS_AT_ONCE at a time. Return the results in order. Raises
+    the error of the first call that has failed.
+    """
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, "stablelog-plan") as threads:
+        return list(threads.map(call, given))

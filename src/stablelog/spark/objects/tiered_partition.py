@@ -1,0 +1,297 @@
+"""A partition as the object store has it, read by its last manifest."""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
+
+from stablelog.commit_order.stored_view import StoredOrder
+from stablelog.env.objects.store import ObjectStore
+from stablelog.errors import DamageError, UnavailableError
+from stablelog.log.files.restored import Restored
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.times import finished
+from stablelog.spark.objects.loaded_ranges import LoadedRanges
+from stablelog.spark.objects.object_spans import CommitSpan, ObjectSpan, commit_span, object_span
+from stablelog.spark.planning import ReadersPins, StoredPiece
+from stablelog.tier.index_object import IndexKind
+from stablelog.tier.manifest import Manifest, ManifestSegments
+from stablelog.tier.names import RemotePartition
+from stablelog.tier.records import SegmentState
+from stablelog.tier.remote_log import RemoteLog
+from stablelog.tier.remote_segment import RemoteSegment
+from stablelog.tier.segment_bytes import LoadedSegment
+from stablelog.types import TopicPartition
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
+
+ORDER_SETTING, GROUP_SETTING = "stablelog.order", "stablelog.group"
+# The size of the chunks of log files in commit order, and in searches. Up to 16 chunks are needed at a time.
+CHUNK_SIZE = 2 << 20
+
+
+def remote_log(
+    store: ObjectStore, partition: RemotePartition, manifest: Manifest, loaded: LoadedRanges
+) -> RemoteLog:
+    """Return the remote tier of a partition, whose reads load what they need."""
+    return RemoteLog(partition, manifest, loaded, _save_nothing, CHUNK_SIZE, store.url)
+
+
+def _save_nothing(_log_start: int) -> None:
+    raise AssertionError("a reader does not move the log start offset")
+
+
+def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of a range of offsets that are between the runs, before them and after them."""
+    edges = [start, *itertools.chain.from_iterable(runs), end]
+    return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
+
+
+class TieredPartition:
+    """A partition in the object store.
+
+    Args:
+        store: the object store.
+        partition: the partition.
+        manifest: its last manifest; an empty one if it has none.
+        committed: whether the reader is read-committed.
+        pins: the pins of the read; None if there are none.
+
+    Attributes:
+        partition: the partition.
+        manifest: its last manifest.
+        is_in_commit_order: whether the reader gets the records in commit order.
+        group: the transaction group of the topic; empty for the default group.
+        listed_by: what has named the objects, for messages about a missing object.
+        has_stable_offsets: whether the summaries of the segments tell where a search for aborted transactions ends.
+    """
+
+    listed_by = "the last manifest names it"
+    has_stable_offsets = True
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        partition: RemotePartition,
+        manifest: Manifest,
+        *,
+        committed: bool,
+        pins: ReadersPins | None = None,
+    ) -> None:
+        self._store = store
+        self.partition = partition
+        self.manifest = manifest
+        self._committed = committed
+        self._pins = pins
+        published = manifest.published
+        order = None if published is None else published.configs.get(ORDER_SETTING)
+        self.is_in_commit_order = committed and order == "commit"
+        self.group = (
+            DEFAULT_GROUP if published is None else published.configs.get(GROUP_SETTING, DEFAULT_GROUP)
+        )
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._store.url
+
+    @property
+    def place(self) -> TopicPartition:
+        """The name of the topic, and the number of the partition."""
+        return self.partition.topic, self.partition.partition
+
+    @cached_property
+    def _loaded(self) -> LoadedRanges:
+        return LoadedRanges(self._store)
+
+    @cached_property
+    def _remote(self) -> RemoteLog:
+        return remote_log(self._store, self.partition, self.manifest, self._loaded)
+
+    @property
+    def restored(self) -> Restored | None:
+        """What restores of the partition did not find; None if it was never restored."""
+        return None if self.manifest.published is None else self.manifest.published.restored
+
+    @property
+    def piece(self) -> StoredPiece:
+        """What the pieces of all tasks have in common."""
+        return StoredPiece(
+            self.partition,
+            self.manifest.cluster_id,
+            self.manifest.log_start,
+            pins=self._pins,
+            group=self.group,
+        )
+
+    @cached_property
+    def order(self) -> StoredOrder:
+        """The partition in commit order. The topic must be commit-ordered."""
+        return StoredOrder(self._remote, self.start_offset)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that the reader can read: the log start offset, or in commit order the start of the view."""
+        published = self.manifest.published
+        if published is None or not self.is_in_commit_order:
+            return self.manifest.log_start
+        return max(self.manifest.log_start, published.view_start)
+
+    @cached_property
+    def end_offset(self) -> int:
+        """The end of what the reader can read from the store.
+
+        A segment is copied when all its offsets are before the last stable offset. But the abort marker of a transaction
+        in the segment may be in a later segment, which is not copied yet. For a read-committed reader in the order of
+        the log, the store therefore ends where all transactions have ended within the store.
+        """
+        end = self.manifest.end_offset
+        if not self._committed or self.is_in_commit_order:
+            return max(end, self.start_offset)
+        known = (one.stable_offset for one in reversed(self.manifest.segments))
+        stable = next((one for one in known if one is not None), self.start_offset)
+        return max(min(end, stable), self.start_offset)
+
+    @property
+    def log_end(self) -> int:
+        """The end of the last segment."""
+        return self.manifest.end_offset
+
+    def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that only brokers can read, although the store has them. `runs` leaves
+        them out. There are none of stablelog's own segments.
+        """
+        return []
+
+    def check_without_brokers(self, start: int, end: int) -> None:
+        """Raise UsageError if only brokers can read some offsets of a range."""
+
+    def runs(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a range of offsets that the store has. The end of the range is not after `end_offset`."""
+        start = max(start, self.start_offset)
+        return [(start, end)] if start < end else []
+
+    def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
+        """Return the segments with offsets from `start` to before `end`.
+
+        Raises:
+            UnavailableError: the store ends before the range.
+            DamageError: the store does not have all segments of the range.
+        """
+        segments = self.manifest.segments
+        begin = bisect_right(segments, start, key=attrgetter("end_offset"))
+        after = bisect_right(segments, end - 1, begin, key=attrgetter("base_offset"))
+        found = segments[begin:after]
+        if end > self.manifest.end_offset:
+            raise UnavailableError(
+                f"{self.partition.topic}-{self.partition.partition} ends at offset {self.manifest.end_offset} in "
+                f"{self._store.url}, and the read was planned up to offset {end}"
+            )
+        is_whole = found and found[0].base_offset <= start and found[-1].end_offset >= end
+        is_whole = is_whole and all(
+            one.end_offset == other.base_offset for one, other in itertools.pairwise(found)
+        )
+        if start < end and not (is_whole and all(one.state is SegmentState.COPY_FINISHED for one in found)):
+            raise DamageError(
+                f"{self._store.url}/{self.partition.directory} does not have all segments with the offsets {start} to "
+                f"{end - 1}, and the log begins at offset {self.start_offset}"
+            )
+        return list(found)
+
+    def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
+        """Return the segments with the commit indexes of the positions from `start` to before `end`, and those with the
+        batches of these commits.
+        """
+        with_indexes = self.segments_between(start, end)
+        first = min((one.commit.least_first_offset for one in with_indexes if one.commit), default=start)
+        log_start = max(first, self.manifest.log_start)
+        return self.segments_between(min(log_start, start), end) if with_indexes else ()
+
+    def first_needed(self, start: int) -> int:
+        """Return the first offset that a reader from `start` on may need: in commit order, a transaction that is
+        committed after `start` may have begun long before.
+        """
+        if not self.is_in_commit_order:
+            return start
+        later = (one for one in self.manifest.segments if one.end_offset > start and one.commit is not None)
+        return min((one.commit.least_first_offset for one in later if one.commit), default=start)
+
+    def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
+        """Return a range of offsets, or of positions in commit order, as a span."""
+        kind = commit_span if self.is_in_commit_order else object_span
+        return kind(self, start, end, topic_id)
+
+    def stretches(self, start: int, end: int) -> list[tuple[RemoteSegment, int, int]]:
+        """Return the bytes of log files that contain a range of offsets: segment, first position and end position.
+
+        Raises:
+            UnavailableError: the store ends before the range.
+            DamageError: the manifest does not name all segments of the range.
+        """
+        return [
+            (one.segment, one.begin.position, one.end.position) for one in object_span(self, start, end).rows
+        ]
+
+    def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
+        """Return (producer id, first offset, offset of the marker) of the aborted transactions with offsets in a range.
+        A reader that is not read-committed needs none, and a reader in commit order gets none of their records.
+        """
+        is_needed = self._committed and not self.is_in_commit_order
+        found = self.aborted_txns(start, end) if is_needed else ()
+        return tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in found)
+
+    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
+        DamageError.
+        """
+        if start >= end:
+            return []
+        found, is_complete = find_aborted(self, start, end)
+        if not is_complete and self.has_stable_offsets:
+            raise UnavailableError(
+                f"{self.url} does not have the ends of all transactions of {self.partition.topic}-"
+                f"{self.partition.partition} that began before offset {end}: their markers are not copied yet"
+            )
+        return sorted(found, key=attrgetter("first_offset"))
+
+    @property
+    def rows(self) -> ManifestSegments:
+        """The segments."""
+        return self._remote.segments
+
+    def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
+        """Yield the segments that end after an offset, oldest first."""
+        return self._remote.readers_from(offset)
+
+    def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
+        """Load the transaction indexes of some segments. Raises StoreError and DamageError."""
+        places = (one.index_place(self.partition, IndexKind.TRANSACTIONS) for one in rows)
+        self._loaded.load_all([place for place in places if place is not None])
+
+    def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
+        """Return the transaction index of a segment. Raises StoreError and DamageError."""
+        return self._remote.txn_index_of(row)
+
+    def count_in_commit_order(self, start: int, end: int) -> int:
+        """Count the records at the positions from `start` to before `end`. Raises StoreError and DamageError."""
+        entries = self.order.entries(start, end)
+        return sum(min(one.end, end) - max(one.start, start) for one in entries)
+
+    def offset_after(self, commit_sequence: int) -> int:
+        """Return where the first transaction with a greater commit sequence starts; the end in the store if there is
+        none. Raises StoreError and DamageError.
+        """
+        found = self.order.offset_after(commit_sequence)
+        return self.end_offset if found is None else found
+
+    def at_time(self, timestamp_ms: int) -> int | None:
+        """Return the first offset whose record has this time or a later one; None if there is none. It may be after
+        `end_offset`. In commit order, return the first position whose commit has such a time.
+        """
+        # What a lookup loads is not needed again.
+        remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
+        if self.is_in_commit_order:
+            return StoredOrder(remote).at_time(timestamp_ms, self.start_offset)
+        found = finished(remote.look_up_time(timestamp_ms))
+        return None if found is None else found[0]

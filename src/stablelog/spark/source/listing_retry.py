@@ -1,0 +1,39 @@
+"""Planning again after a listing has become old: Apache Kafka has deleted a segment that the listing names.
+
+Kafka knows no pins, so it may delete any segment between the listing and the plan. A new listing no longer has the
+segment. The new plan reports its records as lost, or a broker tells where the log begins.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from stablelog.spark.objects.kafka_tiers.segment import SegmentDeletedError
+
+TRIES: Final = 10
+_Found = TypeVar("_Found")
+
+
+class StoreLister(Protocol):
+    """A log that may know a listing of an object store."""
+
+    def forget_listing(self) -> None:
+        """Forget it, so that the store is listed again."""
+
+
+def retry_with_new_listing(lister: StoreLister | None, attempt: Callable[[], _Found]) -> _Found:
+    """Call `attempt`. If a listed segment was deleted meanwhile, forget the listing and call it again.
+
+    Args:
+        lister: the log that plans; None if `attempt` itself lists the store.
+        attempt: plans. Its first steps list the store.
+
+    Raises:
+        SegmentDeletedError: segments were deleted during each of TRIES attempts.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return attempt()
+        except SegmentDeletedError:
+            if lister is not None:
+                lister.forget_listing()
+    return attempt()
