@@ -317,10 +317,11 @@ class PartitionFiles:
                 break
             next_base = None if segment.end_offset == OFFSET_MAX else segment.end_offset
             segment.check(next_base)
-            part = self._part(segment, start, end, next_base)
-            if part is not None and part.size:
-                parts.append(part._replace(size_before=size))
-                size += part.size
+            part = self._part(segment, start, end, next_base, size)
+            part_size = 0 if part is None else part.size
+            if part is not None and part_size:
+                parts.append(part)
+                size += part_size
             else:
                 # No task opens this file, so prove it here: a damaged header could hide records of the range.
                 segment.prove()
@@ -335,7 +336,9 @@ class PartitionFiles:
         """Return the bytes of the log files that contain a range of offsets. Raises as `span`."""
         return self.span(start, end).parts
 
-    def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> FilePart | None:
+    def _part(
+        self, segment: SegmentFile, start: int, end: int, next_base: int | None, size_before: int
+    ) -> FilePart | None:
         position = 0
         if start > segment.base_offset:
             batch = segment.find(start)
@@ -344,14 +347,15 @@ class PartitionFiles:
                 return None
             position = batch.position
         if next_base is not None and next_base <= end:
-            return FilePart(segment, max(start, segment.base_offset), next_base, position, segment.size)
+            begin = max(start, segment.base_offset)
+            return FilePart(segment, begin, next_base, position, segment.size, size_before)
         last = segment.find(end - 1)
         if last is None:
             self._check_end(segment, end, next_base)
             end_position = segment.size
         else:
             end_position = last.end_position if last.base_offset < end else last.position
-        return FilePart(segment, max(start, segment.base_offset), end, position, end_position)
+        return FilePart(segment, max(start, segment.base_offset), end, position, end_position, size_before)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
         """Check that a segment reaches the offset `end`. A segment that is followed by another one may end earlier,
