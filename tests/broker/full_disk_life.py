@@ -343,7 +343,7 @@ class Life:
         await self.until(lambda: broker.partitions.are_complete)
         await self.until(lambda: not any(p.failure for p in broker.partitions))
         await self.desk.durable()
-        await self.until(lambda: all(not group.unresolved() for group in broker.transactions))
+        await self.until(lambda: all(not group.missing_commit_markers() for group in broker.transactions))
         await self.desk.durable()
         for target in self.plain.keys() | self.committed.keys():
             seen = committed_values(self.desk.broker.partitions.require(*target))

@@ -253,14 +253,14 @@ def test_a_transaction_that_is_decided_while_its_topic_is_deleted_does_not_know_
             await desk.add("a", producer, ("t", 0), ("t", 1))
             topic = desk.broker.topic_files.unlist("t")
             ended = asyncio.create_task(desk.end("a", producer, ABORT))
-            table = desk.broker.transactions.of_id("a").coordinator.table
+            table = desk.broker.transactions.require_group("a").coordinator.table
             while not (txn := table.get("a")).state.is_decided:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert [end.end_offset for end in txn.ends.values()] == [OFFSET_UNKNOWN] * 2
             ended.cancel()
             for index, partition in desk.broker.partitions.remove_topic(topic).items():
                 partition.close(clean=False)
-                desk.broker.transactions.partition_gone(("t", index), topic.group)
+                desk.broker.partition_repair.partition_deleted(("t", index), topic.group)
             desk.broker.topics.end_reservation(topic)
 
     run(conversation)

@@ -492,7 +492,7 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
         await desk.durable()
         group = desk.broker.transactions.default
         assert (desk.values(partition=0), desk.values(partition=1)) == ([], [b"1", b"3", b"5"])
-        assert [held[0] for held in group.unresolved()] == [1, 3, 5]
+        assert [held[0] for held in group.missing_commit_markers()] == [1, 3, 5]
         assert group.resolved_commit_sequence == 0
         full.clear()
         await tend(desk)
@@ -567,7 +567,7 @@ def test_the_commit_log_keeps_a_decision_whose_marker_waits_for_room(monkeypatch
 
     async def full_disk(desk):
         group = desk.broker.transactions.default
-        assert group.unresolved() == [(1, "", "t", 0)]
+        assert group.missing_commit_markers() == [(1, "", "t", 0)]
         for _ in range(3):
             await desk.broker.maintenance.trim_logs()
         assert group.journal.partition.start_offset == 0
@@ -595,7 +595,7 @@ def test_a_deleted_topic_whose_markers_wait_keeps_no_log_from_being_trimmed(monk
     async def after(desk):
         group = desk.broker.transactions.default
         await desk.broker.topic_changes.delete_topic("t")
-        assert group.unresolved() == []
+        assert group.missing_commit_markers() == []
         await desk.broker.maintenance.trim_logs()
         assert group.journal.partition.start_offset > 0
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.broker.loop import turns
-from stablelog.broker.transactions import marker_queue, transaction_group
+from stablelog.broker.transactions import marker_queue, marker_writer
 from stablelog.errors import DiskError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.wire.api import ApiKey
@@ -100,7 +100,7 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
                 await asyncio.sleep(0)
             [target] = without_room
             assert group.waits_at(target)
-            desk.broker.transactions.retry()
+            desk.broker.partition_repair.retry()
             assert not group.waits_at(target)
             assert any(log.log.open_transactions() for log in logs)
             assert group.coordinator.table.get("a").state.label == "PrepareCommit"
@@ -173,7 +173,7 @@ def test_the_children_of_a_joint_commit_in_one_partition_are_ended_in_several_tu
     """Also the reports that they are complete. The client is answered behind the last marker."""
     monkeypatch.setattr(marker_queue, "MARKERS_AT_ONCE_MAX", 2)
     monkeypatch.setattr(marker_queue, "SORTED_AT_ONCE", 2)
-    monkeypatch.setattr(transaction_group, "REPORTED_AT_ONCE", 2)
+    monkeypatch.setattr(marker_writer, "REPORTED_AT_ONCE", 2)
 
     async def conversation():
         async with opened(partitions=1) as desk:

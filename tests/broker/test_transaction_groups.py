@@ -154,7 +154,7 @@ class World:
             answer = await cut(self.desk, free)
             assert (answer.commit_sequence, answer.holders) == (answer.last_commit_sequence, ())
         opened_logs[0] = closed
-        self.desk.broker.transactions.partition_opened(closed)
+        self.desk.broker.partition_repair.partition_opened(closed)
 
     def _durable(self, partitions):
         waits = [self.desk.broker.flush.durable(p, p.end_offset) for p in partitions]
@@ -649,7 +649,7 @@ def test_a_group_takes_an_id_over_before_the_default_group_forgets_it():
             assert await desk.add("a/me", kept["me"], ("ta", 0)) == [NONE]
             await desk.durable()
             default = desk.broker.transactions.default.coordinator.table
-            desk.broker.transactions.find("a/other")  # takes the id over; nothing is durable yet
+            desk.broker.transactions.find_group("a/other")  # takes the id over; nothing is durable yet
             assert "a/other" in default
             await desk.durable()
             assert "a/other" not in default

@@ -330,7 +330,7 @@ def test_markers_of_a_partition_that_fails_wait_for_a_restart_and_others_are_wri
         assert (await desk.end("a", who, COMMIT)).error_code is ErrorCode.none
         await durable(desk, 1)
         assert desk.values("t", 1) == [b"x"]
-        assert desk.broker.transactions.default.unresolved() == [(1, "a", "t", 0)]
+        assert desk.broker.transactions.default.missing_commit_markers() == [(1, "a", "t", 0)]
         assert desk.broker.transactions.default.resolved_commit_sequence == 0
         other = await desk.init("b")
         await desk.add("b", other, ("t", 1))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from stablelog.broker.groups import BrokerGroups
-from stablelog.broker.transactions.transaction_group import TransactionGroup
+from stablelog.broker.transactions.marker_writer import MarkerWriter
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.partition import Partition
@@ -102,7 +102,7 @@ MUTANTS = {
     offsets_of_committed_transactions_are_lost: (BrokerGroups, "transaction_ended"),
     the_start_of_the_log_is_forgotten_at_a_restart: (Planner, "_read_log_start"),
     a_repetition_is_appended_again: (producers, "_repeated"),
-    decided_transactions_get_no_markers_after_a_restart: (TransactionGroup, "write_decided"),
+    decided_transactions_get_no_markers_after_a_restart: (MarkerWriter, "write_decided"),
 }
 
 

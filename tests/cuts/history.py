@@ -256,7 +256,7 @@ class History:
             partition = self.broker.open_one(topic, index)
             self.model.reopened((topic.name, index), partition)
             self.model.check_view((topic.name, index), partition, self.chance)
-            self.broker.transactions.partition_opened(partition)
+            self.broker.partition_repair.partition_opened(partition)
 
     async def _settled(self):
         """Until everything is durable, and every transaction has its end."""

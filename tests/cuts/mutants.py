@@ -4,6 +4,7 @@ import contextlib
 
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.transactions.marker_durability import MarkerDurability
+from stablelog.broker.transactions.marker_writer import MarkerWriter
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.upkeep.maintenance import Maintenance
 from stablelog.commit_order.commit_index import CommitIndex
@@ -145,8 +146,8 @@ def _trusting(index):
 
 
 MUTANTS = {
-    markers_out_of_order: (TransactionGroup, "_write"),
-    counted_before_its_markers_are_durable: (MarkerDurability, "awaited"),
+    markers_out_of_order: (MarkerWriter, "_write"),
+    counted_before_its_markers_are_durable: (MarkerDurability, "undurable_commits"),
     counted_when_decided: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_the_decision_is_durable: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_no_group_waits_for_anything: (TransactionGroup, "resolved_commit_sequence"),
@@ -154,7 +155,7 @@ MUTANTS = {
     a_cut_one_too_far: (CommitOrder, "offset_after"),
     a_cut_one_too_short: (CommitOrder, "offset_after"),
     a_cut_forgets_a_partition: (CommitOrder, "offset_after"),
-    a_held_back_partition_is_forgotten: (TransactionGroup, "_hold_back"),
+    a_held_back_partition_is_forgotten: (MarkerWriter, "hold_back"),
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
     deletions_forget_what_later_commits_need: (CommitOrder, "first_needed_offset"),

@@ -36,7 +36,8 @@ from stablelog.broker.topics.refused_appends import RefusedAppends
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.last_commits import LastCommits
-from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.transactions.partition_repair import PartitionRepair
+from stablelog.broker.transactions.transaction_groups import TransactionGroups
 from stablelog.broker.upkeep.clock_watch import ClockWatch
 from stablelog.broker.upkeep.compaction import Compactor
 from stablelog.broker.upkeep.maintenance import Maintenance
@@ -136,7 +137,7 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
-            self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topic_files, self.runtime))
+            self._open_coordinators(OwnLogs(self.topic_files, self.runtime))
         except BaseException:
             self.reserve.close()
             self.directory.release()
@@ -147,13 +148,13 @@ class Broker:
             opening=self._opening,
             end_work=self._end_work,
             long_polls=self.long_polls,
-            transactions=self.transactions,
+            partition_repair=self.partition_repair,
             groups=self.groups,
         )
         self.maintenance = self._make_maintenance()
         self.metrics = Metrics(lambda: self.partitions, self.now_ms)
         self.metrics.register_source(self._samples)
-        for notify in (self.groups.on_high_watermark, self.transactions.advanced, self.long_polls.wake):
+        for notify in (self.groups.on_high_watermark, self.transactions.high_watermark_moved, self.long_polls.wake):
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:
@@ -188,26 +189,26 @@ class Broker:
 
         return BrokerAcls(self.runtime, threads=self.message_threads)
 
-    def _open_coordinators(self, own_logs: OwnLogs) -> tuple[BrokerGroups, Transactions]:
+    def _open_coordinators(self, own_logs: OwnLogs) -> None:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
-        groups = BrokerGroups(
+        self.groups = BrokerGroups(
             GroupCoordinator(self.config.group_config()),
             Journal(offsets, self.flush, self.reserve, self.clock),
             self.runtime,
         )
-        transactions = Transactions(
+        self.transactions = TransactionGroups(
             self.runtime,
             make_log=lambda group: own_logs.open(commit_log_of(group)),
             topics=self.topics,
             partitions=self.partitions,
-            groups=groups,
+            groups=self.groups,
         )
-        groups.load()
-        transactions.load(commits)
+        self.groups.load()
+        self.transactions.load(commits)
+        self.partition_repair = PartitionRepair(self.transactions, self.topics)
         for partition in offsets:
-            transactions.partition_opened(partition)
-        return groups, transactions
+            self.partition_repair.partition_opened(partition)
 
     def _make_tiering(self) -> Tiering:
         tiering = Tiering(
@@ -244,6 +245,7 @@ class Broker:
             self.topic_files,
             self.runtime,
             transactions=self.transactions,
+            partition_repair=self.partition_repair,
             groups=self.groups,
             opening=self._opening,
             before_trim=self.tiering.copy_before_trim,
@@ -325,7 +327,7 @@ class Broker:
             log.error(
                 "the recovery points cannot be written, so the next start reads more of the logs: %s", error
             )
-        self.transactions.partitions_opened()
+        self.transactions.all_partitions_opened()
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
@@ -338,7 +340,7 @@ class Broker:
         """
         if failed is None:
             # Before clients can write, end the transactions that a crash left open: write the markers that they lack.
-            self.transactions.partition_opened(partition)
+            self.partition_repair.partition_opened(partition)
         else:
             # The partition failed because the disk was full, and lost no data. Its open transactions need not be
             # compared with the commit log: only write the markers that waited for the partition.

@@ -21,7 +21,7 @@ from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.transactions.partition_repair import PartitionRepair
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class TopicChanges:
         end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to read or write
             them before the caller's next await.
         long_polls: woken when a partition is deleted.
-        transactions: drops markers that wait for a deleted partition.
+        partition_repair: drops markers that wait for a deleted partition.
         groups: removes the offsets that consumer groups have committed for a deleted topic.
     """
 
@@ -52,7 +52,7 @@ class TopicChanges:
         opening: Opening,
         end_work: Callable[[str], Awaitable[None]],
         long_polls: LongPolls,
-        transactions: Transactions,
+        partition_repair: PartitionRepair,
         groups: BrokerGroups,
     ) -> None:
         self._topic_files = topic_files
@@ -62,7 +62,7 @@ class TopicChanges:
         self._end_work = end_work
         self._flush = runtime.flush
         self._long_polls = long_polls
-        self._transactions = transactions
+        self._partition_repair = partition_repair
         self._groups = groups
         self._reserve = runtime.reserve
         self._tasks = runtime.tasks
@@ -143,7 +143,7 @@ class TopicChanges:
                 self._long_polls.wake(partition)
                 partition.close(clean=False)
             async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
-                self._transactions.partition_gone((topic.name, index), topic.group)
+                self._partition_repair.partition_deleted((topic.name, index), topic.group)
             await self._set_directories_aside(topic)
             self._topic_files.forget_files(topic)
             await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.broker.transactions import transaction_group
+from stablelog.broker.transactions import marker_writer
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
@@ -217,7 +217,7 @@ def test_a_cut_says_which_marker_it_waits_for():
             assert (holder.topic, holder.partition_index) == ("t", 0)
             assert read_to(desk, answer) == {("u", 0): [], ("u", 1): []}
             desk.broker.partitions.of_topic(desk.broker.topics.named("t"))[0] = closed
-            desk.broker.transactions.partition_opened(closed)
+            desk.broker.partition_repair.partition_opened(closed)
             await desk.durable()
             answer = await ask(desk)
             assert (answer.commit_sequence, answer.holders) == (1, ())
@@ -385,7 +385,7 @@ def test_who_asks_for_a_cut_does_not_pay_for_all_commits_before(monkeypatch):
             super().__init__(topics)
             made.append(self)
 
-    monkeypatch.setattr(transaction_group, "MarkerDurability", Kept)
+    monkeypatch.setattr(marker_writer, "MarkerDurability", Kept)
 
     async def conversation():
         async with opened(topics=()) as desk:

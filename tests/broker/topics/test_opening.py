@@ -33,8 +33,8 @@ def test_an_opened_partition_is_settled_before_another_task_can_use_it():
         await with_open_transaction(disk)
         gate = Gate("t")
         async with opened(disk, topics=(), gate=gate) as desk:
-            topic_files, transactions = desk.broker.topic_files, desk.broker.transactions
-            publish, settle = topic_files.publish_partition, transactions.partition_opened
+            topic_files, repair = desk.broker.topic_files, desk.broker.partition_repair
+            publish, settle = topic_files.publish_partition, repair.partition_opened
 
             def published(topic, partition):
                 publish(topic, partition)
@@ -44,7 +44,7 @@ def test_an_opened_partition_is_settled_before_another_task_can_use_it():
                 settle(partition)
                 seen.append("settled")
 
-            topic_files.publish_partition, transactions.partition_opened = published, settled
+            topic_files.publish_partition, repair.partition_opened = published, settled
             gate.open()
             await desk.opened("t")
             await asyncio.sleep(0)

@@ -23,7 +23,7 @@ class Marked:
 def with_commit(partitions, sequences=(1,)):
     noted = MarkerDurability(SimpleNamespace(has=lambda partition: not hasattr(partition, "is_deleted")))
     for partition in partitions:
-        noted.note(partition, list(sequences))
+        noted.add_markers(partition, list(sequences))
     return noted
 
 
@@ -43,16 +43,16 @@ def test_only_so_many_markers_are_forgotten_at_once(monkeypatch):
 def test_a_commit_is_awaited_until_its_last_marker_is_durable():
     first, second = Marked(5), Marked(7)
     noted = with_commit([first, second])
-    noted.note(second, [2])
-    assert noted.awaited() == {1: [(first, 5), (second, 7)], 2: [(second, 7)]}
+    noted.add_markers(second, [2])
+    assert noted.undurable_commits() == {1: [(first, 5), (second, 7)], 2: [(second, 7)]}
     second.durable = 7
     noted.forget_durable()
-    assert noted.awaited() == {1: [(first, 5)]}
+    assert noted.undurable_commits() == {1: [(first, 5)]}
     first.durable = 4
     noted.forget_durable()
     assert len(noted) == 1
     first.is_deleted = True
-    assert (noted.awaited(), len(noted)) == ({}, 0)
+    assert (noted.undurable_commits(), len(noted)) == ({}, 0)
 
 
 def test_what_is_durable_is_not_looked_at_again():
@@ -60,7 +60,7 @@ def test_what_is_durable_is_not_looked_at_again():
     noted = with_commit([*partitions, Marked(1)])
     for partition in partitions:
         partition.durable = 5
-    assert len(noted.awaited()[1]) == 1
+    assert len(noted.undurable_commits()[1]) == 1
     asked = sum(partition.asked for partition in partitions)
-    assert len(noted.awaited()[1]) == 1
+    assert len(noted.undurable_commits()[1]) == 1
     assert sum(partition.asked for partition in partitions) == asked

@@ -212,7 +212,7 @@ def check_no_missing_markers(broker: Broker, target: TopicPartition, code: Error
     Raises:
         RefusedError: the partition lacks markers. The error has `code`.
     """
-    if broker.transactions.lacks_markers(target):
+    if broker.partition_repair.lacks_markers(target):
         raise RefusedError(
             code or ErrorCode.kafka_storage_error,
             f"{target[0]}-{target[1]} takes no writes: it lacks markers of transactions that were decided before the "

@@ -45,7 +45,7 @@ async def _abort_children(broker: Broker, request: "messages.AbortJointRequest",
         context, request.group, request.key, [child.transactional_id for child in request.children]
     )
     name = JointName(request.group, request.key)
-    group = broker.transactions.for_joint(request.group, WHILE_FULL)
+    group = broker.transactions.group_for_joint_commit(request.group, WHILE_FULL)
     joint = JointRequests(group, name, request.version, broker.runtime)
     children = [
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
@@ -65,7 +65,7 @@ async def handle(
         # Hold the lock `appending`, so that the children end before a later request of the connection begins.
         async with context.appending:
             decided = await _abort_children(broker, request, context)
-        answer = await decided.settled()
+        answer = await decided.wait_until_carried_out()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return messages.AbortJointResponse(

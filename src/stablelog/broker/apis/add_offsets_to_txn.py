@@ -42,7 +42,7 @@ async def handle(
         if not request.group_id:
             raise RefusedError(ErrorCode.invalid_group_id, "the group id is empty")
         broker.reserve.check(WHILE_FULL)
-        group = broker.transactions.begun(
+        group = broker.transactions.begin_group(
             request.transactional_id, request.producer_id, request.producer_epoch, WHILE_FULL
         )
     except RefusedError as refused:

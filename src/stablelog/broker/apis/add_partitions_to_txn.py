@@ -73,7 +73,7 @@ def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None
     librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
     transaction, or retry the request.
     """
-    group = broker.transactions.find(asked.transactional_id)
+    group = broker.transactions.find_group(asked.transactional_id)
     known = None if group is None else group.coordinator.table.get(asked.transactional_id)
     if group is not None and known is not None and known.state is not State.ONGOING:
         group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
@@ -110,7 +110,7 @@ async def _add_partitions(
         if _is_other_group(broker, asked.transactional_id, name)
     }
     if crossing:
-        group = broker.transactions.find(asked.transactional_id)
+        group = broker.transactions.find_group(asked.transactional_id)
         if group is not None and not asked.verify_only:
             group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         return {
@@ -121,10 +121,10 @@ async def _add_partitions(
         }
     try:
         if asked.verify_only:
-            group = broker.transactions.of_id(asked.transactional_id)
+            group = broker.transactions.require_group(asked.transactional_id)
         else:
             broker.reserve.check(WHILE_FULL)
-            group = broker.transactions.begun(
+            group = broker.transactions.begin_group(
                 asked.transactional_id, asked.producer_id, asked.producer_epoch, WHILE_FULL
             )
     except RefusedError as why:

@@ -90,7 +90,7 @@ async def _begin_version(
     group = broker.transactions.get(request.group)
     if group is None and not request.run and is_group_name(request.group):
         return None
-    group = broker.transactions.for_joint(request.group, WHILE_FULL)
+    group = broker.transactions.group_for_joint_commit(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     joint = JointRequests(group, name, request.version, broker.runtime)
     return await joint.begin(request)
@@ -104,7 +104,7 @@ async def handle(
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
         async with context.appending:
             decided = await _begin_version(broker, request, context)
-        answer = JointAnswer(ErrorCode.none) if decided is None else await decided.settled()
+        answer = JointAnswer(ErrorCode.none) if decided is None else await decided.wait_until_carried_out()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return _begin_response(answer)

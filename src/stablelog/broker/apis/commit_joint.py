@@ -155,11 +155,9 @@ async def _require_rights(request: "messages.CommitJointRequest", context: Conte
             context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
 
 
-async def _commit_children(
-    broker: Broker, request: "messages.CommitJointRequest", context: Context
-) -> Decided:
+async def _commit_children(broker: Broker, request: "messages.CommitJointRequest", context: Context) -> Decided:
     await _require_rights(request, context)
-    group = broker.transactions.for_joint(request.group, WHILE_FULL)
+    group = broker.transactions.group_for_joint_commit(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)
     check_child_count(len(request.children))
     joint = JointRequests(group, name, request.version, broker.runtime)
@@ -167,7 +165,7 @@ async def _commit_children(
         ChildShown(c.transactional_id, c.producer_id, c.producer_epoch)
         async for c in in_turns(request.children)
     ]
-    await group.may_commit()
+    await group.wait_for_joint_commit()
     offsets: ChildShown | None = None
     is_answered = group.coordinator.joint.check_commit(name, request.version, request.run) is not None
     if broker.reserve.is_full and not is_answered:
@@ -197,7 +195,7 @@ async def handle(
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
         async with context.appending:
             decided = await _commit_children(broker, request, context)
-        answer = await decided.settled()
+        answer = await decided.wait_until_carried_out()
     except RefusedError as refused:
         answer = JointAnswer(ErrorCode(refused.code), str(refused))
     return messages.CommitJointResponse(

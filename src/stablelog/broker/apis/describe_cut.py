@@ -119,7 +119,7 @@ def _cut_sequence(
     last = 0 if numbers is None else numbers.coordinator.table.sequences.last
     if 0 <= asked <= resolved:
         return asked
-    unsettled = [] if numbers is None else numbers.unsettled_commits()
+    unsettled = [] if numbers is None else numbers.unopened_partitions_with_commits()
     if unsettled and (asked == messages.RESOLVED or 0 <= asked <= last):
         offline = [
             target for target in unsettled if broker.partitions.state(*target) is PartitionState.OFFLINE
@@ -187,7 +187,9 @@ def _describe_cut(
             topic=topic,
             partition_index=i32(partition),
         )
-        for sequence, transactional_id, topic, partition in (() if numbers is None else numbers.unresolved())
+        for sequence, transactional_id, topic, partition in (
+            () if numbers is None else numbers.missing_commit_markers()
+        )
         if context.allows(
             Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, is_logged=False
         )

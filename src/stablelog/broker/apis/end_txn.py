@@ -40,13 +40,13 @@ async def handle(broker: Broker, request: "EndTxnRequest", context: Context) -> 
     """End the producer's transaction, wait until its markers are written, and return the next producer id and epoch."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
-        group = broker.transactions.of_id(request.transactional_id)
+        group = broker.transactions.require_group(request.transactional_id)
     except RefusedError as refused:
         return messages.EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
     # Hold the lock `appending`, so that the transaction ends before a later request of the connection begins.
     async with context.appending:
         if request.committed:
-            await group.may_commit()
+            await group.wait_for_joint_commit()
         decision = group.coordinator.end(
             request.transactional_id,
             request.producer_id,
@@ -57,7 +57,7 @@ async def handle(broker: Broker, request: "EndTxnRequest", context: Context) -> 
             now_ms=broker.now_ms(),
         )
         done = group.begin_to_carry_out(decision)
-    await group.finished(done)
+    await group.wait_until_carried_out(done)
     answer = decision.answer
     return messages.EndTxnResponse(
         throttle_time=NO_THROTTLE,

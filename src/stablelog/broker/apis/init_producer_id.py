@@ -59,7 +59,7 @@ def _require_rights(request: "InitProducerIdRequest", context: Context) -> None:
 async def _init_producer(broker: Broker, request: "InitProducerIdRequest", context: Context) -> InitAnswer:
     _require_rights(request, context)
     broker.reserve.check(WHILE_FULL)
-    group = broker.transactions.for_producer(request.transactional_id)
+    group = broker.transactions.group_for_producer(request.transactional_id)
     return await group.carry_out(
         group.coordinator.producers.init_producer_id(
             request.transactional_id,

@@ -104,7 +104,7 @@ def _transaction_check(
                 ErrorCode.invalid_txn_state, "the request has a transactional batch and no transactional id"
             )
         if api_version >= SECOND_DIALECT_VERSION:
-            group = broker.transactions.begun(
+            group = broker.transactions.begin_group(
                 transactional_id, header.producer_id, header.producer_epoch, WHILE_FULL
             )
             code = group.apply(
@@ -119,7 +119,7 @@ def _transaction_check(
                 )
             )[target]
         else:
-            group = broker.transactions.of_id(transactional_id)
+            group = broker.transactions.require_group(transactional_id)
             code = group.coordinator.verify_partitions(
                 transactional_id,
                 header.producer_id,

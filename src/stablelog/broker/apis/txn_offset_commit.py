@@ -146,9 +146,9 @@ async def handle(
         check_no_missing_markers(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         who = (request.transactional_id, request.producer_id, request.producer_epoch)
         if context.api_version >= SECOND_DIALECT_VERSION:
-            group = broker.transactions.begun(*who, WHILE_FULL)
+            group = broker.transactions.begin_group(*who, WHILE_FULL)
         else:
-            group = broker.transactions.of_id(request.transactional_id)
+            group = broker.transactions.require_group(request.transactional_id)
     except RefusedError as refused:
         codes = await refused_offsets(
             broker, request.topics, PARTITION_CODES, context, ErrorCode(refused.code)

@@ -48,9 +48,9 @@ class Decided(NamedTuple):
     done: Done
     group: TransactionGroup
 
-    async def settled(self) -> JointAnswer:
+    async def wait_until_carried_out(self) -> JointAnswer:
         """Wait until the decisions are durable and their markers are written. Return the answer."""
-        await self.group.finished(self.done)
+        await self.group.wait_until_carried_out(self.done)
         return self.answer
 
 

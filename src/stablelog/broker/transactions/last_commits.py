@@ -17,7 +17,7 @@ from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.transactions.transaction_group import TransactionGroup
-from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.transactions.transaction_groups import TransactionGroups
 from stablelog.commit_order.last_commit import NO_COMMIT
 from stablelog.errors import StablelogError
 from stablelog.types import TopicPartition
@@ -36,7 +36,7 @@ class LastCommits:
         transactions: the groups that the topics belong to.
     """
 
-    def __init__(self, topic_files: TopicFiles, transactions: Transactions, runtime: Runtime) -> None:
+    def __init__(self, topic_files: TopicFiles, transactions: TransactionGroups, runtime: Runtime) -> None:
         self._topic_files = topic_files
         self._transactions = transactions
         self._tasks = runtime.tasks
@@ -64,7 +64,7 @@ class LastCommits:
             for group, partitions in self._unread.items():
                 found = await asyncio.gather(*(self._read(threads, group, *at) for at in partitions))
                 if found:
-                    self._transactions.meet_sequence(group, *max(found))
+                    group.continue_after_commit(*max(found))
                 group.coordinator.table.sequences.are_known = True
 
     async def _read(

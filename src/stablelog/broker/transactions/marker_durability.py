@@ -13,7 +13,7 @@ from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
-# Up to this number of partitions with written markers, `MarkerDurability.note` does not forget the durable markers.
+# Up to this number of partitions with written markers, `MarkerDurability.add_markers` does not forget the durable markers.
 MARKER_ENDS_MIN = 64
 # The number of durable markers that one `MarkerDurability.forget_durable` forgets, at most.
 FORGOTTEN_AT_ONCE = 2_000
@@ -37,7 +37,7 @@ class MarkerDurability:
         self._ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None
 
-    def note(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
+    def add_markers(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
         """Note that markers were appended to a partition. The last of these markers is now the last batch of the
         partition.
 
@@ -54,12 +54,12 @@ class MarkerDurability:
             for sequence in dict.fromkeys(commit_sequences):
                 self._commits.setdefault(sequence, []).append((partition, end))
 
-    def awaited(self) -> dict[int, list[tuple[Partition, int]]]:
+    def undurable_commits(self) -> dict[int, list[tuple[Partition, int]]]:
         """Return the markers that are not durable, by commit sequence, as (partition, end offset)."""
         self._commits = {
             sequence: left
             for sequence, ends in self._commits.items()
-            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
+            if (left := [(partition, end) for partition, end in ends if self._is_undurable(partition, end)])
         }
         return dict(self._commits)
 
@@ -71,7 +71,7 @@ class MarkerDurability:
             if not self._commits:
                 return
             sequence, ends = next(iter(self._commits.items()))
-            if self._is_awaited(*ends[-1]):
+            if self._is_undurable(*ends[-1]):
                 return
             ends.pop()
             if not ends:
@@ -80,7 +80,7 @@ class MarkerDurability:
     def __len__(self) -> int:
         return len(self._commits)
 
-    def _is_awaited(self, partition: Partition, end: int) -> bool:
+    def _is_undurable(self, partition: Partition, end: int) -> bool:
         return self._partitions.has(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
@@ -94,7 +94,7 @@ class MarkerDurability:
 
     def _forget_durable_ends(self) -> None:
         for partition, end in list(self._ends.items()):
-            if not self._is_awaited(partition, end):
+            if not self._is_undurable(partition, end):
                 del self._ends[partition]
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 

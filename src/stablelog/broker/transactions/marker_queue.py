@@ -23,7 +23,7 @@ MARKERS_AT_ONCE_MAX = 100
 SORTED_AT_ONCE = 2_000
 
 # A decision, and the future of the request that waits for its markers.
-Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]
+QueuedDecision = tuple[Decision[Any], "asyncio.Future[None] | None"]
 # The markers of some decisions for one partition, in the order of the decisions.
 PartitionMarkers = tuple[TopicPartition, list[MarkerOrder]]
 
@@ -36,8 +36,8 @@ class MarkerQueue:
     """
 
     def __init__(self) -> None:
-        self._decided: deque[Decided] = deque()
-        self.in_writing: list[Decided] = []
+        self._decided: deque[QueuedDecision] = deque()
+        self.in_writing: list[QueuedDecision] = []
         # The markers of `in_writing` that were not given out yet: first one by one, then sorted by their partitions.
         self._unsorted: Iterator[tuple[TopicPartition, MarkerOrder]] | None = None
         self._by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
@@ -60,9 +60,9 @@ class MarkerQueue:
     def next_portion(self) -> list[PartitionMarkers]:
         """Return the markers to be written next. The list is empty if more markers have to be sorted first."""
         if not self.in_writing:
-            self._take()
+            self._start_writing()
         if self._unsorted is not None:
-            self._sort(self._unsorted)
+            self._sort_by_partition(self._unsorted)
         if not self._is_long:
             portion = list(self._to_write)
             self._to_write.clear()
@@ -74,12 +74,12 @@ class MarkerQueue:
             self._to_write.appendleft((target, orders[MARKERS_AT_ONCE_MAX:]))
         return [(target, orders[:MARKERS_AT_ONCE_MAX])]
 
-    def end(self) -> list[Decided]:
+    def end_writing(self) -> list[QueuedDecision]:
         """Return the decisions of `in_writing`, whose markers are all written, and remove them from the queue."""
         ended, self.in_writing = self.in_writing, []
         return ended
 
-    def _take(self) -> None:
+    def _start_writing(self) -> None:
         """Take the next decisions whose markers are one portion, or one decision with too many markers for that."""
         count, partitions = 0, set[TopicPartition]()
         while self._decided and count <= MARKERS_AT_ONCE_MAX:
@@ -100,7 +100,7 @@ class MarkerQueue:
             for target in order.partitions.in_order
         )
 
-    def _sort(self, unsorted: Iterator[tuple[TopicPartition, MarkerOrder]]) -> None:
+    def _sort_by_partition(self, unsorted: Iterator[tuple[TopicPartition, MarkerOrder]]) -> None:
         count = 0
         for target, order in islice(unsorted, SORTED_AT_ONCE):
             self._by_partition.setdefault(target, []).append(order)

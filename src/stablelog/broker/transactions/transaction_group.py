@@ -1,30 +1,28 @@
-"""One transaction group of the broker: this module executes the decisions of the group's transaction coordinator.
+"""One transaction group of the broker: this module carries out the decisions of the group's transaction coordinator.
 
-The records of a decision are appended to the commit log. Once they are durable, the decision's markers are appended to
-the partitions, in the order of the decisions and in one write for each partition. Then the client gets its response.
-The producer's next transaction therefore never reaches a partition before the markers of the last one.
+The records of a decision are appended to the commit log. When they are durable, `marker_writer` appends the decision's
+markers to the partitions. Then the client gets its response. The producer's next transaction therefore never reaches a
+partition before the markers of the last one.
 
-Words: to *settle* a partition is to compare, when it is opened, its open transactions with the coordinator's decisions,
-and to write the markers that the partition lacks. A commit is *resolved* if all its markers are durable, and so are
-those of every earlier commit of the group (docs/glossary.md).
+A crash can lose markers that were written and not durable. So when a partition is opened, the coordinator compares the
+transactions that are open in it with its decisions, and the partition gets the markers that it lacks
+(`TransactionGroup.repair_partition`).
+
+A commit is *resolved* when all its markers are durable, and so are those of every earlier commit of the group
+(docs/glossary.md).
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stablelog.batch.markers import MarkerType
 from stablelog.broker.durability.journal import Journal
 from stablelog.broker.groups import BrokerGroups
-from stablelog.broker.loop.turns import Turn
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_list import TopicList
-from stablelog.broker.transactions.marker_durability import MarkerDurability
-from stablelog.broker.transactions.marker_queue import MarkerQueue, marker_write
-from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.transactions.marker_writer import CommitMarker, MarkerWriter
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import (
@@ -36,18 +34,13 @@ from stablelog.coordinators.transactions.decisions import (
 )
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
+from stablelog.wire.extension.transaction_groups import group_in_words
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-OrderKey = tuple[str, int, int]
-# The maximum number of transactions that are reported to the coordinator as complete in one turn of the event loop.
-REPORTED_AT_ONCE = 100
-# The number of partitions of these transactions after which no further one is reported in the same turn.
-REPORTED_PARTITION_COUNT = 2_000
 
 
 class TransactionGroup:
@@ -83,23 +76,17 @@ class TransactionGroup:
         self.journal = journal
         self._topics = topics
         self._partitions = partitions
-        self._groups = groups
-        self._flush = runtime.flush
-        self._reserve = runtime.reserve
-        self._tasks = runtime.tasks
         self._now_ms = runtime.clock.now_ms
         self._recorded_count = 0  # The number of changes of the coordinator's state that are in the journal.
-        self._queue = MarkerQueue()
-        # The markers that are written to all their partitions. The coordinator does not know it yet.
-        self._written: deque[MarkerOrder] = deque()
-        self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # By open partition: the markers of earlier decisions that the partition lacks because the disk is full, and the
-        # number of its first markers in `_held_back` that they replace. They are written before all other markers that
-        # wait for the partition.
-        self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
-        # By marker order: the partitions that still lack the marker.
-        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
-        self._durability = MarkerDurability(partitions)
+        self._markers = MarkerWriter(
+            name,
+            journal,
+            topics=topics,
+            partitions=partitions,
+            groups=groups,
+            runtime=runtime,
+            report_complete=self._report_complete,
+        )
         self.durable_sequence = 0
         self.committing = asyncio.Lock()
         self._appended_sequence = 0
@@ -109,7 +96,7 @@ class TransactionGroup:
             coordinator_epoch=topics.leader_epoch,
             producer_ids=ProducerIds(space=id_space),
             end_offsets=self._end_offsets,
-            marker_barrier=self._durability.barrier,
+            marker_barrier=self._markers.barrier,
         )
         journal.bound_by(
             lambda: self.coordinator.table.item_count + sum(topic.partition_count for topic in topics)
@@ -153,37 +140,34 @@ class TransactionGroup:
         done = []
         for order in decision.markers:
             targets = {target for target in order.partitions if self._exists(target)}
-            self._hold_back(order, targets)
+            self._markers.hold_back(order, targets)
             if not targets:
                 done.append(order)
-        self._report_done(done)
+        self._report_complete(done)
         for target in self.coordinator.table.history.partitions():
             if not self._exists(target):
-                self.settle(target, [], None)
+                self.repair_partition(target, [], None)
 
-    def awaited(self) -> set[TopicPartition]:
+    def unopened_partitions(self) -> set[TopicPartition]:
         """Return the partitions that are not open yet and may need markers of transactions that were decided before the
         broker started.
         """
-        return {*self.coordinator.table.history.partitions(), *self._held_back}
+        return {*self.coordinator.table.history.partitions(), *self._markers.waiting_partitions()}
 
-    @property
-    def settling(self) -> Collection[TopicPartition]:
-        """Open partitions that lack markers of earlier transactions, because the disk is full. A batch of the
-        producer's next transaction that was written before such a marker would be taken for a part of the transaction
-        that the marker ends.
+    def incomplete_partitions(self) -> Collection[TopicPartition]:
+        """Return the open partitions that lack markers of transactions from before the broker's start, because the disk
+        is full. Nothing else may be written to them.
         """
-        return self._settling.keys()
+        return self._markers.incomplete_partitions()
 
     def waits_at(self, target: TopicPartition) -> bool:
         """Whether markers wait until this partition is open or the disk has space."""
-        return target in self._held_back or target in self._settling
+        return self._markers.waits_at(target)
 
-    def unsettled_commits(self) -> list[TopicPartition]:
-        """Return the partitions that may lack a commit marker since the last crash, and are not opened yet.
+    def unopened_partitions_with_commits(self) -> list[TopicPartition]:
+        """Return the partitions that are not open yet and may lack a commit marker that a crash has lost.
 
-        A commit is resolved when all its markers are durable, and those of all earlier commits of the group too. While
-        this method returns any partition, the broker does not know the last resolved commit.
+        While there is such a partition, the broker does not know the last resolved commit.
         """
         return [
             target
@@ -195,10 +179,6 @@ class TransactionGroup:
         topic = self._topics.get(target[0])
         return topic is not None and target[1] < topic.partition_count
 
-    def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
-        for target in targets:
-            self._keep_for(target, [order])
-
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
@@ -208,17 +188,21 @@ class TransactionGroup:
         """
         self._append(decision)
         if decision.markers:
-            self._write_when_durable(decision, None)
+            self._markers.write_when_durable(decision, None)
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
         """Append a decision's records, wait until they are durable and its markers are written. Return its answer."""
         done = self.begin_to_carry_out(decision)
-        await self.finished(done)
+        await self.wait_until_carried_out(done)
         return decision.answer
 
-    async def finished(self, done: "asyncio.Future[None] | None") -> None:
-        """Wait until what `begin_to_carry_out` has begun is durable, and its markers are written."""
+    async def wait_until_carried_out(self, done: "asyncio.Future[None] | None") -> None:
+        """Wait until a decision is durable and its markers are written.
+
+        Args:
+            done: the result of `begin_to_carry_out` for this decision.
+        """
         await (self.journal.settled() if done is None else done)
 
     def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
@@ -229,16 +213,18 @@ class TransactionGroup:
         if not decision.markers:
             return None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._write_when_durable(decision, done)
+        self._markers.write_when_durable(decision, done)
         return done
 
-    async def marked(self) -> None:
-        """Wait until the markers of all decisions so far are written, or are held back."""
+    async def wait_for_markers(self) -> None:
+        """Wait until the markers of all decisions so far are written, or wait until their partition is open or the disk
+        has space.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._write_when_durable(Decision(None), done)
+        self._markers.write_when_durable(Decision(None), done)
         await done
 
-    async def may_commit(self) -> None:
+    async def wait_for_joint_commit(self) -> None:
         """Wait while a long joint commit is being decided, unless the broker has failed and cannot decide it."""
         while self.coordinator.joint.acceptance.is_pending and self.committing.locked():
             async with self.committing:
@@ -257,178 +243,39 @@ class TransactionGroup:
     @property
     def resolved_commit_sequence(self) -> int:
         """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
-        settling = {sequence for sequence, _ in self._settling_commits()}
-        unmarked = min({*self._durability.awaited(), *settling}, default=self.durable_sequence + 1)
+        unmarked = min(self._markers.undurable_commits(), default=self.durable_sequence + 1)
         return min(self.coordinator.table.resolved_sequence, self.durable_sequence, unmarked - 1)
 
-    def unresolved(self) -> list[tuple[int, str, str, int]]:
-        """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
+    def missing_commit_markers(self) -> list[CommitMarker]:
+        """Return the markers for which a commit is not resolved, sorted.
 
-        The markers are sorted by these fields. The transactional id is empty if the marker is written but not durable
-        yet, if the disk has no space for a marker that a crash has lost, or if a crash may have lost the marker and the
-        partition was not opened since the broker's start.
+        The transactional id is empty if the marker is written but not durable yet, if the disk has no space for a marker
+        that a crash has lost, or if a crash may have lost the marker and the partition was not opened since the broker's
+        start.
         """
-        held = {
-            (order.commit_sequence, order.transactional_id, *target)
-            for target, orders in self._held_back.items()
-            for order in orders
-            if order.commit_sequence >= 0
-        }
-        awaited = {
-            (sequence, "", partition.topic, partition.index)
-            for sequence, ends in self._durability.awaited().items()
-            for partition, _ in ends
-        }
-        settling = {(sequence, "", *target) for sequence, target in self._settling_commits()}
-        unsettled = {
+        waiting = self._markers.waiting_commit_markers()
+        unopened = {
             (sequence, "", *target)
             for target, sequence in self.coordinator.table.history.partitions().items()
-            if sequence >= 0 and all(order[2:] != target for order in held)
+            if sequence >= 0 and all(marker[2:] != target for marker in waiting)
         }
-        return sorted(held | awaited | settling | unsettled)
-
-    def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield the commits from before the broker's start whose markers an open partition lacks because the disk is
-        full.
-        """
-        for target, (orders, _) in self._settling.items():
-            for order in orders:
-                if order.transactional_id == REPAIR and order.commit_sequence >= 0:
-                    yield order.commit_sequence, target
-
-    def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
-        self.journal.after(lambda: self._queue.add(decision, done))
-        # If the records of the decision are durable already, write its markers now. Otherwise this call writes nothing,
-        # and a later call writes them.
-        self.write_decided()
+        return sorted(waiting | self._markers.undurable_commit_markers() | unopened)
 
     def write_decided(self, *, to_the_end: bool = False) -> None:
-        """Write the markers of all decisions that became durable: one append for each partition.
-
-        The markers of many partitions are written in several turns of the loop. Later decisions are written after them,
-        so that each partition gets its markers in the order of the decisions.
+        """Write the markers of all decisions that became durable.
 
         Args:
-            to_the_end: write everything now, as at a stop.
+            to_the_end: write everything now, as at a stop. Otherwise many markers are written in several turns of the
+                event loop.
         """
-        if not self._queue.in_writing or to_the_end:
-            # An unexpected error between two markers stops the broker: otherwise the remaining markers would never be
-            # written.
-            with self._tasks.guard("transactions", self._tasks.broker):
-                self._write_on(Turn(), to_the_end=to_the_end)
-                if to_the_end:
-                    self._report_written(to_the_end=True)
-
-    def _write_on(self, turn: Turn, *, to_the_end: bool = False) -> None:
-        while self._queue:
-            for target, orders in self._queue.next_portion():
-                self._write_or_hold_back(target, orders)
-            if self._queue.is_given_out:
-                self._end_writing()
-            if turn.is_over and not to_the_end and self._queue:
-                self._tasks.soon("transactions", lambda: self._write_on(Turn()))
-                return
-
-    def _end_writing(self) -> None:
-        decided = self._queue.end()
-        for _, done in decided:
-            if done is not None and not done.done():
-                done.set_result(None)
-        # Send the responses first. The coordinator notes in the next turn of the event loop that these transactions are
-        # complete, still before it can get the next request of a client.
-        self._written += [order for decision, _ in decided for order in decision.markers]
-        self._tasks.soon("transactions", self._report_written)
-
-    def _report_written(self, *, to_the_end: bool = False) -> None:
-        orders: list[MarkerOrder] = []
-        partition_count = 0
-        while self._written and (
-            to_the_end or (len(orders) < REPORTED_AT_ONCE and partition_count < REPORTED_PARTITION_COUNT)
-        ):
-            orders.append(self._written.popleft())
-            partition_count += len(orders[-1].partitions)
-        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
-        if self._written:
-            self._tasks.soon("transactions", self._report_written)
-
-    def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        if not self._exists(target):
-            return  # The marker is not needed: the topic was deleted, and with it the transaction's records.
-        topic = self._topics.get(target[0])
-        if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
-            # The marker is not needed: the topic was deleted, and created again in another transaction group.
-            return
-        partition = self._partitions.get(*target)
-        if partition is None or target in self._held_back or not self._write(partition, orders):
-            self._keep_for(target, orders)
-
-    def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        """Keep markers, in order, until their partition can be written."""
-        self._held_back.setdefault(target, []).extend(orders)
-        for order in orders:
-            self._waiting_for.setdefault(_key(order), set()).add(target)
-
-    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> bool:
-        """Write markers to a partition, in order and with one append.
-
-        Returns:
-            Whether the markers are written. If not, either the partition has failed, and the next start writes them
-            from the commit log; or the disk is full, and they may be written later.
-        """
-        if not orders:
-            return True
-        if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
-            # Earlier records of the offsets log wait for disk space: a marker must not get into the log before them.
-            return False
-        writes = [marker_write(order) for order in orders]
-        try:
-            outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, **self.journal.times()))
-        except UnavailableError as error:
-            if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
-                self._tasks.partition_scope(partition).fail(error)
-            return False
-        except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-            self._tasks.report_unexpected("transactions", self._tasks.partition_scope(partition), error)
-            return False
-        self._note_written(partition, orders, outcomes)
-        return True
+        self._markers.write_decided(to_the_end=to_the_end)
 
     def retry(self) -> None:
         """Write the commit log's records that wait for disk space, then the markers, as far as the disk has space."""
         self.journal.retry()
-        for target in list(self._held_back):
-            partition = self._partitions.get(*target)
-            if partition is not None and partition.failure is None:
-                self._retry_markers(target, partition)
+        self._markers.retry()
 
-    def _retry_markers(self, target: TopicPartition, partition: Partition) -> None:
-        held = self._held_back[target]
-        first, count = self._settling.get(target, ([], 0))
-        if self._write(partition, first + held[count:]):
-            self._settling.pop(target, None)
-            del self._held_back[target]
-            self._report_marked(target, held)
-
-    def _note_written(
-        self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
-    ) -> None:
-        self._flush.dirty(partition)
-        self._durability.note(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
-        for order, outcome in zip(orders, outcomes, strict=True):
-            if isinstance(outcome, RefusedError):
-                # The partition refuses the marker: a producer with a higher epoch, or a later coordinator, has ended
-                # the transaction already.
-                log.warning(
-                    "the marker of producer %d for %s-%d is not needed: %s",
-                    order.producer_id,
-                    partition.topic,
-                    partition.index,
-                    outcome,
-                )
-            if partition.topic == CONSUMER_OFFSETS_TOPIC:
-                self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
-
-    def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
+    def _report_complete(self, orders: Iterable[MarkerOrder]) -> None:
         """Report to the coordinator that all markers of these orders are written.
 
         The coordinator's records about that are appended as one batch.
@@ -440,7 +287,6 @@ class TransactionGroup:
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
                 ).records
         self._record(records)
-        self._durability.forget_durable()
 
     def _record(self, records: list[Record]) -> None:
         self.journal.append(records)
@@ -456,42 +302,42 @@ class TransactionGroup:
         """
         return self._recorded_count == self.coordinator.table.change_count
 
-    def settle(
+    def repair_partition(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
     ) -> None:
-        """Compare a partition's open transactions with the decisions, and write the markers that the partition lacks.
+        """Write the markers that an opened partition lacks: compare its open transactions with the decisions.
 
         Args:
             target: the partition's name.
             found: the open transactions of this group in the partition.
             partition: the open partition, before any other write to it; None if the partition does not exist any more.
         """
-        held = self._held_back.pop(target, [])
-        decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
+        waiting = self._markers.take_waiting(target)
+        decision = self.coordinator.reconcile(target, found, held=waiting, now_ms=self._now_ms())
         self._append(decision)
-        self._settling.pop(target, None)
-        if partition is None or self._write(partition, decision.markers):
-            self._report_marked(target, held)
-        else:
-            self._held_back[target] = held
-            self._settling[target] = (decision.markers, len(held))
+        self._markers.write_missing(partition, target, decision.markers, waiting)
 
-    def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
-        """Note that a partition has the markers that waited for it (`held`), or does not need them any more."""
-        done = []
-        # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
-        in_writing = {_key(order) for decision, _ in self._queue.in_writing for order in decision.markers}
-        for order in held:
-            left = self._waiting_for.get(_key(order), set())
-            left.discard(target)
-            if (
-                not left
-                and self._waiting_for.pop(_key(order), None) is not None
-                and _key(order) not in in_writing
-            ):
-                done.append(order)
-        self._report_done(done)
+    def continue_after_commit(self, sequence: int, topic_name: str, index: int) -> None:
+        """Let the next commit sequence be greater than one that was found in a marker of a partition.
 
+        Log an error if the commit log does not contain this commit.
 
-def _key(order: MarkerOrder) -> OrderKey:
-    return order.transactional_id, order.producer_id, order.producer_epoch
+        Args:
+            sequence: the commit sequence in the marker.
+            topic_name: the topic of the partition, for the error.
+            index: the index of the partition, for the error.
+        """
+        sequences = self.coordinator.table.sequences
+        last = sequences.last
+        if sequences.met(sequence):
+            log.error(
+                "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
+                "its end, or is from an older backup. New commits get sequences above %d; `stablelog repair` checks all "
+                "partitions",
+                topic_name,
+                index,
+                sequence,
+                group_in_words(self.name),
+                last,
+                sequence,
+            )

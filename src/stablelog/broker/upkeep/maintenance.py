@@ -32,7 +32,8 @@ from stablelog.broker.runtime import Runtime
 from stablelog.broker.topic_names import OFFSETS_PARTITION, is_internal
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.broker.transactions.transactions import Transactions
+from stablelog.broker.transactions.partition_repair import PartitionRepair
+from stablelog.broker.transactions.transaction_groups import TransactionGroups
 from stablelog.coordinators.live_state import LiveState
 from stablelog.data_directory.checkpoints import OffsetCheckpoint
 from stablelog.errors import StablelogError
@@ -65,7 +66,8 @@ class Maintenance:
         topic_files: TopicFiles,
         runtime: Runtime,
         *,
-        transactions: Transactions,
+        transactions: TransactionGroups,
+        partition_repair: PartitionRepair,
         groups: BrokerGroups,
         opening: Opening,
         before_trim: Callable[[], Awaitable[None]],
@@ -74,6 +76,7 @@ class Maintenance:
         self._topic_files = topic_files
         self._partitions = topic_files.partitions
         self._transactions = transactions
+        self._partition_repair = partition_repair
         self._groups = groups
         self._flush = runtime.flush
         self._opening = opening
@@ -165,7 +168,9 @@ class Maintenance:
         if before_offset is None:
             return
         await journal.settled()
-        if journal is self._groups.journal and not await self._transactions.marked(OFFSETS_PARTITION):
+        if journal is self._groups.journal and not await self._transactions.wait_until_marked(
+            OFFSETS_PARTITION
+        ):
             return
         waits = [
             self._flush.durable(partition, partition.end_offset)
@@ -185,7 +190,7 @@ class Maintenance:
 
         A partition that fails after this check does no harm: the markers that were durable in it stay durable.
         """
-        if not self._transactions.are_all_marked:
+        if not self._partition_repair.are_all_marked:
             return True
         partitions = in_turns(self._partitions, at_once=AT_ONCE_MAX)
         return bool([partition async for partition in partitions if partition.failure is not None])
@@ -291,5 +296,5 @@ class Maintenance:
     def retry(self) -> None:
         """Write the records and markers that wait for disk space, as far as the disk has space."""
         self._groups.journal.retry()
-        self._transactions.retry()
+        self._partition_repair.retry()
         self._flush.retry()
