@@ -154,7 +154,11 @@ class Broker:
         self.maintenance = self._make_maintenance()
         self.metrics = Metrics(lambda: self.partitions, self.now_ms)
         self.metrics.register_source(self._samples)
-        for notify in (self.groups.on_high_watermark, self.transactions.high_watermark_moved, self.long_polls.wake):
+        for notify in (
+            self.groups.on_high_watermark,
+            self.transactions.high_watermark_moved,
+            self.long_polls.wake,
+        ):
             self.flush.subscribe(notify)
 
     def _open_directory(self) -> None:

@@ -155,7 +155,9 @@ async def _require_rights(request: "messages.CommitJointRequest", context: Conte
             context.require(Operation.READ, ResourceType.TOPIC, offset.topic)
 
 
-async def _commit_children(broker: Broker, request: "messages.CommitJointRequest", context: Context) -> Decided:
+async def _commit_children(
+    broker: Broker, request: "messages.CommitJointRequest", context: Context
+) -> Decided:
     await _require_rights(request, context)
     group = broker.transactions.group_for_joint_commit(request.group, WHILE_FULL)
     name = JointName(request.group, request.key)

@@ -1,11 +1,12 @@
-"""The requests of joint commits, carried out in turns of the event loop.
+"""Carries out the requests about joint commits (BeginJoint, CommitJoint, AbortJoint) in turns of the event loop.
 
-A joint commit may have thousands of children. The coordinator checks or ends a few of them in each turn. Other requests
-are served in between. Only the commits of the same transaction group wait until a long joint commit is decided, because
-the markers of a partition stand in the order of the commit sequences.
+A joint commit decides many transactions, its children, at once, and may have thousands of them. The coordinator checks
+or ends a few children in each turn of the event loop, so that other requests are served in between. Only the commits of
+the same transaction group wait until a long joint commit is decided, because the markers in a partition stand in the
+order of the commit sequences.
 
-The decisions of a request are all made, even if the connection of the request is lost meanwhile. A stop of the broker
-waits for them. They wait for no disk, so a stop does not wait for space on a full disk.
+If the client disconnects during a request, the broker still makes all decisions of the request, and a stop of the broker
+waits for these decisions. Making a decision never waits for the disk, so a full disk does not delay a stop.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from stablelog.wire.extension.children import Child, JointName
 if TYPE_CHECKING:
     from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest
 
-# How often the children of a commit are checked again because some of them have changed meanwhile.
+# The maximum number of times that the children of one commit are checked, if some of them change during each check.
 CHECKS_MAX = 10
 
 # A future that is done when the markers of a decision, and of all earlier ones, are written; None if it has no markers.
@@ -36,12 +37,12 @@ Done = asyncio.Future[None] | None
 
 
 class Decided(NamedTuple):
-    """The answer to a request whose decisions are made.
+    """The outcome of a request about a joint commit: all its decisions are made, and may not be durable yet.
 
     Attributes:
-        answer: the answer. It may be sent when the decisions are durable.
-        done: is done when their markers are written.
-        group: the transaction group.
+        answer: the answer to the client. The caller sends it after `wait_until_carried_out`.
+        done: a future that is done when the markers of the decisions are written; None if they have no markers.
+        group: the transaction group that carries the decisions out.
     """
 
     answer: JointAnswer
@@ -49,16 +50,16 @@ class Decided(NamedTuple):
     group: TransactionGroup
 
     async def wait_until_carried_out(self) -> JointAnswer:
-        """Wait until the decisions are durable and their markers are written. Return the answer."""
+        """Wait until the decisions are durable and their markers are written. Return the answer to the client."""
         await self.group.wait_until_carried_out(self.done)
         return self.answer
 
 
 class JointRequests:
-    """Makes the decisions of the requests about one version of a joint commit.
+    """Decides the requests about one version of a joint commit.
 
-    The caller holds the lock of the connection, so that the requests of one connection are decided in their order, and
-    releases it before it waits until a decision is durable.
+    The caller holds the lock of the client's connection during each call, so that the requests of a connection are
+    decided in their order. It releases the lock before it waits until the decisions are durable.
 
     Args:
         group: the transaction group.
@@ -86,7 +87,11 @@ class JointRequests:
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def begin(self, request: "BeginJointRequest") -> Decided:
-        """Begin a version, and abort the open children of other runs of it."""
+        """Begin the version for one run of its writer, and abort the open children of other runs of this version.
+
+        Args:
+            request: the BeginJoint request.
+        """
 
         async def decide() -> tuple[JointAnswer, Done]:
             decision = self._joint.begin(
@@ -98,7 +103,16 @@ class JointRequests:
         return await self._to_its_end(decide)
 
     async def commit(self, request: "CommitJointRequest", children: Sequence[ChildShown]) -> Decided:
-        """Commit these children, and abort the others of this version and of earlier versions."""
+        """Commit these children, and abort all other children of this version and of earlier versions.
+
+        Args:
+            request: the CommitJoint request.
+            children: the children to commit, as the request names them.
+
+        Raises:
+            RefusedError: a child cannot be committed, or the children change during each check.
+            UnavailableError: a decision failed unexpectedly, and the broker stops.
+        """
 
         async def decide() -> tuple[JointAnswer, Done]:
             async with self._group.committing:
@@ -120,7 +134,15 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def abort(self, children: Sequence[ChildShown], run: str | None) -> Decided:
-        """Abort these children and, if `run` is given, all others of this run."""
+        """Abort these children and, if `run` is given, all other children of this run.
+
+        Args:
+            children: the children to abort, as the request names them.
+            run: the run of the writer; None to abort only `children`.
+
+        Raises:
+            RefusedError: a child belongs to another joint commit or version.
+        """
         async for shown in in_turns(children, at_once=self._joint.at_once):
             check_belongs(self._name, self._version, shown)
 
@@ -139,7 +161,12 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def has_open(self, children: Sequence[ChildShown], run: str | None = None) -> bool:
-        """Whether one of these children is an open transaction; with `run`, also whether any child of that run is."""
+        """Whether any of these children, or any child of the given run, has an open transaction.
+
+        Args:
+            children: the children to look at.
+            run: the run of the writer; None to look only at `children`.
+        """
         joint = self._joint
         async for shown in in_turns(children):
             if joint.is_open(shown):
@@ -155,7 +182,13 @@ class JointRequests:
     async def _to_its_end(
         self, decide: Callable[[], Coroutine[Any, Any, tuple[JointAnswer, Done]]], *, is_long: bool = False
     ) -> Decided:
-        """Make the decisions of a request."""
+        """Make all decisions of a request. If there may be many, make them in a task of their own, which continues when the
+        client disconnects.
+
+        Args:
+            decide: makes the decisions.
+            is_long: whether the request names many children.
+        """
         if is_long or self._joint.has_many_children(self._name):
             answer, done = await self._tasks.run_for_request("a joint commit", decide)
         else:
@@ -163,8 +196,11 @@ class JointRequests:
         return Decided(answer, done, self._group)
 
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> Checked | None:
-        """Check many children in turns. Return None for few children, and for a request whose answer does not depend
-        on the children: the decision then makes all checks.
+        """Check, in turns of the event loop, whether many children can be committed.
+
+        Returns:
+            The checks, for the decision; None if the decision itself makes all checks: there are few children, or the
+            answer does not depend on them.
 
         Raises:
             RefusedError: a child cannot be committed; or the children have changed again and again during the checks.
@@ -192,7 +228,7 @@ class JointRequests:
         )
 
     async def _end_accepted(self) -> Done:
-        """Carry out the decisions that end the accepted children, if there are any."""
+        """End the children of a long joint commit that is accepted and has not ended all its children yet."""
         done = None
         try:
             turn = Turn()
@@ -210,14 +246,12 @@ class JointRequests:
         return done
 
     async def _dismiss_late(self) -> Done:
-        """Abort the children that can never be committed, if the key has so many children that the decision has left
-        them.
-        """
+        """Abort the children that no later joint commit can commit, if they are too many for the decision itself."""
         return await self._dismiss(self._joint.checks.is_late)
 
     async def _dismiss(self, is_wanted: Callable[[Child], bool]) -> Done:
-        """Abort the open children of the key that `is_wanted` names, and forget those that are not open. Do nothing if
-        the key has few children.
+        """Abort the open children of the joint commit's key for which `is_wanted` returns True, and forget those of them
+        that are not open. Do nothing if the key has few children: the decision itself has then ended them.
         """
         done = None
         some: list[str] = []

@@ -1,10 +1,11 @@
 """Reads the last commit sequence of each commit-ordered partition, after a start and before any commit is decided.
 
 A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
-in the partitions. The coordinator would then assign the commit sequences of the missing commits a second time. So the
-coordinator decides no commit until the last commit of every commit-ordered partition of its transaction group is read.
-Until then clients get an error code after which they retry. The last commit of a partition is read from its files,
-before the partition is open. A partition that cannot be opened is read as far as possible.
+in the partitions. A coordinator that continued from such a commit log would assign the commit sequences of the missing
+commits a second time. So the coordinator decides no commit until the broker has read the last commit of every
+commit-ordered partition of the transaction group. Until then clients get an error code after which they retry. The last
+commit is read from the files of the partition, before the partition is open. Of a partition that cannot be opened, the
+broker reads as much as possible.
 """
 
 import asyncio
@@ -29,11 +30,13 @@ READING_THREADS = 2
 
 
 class LastCommits:
-    """The last commits of partitions that are not open yet.
+    """Reads the last commits of the commit-ordered partitions that are not open yet.
+
+    From its construction until `read` has finished, the transaction groups with such partitions decide no commit.
 
     Args:
-        topic_files: the topics whose partitions are read.
-        transactions: the groups that the topics belong to.
+        topic_files: reads the files of the partitions.
+        transactions: the transaction groups that the topics belong to.
     """
 
     def __init__(self, topic_files: TopicFiles, transactions: TransactionGroups, runtime: Runtime) -> None:
@@ -55,10 +58,10 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each commit-ordered partition. When all partitions of a transaction group are read,
-        the group may commit.
+        """Read the last commit of each commit-ordered partition, and let each transaction group commit when all its
+        partitions are read.
 
-        No partition may be opened meanwhile.
+        The caller opens no partition meanwhile.
         """
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="last commits") as threads:
             for group, partitions in self._unread.items():
@@ -70,7 +73,12 @@ class LastCommits:
     async def _read(
         self, threads: ThreadPoolExecutor, group: TransactionGroup, topic_name: str, index: int
     ) -> tuple[int, str, int]:
-        """Return (last commit sequence, topic name, index) of a partition; the sequence is -1 if it has no commit."""
+        """Read the last commit of one partition.
+
+        Returns:
+            The commit sequence, the topic name and the partition's index. The commit sequence is -1 if the partition has
+            no commit or cannot be read; if it cannot be read, the error is logged.
+        """
         sequence = NO_COMMIT
         try:
             sequence = await in_thread(

@@ -1,8 +1,8 @@
-"""Which markers of a transaction group are durable.
+"""Tells which markers of a transaction group are durable.
 
 A commit is resolved only when its markers, and those of all earlier commits, are durable. The producer id of a
-forgotten transaction can be reused only when its markers are durable. This module notes the end offset of each written
-marker, and compares it with the high watermark of its partition.
+forgotten transaction can be used again only when its markers are durable. This module remembers the end offset of each
+written marker. The marker is durable when the high watermark of its partition has reached this offset.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,17 @@ from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.log.partition import Partition
 
-# Up to this number of partitions with written markers, `MarkerDurability.add_markers` does not forget the durable markers.
+# With this number of partitions or fewer, `MarkerDurability.add_markers` does not look for partitions whose markers are
+# durable, to forget them.
 MARKER_ENDS_MIN = 64
-# The number of durable markers that one `MarkerDurability.forget_durable` forgets, at most.
+# The maximum number of durable markers that one call of `MarkerDurability.forget_durable` forgets.
 FORGOTTEN_AT_ONCE = 2_000
 
 
 class MarkerDurability:
-    """The written markers of one transaction group that may not be durable yet. `len` is the number of commits with
-    such markers.
+    """The markers of one transaction group that are written and may not be durable yet.
+
+    `len` is the number of commits with such markers.
 
     Args:
         partitions: the open partitions of the broker.
@@ -38,12 +40,11 @@ class MarkerDurability:
         self._barrier: Barrier | None = None
 
     def add_markers(self, partition: Partition, commit_sequences: Sequence[int]) -> None:
-        """Note that markers were appended to a partition. The last of these markers is now the last batch of the
-        partition.
+        """Remember markers that were just appended to a partition, until they are durable.
 
         Args:
-            partition: the partition.
-            commit_sequences: the commit sequences of those markers that are commit markers.
+            partition: the partition, whose last batch is the last one of these markers.
+            commit_sequences: the commit sequences of the commit markers among them.
         """
         end = partition.end_offset
         self._ends[partition] = end
@@ -55,7 +56,9 @@ class MarkerDurability:
                 self._commits.setdefault(sequence, []).append((partition, end))
 
     def undurable_commits(self) -> dict[int, list[tuple[Partition, int]]]:
-        """Return the markers that are not durable, by commit sequence, as (partition, end offset)."""
+        """Return the commits with markers that are not durable yet: by commit sequence, the partition and the end offset
+        of each such marker.
+        """
         self._commits = {
             sequence: left
             for sequence, ends in self._commits.items()
@@ -64,8 +67,8 @@ class MarkerDurability:
         return dict(self._commits)
 
     def forget_durable(self) -> None:
-        """Forget the oldest markers that are durable, at most FORGOTTEN_AT_ONCE, so that few markers are left to
-        check.
+        """Forget the oldest markers that are durable, up to FORGOTTEN_AT_ONCE of them, so that `undurable_commits` has
+        few markers to check.
         """
         for _ in range(FORGOTTEN_AT_ONCE):
             if not self._commits:
@@ -84,8 +87,8 @@ class MarkerDurability:
         return self._partitions.has(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
-        """Return a function that tells whether all markers that were written before this call are durable. Such a
-        function is called a marker *barrier*: see `transactions.spare_ids`.
+        """Return a marker *barrier* (`coordinators.transactions.spare_ids`): a function that tells whether all markers
+        that were written before this call are durable.
         """
         if self._barrier is None:
             self._forget_durable_ends()
@@ -99,9 +102,10 @@ class MarkerDurability:
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Whether partitions are durable up to these end offsets.
+        """Whether partitions are durable up to these end offsets. Remove those that are from the list.
 
-        None if the broker can never know this, because one of the partitions has failed, or was reopened or deleted.
+        Returns:
+            None if the broker can never know this, because one of the partitions has failed, or was reopened or deleted.
         """
         while ends:
             partition, end = ends[-1]

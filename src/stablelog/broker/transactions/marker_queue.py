@@ -1,8 +1,8 @@
-"""The queue of durable decisions of a transaction group, whose markers are to be written.
+"""Queue of the durable decisions of a transaction group whose markers have to be written.
 
-The queue gives out the markers in *portions*: the markers that one turn of the event loop writes. The decisions are
-taken in their order, as many at a time as one portion can have. A decision with more markers is taken alone, and its
-markers are several portions.
+The queue divides the markers into *portions*. The event loop writes one portion in each turn, so that a decision with
+thousands of markers does not occupy the loop. A portion has the markers of one or more decisions, in the order of the
+decisions. A decision with too many markers for one portion is divided into several portions.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ PartitionMarkers = tuple[TopicPartition, list[MarkerOrder]]
 
 
 class MarkerQueue:
-    """The decisions whose records are durable, and whose markers are not all written.
+    """The decisions whose records are durable and whose markers are not all written.
 
     Attributes:
-        in_writing: the decisions whose markers are being written now.
+        in_writing: the decisions from which `next_portion` makes portions now.
     """
 
     def __init__(self) -> None:
@@ -45,20 +45,29 @@ class MarkerQueue:
         self._is_long = False  # Whether `in_writing` has more markers than one portion.
 
     def add(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
-        """Add a decision, and the future of the request that waits for its markers."""
+        """Append a decision to the queue.
+
+        Args:
+            decision: the decision, whose records are durable.
+            done: the future of the request that waits until the markers are written; None without such a request.
+        """
         self._decided.append((decision, done))
 
     def __bool__(self) -> bool:
-        """Whether a decision has markers that are not all written."""
+        """Whether the queue has a decision whose markers are not all written."""
         return bool(self.in_writing or self._decided)
 
     @property
     def is_given_out(self) -> bool:
-        """Whether all markers of `in_writing` were given out."""
+        """Whether `next_portion` has returned all markers of `in_writing`."""
         return self._unsorted is None and not self._to_write
 
     def next_portion(self) -> list[PartitionMarkers]:
-        """Return the markers to be written next. The list is empty if more markers have to be sorted first."""
+        """Return the markers to be written next, by partition.
+
+        The list is empty if a long decision has more markers, which have to be sorted by partition first: call again in
+        the next turn.
+        """
         if not self.in_writing:
             self._start_writing()
         if self._unsorted is not None:
@@ -75,12 +84,14 @@ class MarkerQueue:
         return [(target, orders[:MARKERS_AT_ONCE_MAX])]
 
     def end_writing(self) -> list[QueuedDecision]:
-        """Return the decisions of `in_writing`, whose markers are all written, and remove them from the queue."""
+        """Remove and return the decisions of `in_writing`. The caller has written all their markers."""
         ended, self.in_writing = self.in_writing, []
         return ended
 
     def _start_writing(self) -> None:
-        """Take the next decisions whose markers are one portion, or one decision with too many markers for that."""
+        """Move decisions from the queue to `in_writing`: as many as fit into one portion, or one decision that has more
+        markers than a portion.
+        """
         count, partitions = 0, set[TopicPartition]()
         while self._decided and count <= MARKERS_AT_ONCE_MAX:
             markers = self._decided[0][0].markers
@@ -112,7 +123,7 @@ class MarkerQueue:
 
 
 def marker_write(order: MarkerOrder) -> MarkerWrite:
-    """Return the marker of an order, as a partition takes it."""
+    """Return the marker of an order in the form in which `Partition.append_markers` accepts it."""
     marker = Marker(
         type=order.type,
         coordinator_epoch=order.coordinator_epoch,

@@ -44,10 +44,10 @@ Answer = TypeVar("Answer")
 
 
 class TransactionGroup:
-    """The transactions of one group: its coordinator, its commit log, and the markers that are not written yet.
+    """One transaction group: its coordinator, its commit log, and the writer of its markers.
 
     Args:
-        name: name of the group; empty for the default one.
+        name: name of the group; empty for the default group.
         config: the coordinator's settings.
         journal: the commit log, with the markers and responses that wait until it is durable.
         id_space: the producer ids of all groups.
@@ -121,10 +121,12 @@ class TransactionGroup:
         return ends
 
     def load(self) -> None:
-        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
+        """Rebuild the coordinator's state from the commit log. Markers of decided transactions wait until their partitions
+        are open.
 
-        When the broker takes over a directory of Apache Kafka, it adds records to the commit log. They are durable on
-        return. They tell the transactions that Kafka had decided from the transactions that producers begin later.
+        When the broker takes over a data directory of Apache Kafka, it adds records to the commit log, which are durable
+        on return. These records distinguish the transactions that Kafka had decided from those that producers begin
+        later.
 
         Raises:
             DamageError: the commit log is damaged.
@@ -182,9 +184,9 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append a decision's records, and return its answer at once.
+        """Append the records of a decision, and return its answer at once.
 
-        The markers of the decision are written when its records are durable.
+        The markers of the decision are written later, when its records are durable.
         """
         self._append(decision)
         if decision.markers:
@@ -192,7 +194,7 @@ class TransactionGroup:
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append a decision's records, wait until they are durable and its markers are written. Return its answer."""
+        """Append the records of a decision. Return its answer when the records are durable and the markers are written."""
         done = self.begin_to_carry_out(decision)
         await self.wait_until_carried_out(done)
         return decision.answer
@@ -206,8 +208,11 @@ class TransactionGroup:
         await (self.journal.settled() if done is None else done)
 
     def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
-        """Append a decision's records. Return a future that is done when its markers, and those of all earlier
-        decisions, are written; None if it has no markers.
+        """Append the records of a decision, without waiting for the disk.
+
+        Returns:
+            A future that is done when the markers of this decision and of all earlier decisions are written; None if
+            this decision has no markers. The caller passes it to `wait_until_carried_out`.
         """
         self._append(decision)
         if not decision.markers:
@@ -242,7 +247,7 @@ class TransactionGroup:
 
     @property
     def resolved_commit_sequence(self) -> int:
-        """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
+        """The greatest resolved commit sequence: no crash can undo a commit up to this one, or lose one of its markers."""
         unmarked = min(self._markers.undurable_commits(), default=self.durable_sequence + 1)
         return min(self.coordinator.table.resolved_sequence, self.durable_sequence, unmarked - 1)
 
@@ -294,7 +299,7 @@ class TransactionGroup:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether every change of the coordinator's state was passed to the journal, which writes the commit log.
+        """Whether every change of the coordinator's state was passed to the journal, which writes it to the commit log.
 
         The result is False if an unexpected exception ended a decision in the middle. The coordinator must then serve
         no more requests: its state may contain a commit that the commit log does not have, and that a crash would undo.
