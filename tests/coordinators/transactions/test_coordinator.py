@@ -12,23 +12,17 @@ from stablelog.coordinators.transactions.decisions import (
     Decision,
     EndAnswer,
     InitAnswer,
-    OpenTransaction,
     TransactionConfig,
 )
-from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import (
-    GroupState,
-    decode_group,
     decode_transaction,
-    encode_transaction,
     group_key,
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import NewerFormatError
-from stablelog.wire.extension.children import JointName, child_id, child_of
+from stablelog.wire.extension.children import JointName
 from tests.coordinators.transactions.test_memory import growth
 
 T0 = ("t", 0)
@@ -387,55 +381,6 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
     assert len(c.table.checkpoint()) == 2
 
 
-def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> None:
-    c = coordinator()
-    for attempt in range(20):
-        name = child_id("k", 0, "run", "task", f"{attempt}", group="")
-        who = init(c, name)
-        c.turn_away(name, who.producer_id, who.producer_epoch)
-        child = ChildShown(name, who.producer_id, who.producer_epoch)
-        c.joint.abort(JointName("", "k"), 0, [child], now_ms=0)
-        assert c.table.get(name) is None
-    assert len(c.table.turned_away) == 0
-
-
-def test_children_are_open_until_they_have_ended() -> None:
-    c = coordinator()
-    name, joint = child_id("k", 3, "run", "task", "0", group=""), JointName("", "k")
-    who = init(c, name)
-    child = ChildShown(name, who.producer_id, who.producer_epoch)
-    late = child._replace(producer_epoch=7)
-
-    def found() -> list[bool]:
-        return [
-            c.joint.is_open(child),
-            c.joint.is_open(late),
-            c.joint.is_ongoing(name),
-            c.joint.is_ongoing("a"),
-        ]
-
-    assert found() == [False] * 4
-    add(c, who, T0, name=name)
-    assert found() == [True, False, True, False]
-    c.joint.abort(joint, 3, [child], now_ms=0)
-    assert found() == [False] * 4
-
-
-@pytest.mark.parametrize("has_begun", [True, False])
-def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
-    c = coordinator()
-    name = child_id("k", 0, "run", "task", "0", group="")
-    who = init(c, name)
-    if has_begun:
-        add(c, who, T0, name=name)
-    c.turn_away(name, who.producer_id, who.producer_epoch)
-    child = ChildShown(name, who.producer_id, who.producer_epoch)
-    decision = c.joint.commit(JointName("", "k"), 0, [child], now_ms=0)
-    assert decision.answer.error is ErrorCode.invalid_txn_state
-    assert "refused a partition" in (decision.answer.message or "")
-    assert (decision.records, decision.markers, c.table.sequences.last) == ([], [], 0)
-
-
 def test_by_hand_only_open_transactions_are_aborted() -> None:
     for state in State:
         c, _ = in_state(state)
@@ -513,48 +458,6 @@ def test_markers_that_a_start_has_to_repeat_come_in_the_order_of_the_decisions()
         assert restarted.table.resolved_sequence == 0
 
 
-def test_pairs_without_offsets_are_open_transactions_too() -> None:
-    c = coordinator()
-    decision = c.reconcile(T0, [(4, 2)], now_ms=0)
-    assert [(o.producer_id, o.producer_epoch, o.type) for o in decision.markers] == [(4, 3, MarkerType.ABORT)]
-    assert init(c).producer_id == 5
-
-
-def test_a_transaction_that_its_marker_is_on_the_way_to_is_left_alone() -> None:
-    """Decided, but not durable yet, so nobody has written or held back the marker."""
-    c, who = in_state(State.ONGOING)
-    end(c, who, commit=True)
-    assert c.reconcile(T0, [OpenTransaction(0, 0, 5, 0)], now_ms=0) == Decision(None)
-    assert [o.type for o in c.reconcile(T1, [OpenTransaction(0, 0, 5, 0)], now_ms=0).markers] == [
-        MarkerType.ABORT
-    ]
-
-
-def test_an_open_transaction_whose_record_was_lost_is_adopted() -> None:
-    for state in (State.EMPTY, State.ONGOING):
-        c, _ = in_state(state)
-        decision = c.reconcile(T1, [OpenTransaction(0, 0, 5, 0)], now_ms=77)
-        assert decision.markers == []
-        ((_, value),) = decision.records
-        assert value is not None
-        adopted = decode_transaction(value)
-        assert adopted.state is State.ONGOING
-        assert T1 in adopted.partitions
-        assert adopted.start_ms == (77 if state is State.EMPTY else 0)
-
-
-def test_an_open_transaction_of_another_epoch_than_the_producers_is_aborted() -> None:
-    """Its producer cannot go on with it."""
-    for state in (State.EMPTY, State.ONGOING):
-        c, who = in_state(state)
-        other = OpenTransaction(who.producer_id, who.producer_epoch + 1, 5, 0)
-        decision = c.reconcile(T1, [other], now_ms=77)
-        assert decision.records == []
-        (order,) = decision.markers
-        assert order.type is MarkerType.ABORT
-        assert T1 not in c.table.get("a").partitions  # type: ignore[union-attr]
-
-
 def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
     c, who = in_state(State.ONGOING)
     for epoch in (who.producer_epoch - 1, who.producer_epoch + 1):
@@ -563,29 +466,6 @@ def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
         assert c.verify_partitions("a", who.producer_id, epoch, [T0])[T0] is not ErrorCode.none
         assert end(c, shown, commit=True).answer.error is not ErrorCode.none
     assert c.table.get("a").partitions == {T0}  # type: ignore[union-attr]
-
-
-def test_a_late_copy_of_an_init_is_answered_only_while_nothing_has_begun_since() -> None:
-    """With the open transaction if it was kept, and asked for again."""
-    for keeps in (True, False):
-        for keeps_again in (True, False):
-            c = coordinator()
-            who = init(c, enable_two_phase=True)
-            shown = {"producer_id": who.producer_id, "producer_epoch": who.producer_epoch}
-            if keeps:
-                add(c, who, T0)
-            asked = {"enable_two_phase": True, **shown}
-            answer = init(c, keep_prepared=keeps, **asked)
-            assert (answer.error, answer.producer_epoch) == (ErrorCode.none, 1)
-            assert (answer.ongoing_producer_epoch == 0) == keeps
-            if not keeps:
-                assert init(c, keep_prepared=keeps_again, **asked) == answer
-                add(c, answer, T0)
-            before = c.table.checkpoint()
-            again = init(c, keep_prepared=keeps_again, **asked)
-            expected = answer if keeps and keeps_again else InitAnswer(ErrorCode.producer_fenced)
-            assert again == expected
-            assert c.table.checkpoint() == before
 
 
 def test_the_partitions_of_a_kept_transaction_are_not_its_successors() -> None:
@@ -665,145 +545,3 @@ def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, ap
     shown = txn.client
     assert add_one() is ErrorCode.none
     assert ask(True).answer.error is ErrorCode.none
-
-
-def test_behind_the_last_epoch_comes_a_new_producer_id() -> None:
-    """Epoch 32767 is for markers only, so that whoever has the last one can still be fenced."""
-    for epoch, following, marker_epoch in ((32764, (0, 32765), 32765), (32766, (1, 0), 32767)):
-        for is_open in (False, True):
-            c, restarted = (
-                TransactionCoordinator(TransactionConfig(), producer_ids=ProducerIds(1)) for _ in range(2)
-            )
-            who = init(c)
-            if is_open:
-                add(c, who, T0)
-            for key, value in c.table.checkpoint():
-                assert value is not None
-                if key == transaction_key("a"):
-                    value = encode_transaction(decode_transaction(value)._replace(producer_epoch=epoch))
-                restarted.table.replay(key, value)
-            restarted.loaded(0)
-            if is_open:
-                (order,) = restarted.force_abort("a", now_ms=0).markers
-                assert (order.producer_id, order.producer_epoch) == (0, marker_epoch)
-                described = restarted.table.get("a")
-                assert described is not None
-                found = tuple(described.client)
-            else:
-                answer = init(restarted)
-                found = answer.producer_id, answer.producer_epoch
-            assert found == following
-
-
-def test_where_a_partition_ends_that_is_not_known_lies_behind_every_offset() -> None:
-    c = coordinator()
-    who = init(c)
-    add_v1 = {"api_version": 3, "transaction_version": 1, "now_ms": 0}
-    c.add_partitions("a", who.producer_id, who.producer_epoch, [T0], **add_v1)
-    decision = c.end("a", who.producer_id, who.producer_epoch, True, api_version=1, now_ms=0)
-    ((_, value),) = decision.records
-    assert value is not None
-    assert decode_transaction(value).ends[T0] == LogEnd(0, 2**63 - 1)
-
-
-def test_a_group_that_nobody_has_asked_for_anything_has_reserved_and_decided_nothing() -> None:
-    ((key, value),) = coordinator().table.checkpoint()
-    assert key == group_key("")
-    assert value is not None
-    assert decode_group(value) == GroupState(producer_ids_end=0, commit_sequence_next=1)
-
-
-def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> None:
-    """The broker takes a decision for half done while the count is ahead of what its journal has."""
-    c = coordinator()
-    counts = [c.table.change_count]
-    who = init(c)
-    counts.append(c.table.change_count)
-    c.joint.begin(JointName("", "key"), 1, "run", now_ms=0)
-    counts.append(c.table.change_count)
-    add(c, who, T0)
-    counts.append(c.table.change_count)
-    assert counts == sorted(set(counts)), "each change counts upwards"
-
-
-def test_names_of_joint_commits_have_their_limits() -> None:
-    c = coordinator()
-    for key, version, run, fits in (
-        ("k" * 255, 0, "r" * 100, True),
-        ("ä" * 127, 2**63 - 1, "", True),
-        ("k" * 256, 0, "", False),
-        ("ä" * 128, 0, "", False),
-        ("", 0, "", False),
-        ("k", -1, "", False),
-        ("k", 0, "r" * 101, False),
-    ):
-        answer = c.joint.begin(JointName("", key), version, run, now_ms=0).answer
-        assert (answer.error is ErrorCode.none) == fits, (key[:1], len(key), version, len(run))
-
-
-def test_of_the_runs_that_have_lost_a_version_the_last_hundred_are_known() -> None:
-    """One before them could begin again. It would be superseded again."""
-    c, name = coordinator(), JointName("", "k")
-
-    def begin(number: int) -> ErrorCode:
-        return c.joint.begin(name, 3, f"r{number}", now_ms=0).answer.error
-
-    for number in range(101):
-        assert begin(number) is ErrorCode.none
-    assert begin(0) is ErrorCode.producer_fenced
-    assert begin(101) is ErrorCode.none
-    assert begin(1) is ErrorCode.producer_fenced
-    assert begin(100) is ErrorCode.producer_fenced
-    assert begin(0) is ErrorCode.none
-
-
-def test_a_child_for_offsets_is_open_at_once_and_aborted_after_a_minute() -> None:
-    c = TransactionCoordinator(TransactionConfig(), coordinator_epoch=7)
-    shown = [c.joint.open_offsets(JointName("g", "k"), 2, T0, now_ms=5).answer for _ in range(2)]
-    children = [child_of(child.transactional_id) for child in shown]
-    assert [(one.name, one.version, one.run) for one in children if one] == [(("g", "k"), 2, "")] * 2
-    assert (
-        len({child.transactional_id for child in shown}) == len({child.producer_id for child in shown}) == 2
-    )
-    other_start = TransactionCoordinator(TransactionConfig(), coordinator_epoch=8)
-    later = other_start.joint.open_offsets(JointName("g", "k"), 2, T0, now_ms=5).answer
-    assert later.transactional_id not in {child.transactional_id for child in shown}
-    for child in shown:
-        described = c.table.get(child.transactional_id)
-        assert described is not None
-        assert (described.state, described.partitions) == (State.ONGOING, {T0})
-        assert (described.start_ms, described.update_ms, described.transaction_version) == (5, 5, 2)
-    assert c.abort_overdue(60_004).markers == []
-    assert [order.transactional_id for order in c.abort_overdue(60_005).markers] == [
-        child.transactional_id for child in shown
-    ]
-
-
-def test_a_list_is_made_in_slices_of_the_ids_that_are_there_when_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("stablelog.coordinators.transactions.table.LISTED_AT_ONCE", 2)
-    c = coordinator()
-    openers = {name: init(c, name) for name in ("open", "ends", "idle", "late")}
-    for name in ("open", "ends"):
-        add(c, openers[name], T0, name=name)
-    slices, _ = c.table.list_transactions(now_ms=0)
-    assert [(one.transactional_id, one.state) for one in next(slices)] == [
-        ("open", "Ongoing"),
-        ("ends", "Ongoing"),
-    ]
-    add(c, openers["late"], T0, name="late")
-    init(c, "new")
-    assert [(one.transactional_id, one.state) for one in next(slices)] == [
-        ("idle", "Empty"),
-        ("late", "Ongoing"),
-    ]
-    assert next(slices, None) is None
-
-
-def test_a_list_with_a_pattern_is_made_one_id_at_a_time() -> None:
-    c = coordinator()
-    for name in ("a1", "a2", "b1"):
-        init(c, name)
-    slices, _ = c.table.list_transactions(id_pattern="a.", now_ms=0)
-    assert [[one.transactional_id for one in some] for some in slices] == [["a1"], ["a2"], []]

@@ -9,11 +9,9 @@ from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
 from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.joint.child_checks import Checked
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, read_key
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_id
 from tests.coordinators.transactions.test_coordinator import T0, T1, add, coordinator, end, init, marked
 
@@ -179,48 +177,6 @@ def test_an_accepted_child_is_ended_by_nothing_else() -> None:
     assert c.table.resolved_sequence == 0, "the markers are not written"
 
 
-def checked_of(log: Log, children: list[ChildShown]) -> Checked:
-    checks = log.coordinator.joint.checks
-    checked = checks.begin(NAME)
-    checks.check_all(NAME, 0, children, checked)
-    assert checks.are_current(NAME, checked)
-    return checked
-
-
-def test_children_that_were_checked_before_are_committed() -> None:
-    log = Log()
-    children = [log.child(part, is_open=part > 0) for part in range(4)]
-    checked = checked_of(log, children)
-    assert log.commit(children, checked=checked).answer.error is ErrorCode.none
-    assert len(log.rest()) == 3
-
-
-@pytest.mark.parametrize(
-    "what", ["aborted", "written", "aborted and forgotten", "turned away", "fenced", "the key"]
-)
-def test_a_check_does_not_hold_when_the_child_or_the_key_has_changed(what: str) -> None:
-    log = Log()
-    c = log.coordinator
-    children = [log.child(part, is_open=part > 0) for part in range(4)]
-    checked = checked_of(log, children)
-    one, empty = children[2], children[0]
-    match what:
-        case "aborted":
-            c.force_abort(one.transactional_id, now_ms=1)
-        case "written":  # It was empty when it was checked.
-            c.add_partitions(*empty, [T0], api_version=12, transaction_version=2, now_ms=1)
-        case "aborted and forgotten":
-            c.add_partitions(*empty, [T0], api_version=12, transaction_version=2, now_ms=1)
-            marked(c, c.end(*empty, False, api_version=5, now_ms=1))
-        case "turned away":
-            c.turn_away(*one)
-        case "fenced":
-            init(c, empty.transactional_id)
-        case "the key":
-            c.joint.begin(NAME, 0, "another run", now_ms=1)
-    assert not c.joint.checks.are_current(NAME, checked)
-
-
 def test_an_abort_between_two_requests_does_not_touch_what_is_committed() -> None:
     """An administrator's marker would tear the commit."""
     log = Log()
@@ -246,16 +202,3 @@ def test_a_start_forgets_late_children_without_a_transaction() -> None:
     c, _ = restarted(log.records)
     left = {i for i, _ in c.joint.children(NAME)}
     assert left == {shown.transactional_id for shown in children}
-
-
-def test_a_child_that_is_named_twice_is_refused() -> None:
-    log = Log()
-    one = log.child(1)
-    answer = log.commit([one, one]).answer
-    assert (answer.error, answer.message) == (
-        ErrorCode.invalid_request,
-        "the request names a child more than once",
-    )
-    checks = log.coordinator.joint.checks
-    with pytest.raises(RefusedError, match="more than once"):
-        checks.check_all(NAME, 0, [one, one], checks.begin(NAME))
