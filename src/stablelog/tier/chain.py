@@ -103,7 +103,7 @@ Steps = Generator[Request, Any, Result]
 
 
 def claim_epoch(nonce: bytes) -> Steps[int]:
-    """Take the next broker epoch: the number that distinguishes this start of the broker from all others.
+    """Take the next broker epoch: a number greater than each that is taken. It identifies this start of the broker.
 
     Args:
         nonce: 16 bytes that no other start of a broker has.
@@ -117,7 +117,7 @@ def claim_epoch(nonce: bytes) -> Steps[int]:
 
 
 class Chain:
-    """The chain of one partition, as the broker of one epoch changes it.
+    """The chain of one partition's manifests, for the broker of one epoch, which wants to be its only writer.
 
     Args:
         partition: the partition.
@@ -138,7 +138,8 @@ class Chain:
     def take_over(
         self, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Steps[Result]:
-        """Fence all brokers of lower epochs. Return what `check` has returned for the last manifest.
+        """Make this broker the only writer of the chain: fence all brokers of lower epochs. Return the result of
+        `check` for the last manifest.
 
         After a failure of the store, the caller calls this method again, until the method returns.
 
@@ -181,7 +182,7 @@ class Chain:
         check: Callable[[bytes | None], Result],
         void: Collection[bytes],
     ) -> "Steps[_Checked[Result]]":
-        """List the chain, and check its last manifest, unless it was checked before."""
+        """List the chain, and call `check` with the last manifest, unless `before` has a check of the same manifest."""
         missing = None
         while True:
             links = yield from self._list_links()
@@ -205,7 +206,7 @@ class Chain:
                 return _Checked(links, names, check(None))
 
     def publish(self, payload: bytes) -> Steps[None]:
-        """Publish a manifest, which replaces all earlier manifests of the partition.
+        """Publish a manifest. It replaces all earlier manifests of the partition.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. No reader will use this manifest.
@@ -224,12 +225,14 @@ class Chain:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this broker knows the last manifest. It does not if the result of a publication is unknown."""
+        """Whether this broker knows which manifest is the last one. It does not before the take-over, and after a
+        publication whose result is unknown.
+        """
         return self._is_owner and self._unsettled is None
 
     def removable_manifests(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
-        """Return the keys of old manifests, which the caller may delete: all but the last `kept` of this epoch, and all
-        but the last one of each lower epoch.
+        """Return the keys of old manifests, which the caller may delete: of this broker's epoch all but the last
+        `kept`, and of each lower epoch all but the last one.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
@@ -247,7 +250,8 @@ class Chain:
         return [self._partition.chain_key(name) for name in old]
 
     def delete_objects(self) -> Steps[None]:
-        """Delete the chain of a partition whose topic was deleted: the manifests, then the claims and fences.
+        """Delete all objects of the chain of a partition whose topic was deleted: the manifests, then the claims and
+        fences.
 
         Without fences, a stalled broker may create a manifest there. The object `deleted` of the topic has to exist:
         because of it, no reader and no restore uses this manifest.
@@ -288,8 +292,8 @@ class _ChainLink(NamedTuple):
 
 
 class _Checked(NamedTuple, Generic[Result]):
-    """The chain as it was listed, the names of the manifests of lower epochs, and what the check of the last one has
-    returned.
+    """The result of a check of the chain: the listed objects, the names of the manifests of lower epochs, and what
+    `check` has returned for the last of them.
     """
 
     links: list[_ChainLink]
@@ -298,8 +302,8 @@ class _Checked(NamedTuple, Generic[Result]):
 
 
 def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_ChainLink]:
-    """Return the chain's objects in a listing of the store, in their order. The size of an object shows whether it is a
-    manifest, because only manifests have a payload.
+    """Return the objects of a partition's chain from a listing of the store, in order. The kind of an object follows
+    from its size: only a manifest has a payload.
     """
     links = []
     for key, size in listed:
@@ -346,13 +350,13 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
 
 
 def same_payload(payload: bytes | None) -> bytes | None:
-    """Return the payload of the last manifest: the check of a caller that has no local log."""
+    """Return the payload unchanged. A take-over by a caller without a local log uses this function as its `check`."""
     return payload
 
 
 def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, bytes]:
-    """Check the content of a claim, a manifest or a fence that the store has listed. Return the nonce of the broker that
-    wrote it, and its payload.
+    """Check an object of the chain after its download. Return the nonce of the broker that wrote the object, and the
+    payload.
 
     Raises:
         DamageError: it is damaged, missing or of another kind.

@@ -23,7 +23,8 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[SealedSegment]:
-    """Return the segments that can be copied, oldest first.
+    """Return the segments that can be copied to the store now, oldest first: those that are sealed, durable, and before
+    the last stable offset.
 
     Args:
         segments: the local segments.
@@ -47,8 +48,8 @@ def view_start_of(partition: Partition) -> int:
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
-    """Return, by kind, the paths of a segment's files that go into the object of its indexes. A segment may lack some
-    of these files.
+    """Return the paths of the files that go into a segment's object of indexes, by kind. Some of the files may not
+    exist.
     """
     suffixes = (*INDEX_SUFFIXES, *COMMIT_SUFFIXES)
     kinds = (
@@ -69,7 +70,7 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
 
 
 def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
-    """Return the leader epochs that begin before an offset, as Kafka copies them with a segment."""
+    """Return the leader epochs that begin before an offset. Kafka copies this list with each segment."""
     epochs = LeaderEpochs(list(entries))
     epochs.truncate_to(end_offset)
     return epochs
@@ -83,7 +84,7 @@ def copied_segment(
     broker_id: int,
     now_ms: int,
 ) -> RemoteSegment:
-    """Return the description of a copied segment for the manifest, without its cut points (`tier.cut_points`).
+    """Return the description of a copied segment for the manifest. The caller adds the cut points (`tier.cut_points`).
 
     Args:
         summary: the summary of the segment.

@@ -39,7 +39,7 @@ BASE_OFFSET: Final = struct.Struct(">q")  # the first field of a batch
 
 
 class CutPoint(NamedTuple):
-    """A position at which a log file can be divided.
+    """A position in a segment's log file between two batches, at which a reader may begin or end.
 
     Attributes:
         offset: the base offset of the batch at the position.
@@ -99,7 +99,7 @@ def encode_cut_points(
 
 
 def cut_points(segment: RemoteSegment) -> list[CutPoint]:
-    """Return the cut points of a segment, in the order of their positions.
+    """Decode the cut points of a segment from the manifest, in the order of their positions.
 
     Raises:
         DamageError: the manifest describes impossible cut points.
@@ -128,9 +128,9 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
 
 
 def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[int, int, RangeProof | None]:
-    """Return the chunk of a log file that has the byte at a position: its begin, its end, and what its batch headers
-    are compared with. The last value is None if the manifest does not prove the segment, because Apache Kafka has copied
-    it. Its chunks have `chunk_size` bytes.
+    """Return the chunk of a log file that contains a byte: its begin, its end, and the CRCs that prove its batch
+    headers. The proof is None if Apache Kafka has copied the segment: the manifest then has no CRCs, and chunks have
+    `chunk_size` bytes.
 
     Raises:
         DamageError: the manifest describes impossible cut points.

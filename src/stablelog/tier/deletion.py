@@ -47,7 +47,7 @@ EVERYTHING: Final = Pin(0, 2**63 - 1, "")
 
 
 class _Known(NamedTuple):
-    """A pin, and when this broker has first listed it, in seconds."""
+    """A pin, and the time in seconds at which this broker has first listed the pin."""
 
     pin: Pin
     listed_s: float
@@ -57,14 +57,15 @@ class _Known(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What may be deleted: the objects of a segment, or one other object."""
+    """A deletion that is allowed: all objects of a segment, or one other object."""
 
     segment_id: uuid.UUID | None
     keys: tuple[str, ...]
 
 
 class ObjectDeletion:
-    """The deletions from the store of one partition, whose chain this broker has taken over.
+    """Decides which objects of one partition are deleted from the store, and deletes them. This broker must have taken
+    over the chain of the partition's manifests.
 
     Args:
         partition: the partition.
@@ -94,7 +95,9 @@ class ObjectDeletion:
         self.expect_orphans(now_s)  # A crash may have ended an upload.
 
     def set_manifest(self, manifest: Manifest, now_s: float) -> None:
-        """Note a manifest that was published."""
+        """Call this after each published manifest: its marked segments are deleted later, and objects that it no longer
+        names become orphans.
+        """
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
         self._marked_s = {one.segment_id: known.get(one.segment_id, now_s) for one in marked}
@@ -106,17 +109,19 @@ class ObjectDeletion:
         self._manifest_count += 1
 
     def expect_orphans(self, now_s: float) -> None:
-        """Note that the store may have orphans: an upload has failed, or a manifest no longer names an object."""
+        """Plan a sweep of the store, because orphans may exist: an upload has failed, or a manifest no longer names an
+        object.
+        """
         self._suspected_s = now_s
         self._sweep_s = min(self._sweep_s, now_s)
 
     @property
     def is_swept(self) -> bool:
-        """Whether no further sweep is planned, and all orphans that were found are deleted."""
+        """Whether no sweep is planned, and all orphans that were found are deleted."""
         return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
-        """Whether `find_objects` may find something, or `delete_found` has something to delete."""
+        """Whether `find_objects` may find an object now, or `delete_found` has one to delete."""
         if self._found:
             return True
         if not self._chain.is_settled:
@@ -134,7 +139,8 @@ class ObjectDeletion:
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
-        """Find what may be deleted now, unless `delete_found` still has something to delete. No upload may be under way.
+        """List the store, and find the objects that may be deleted now. Does nothing while `delete_found` still has
+        objects to delete. No upload may be running.
 
         Args:
             manifest: the last published manifest.
@@ -161,7 +167,7 @@ class ObjectDeletion:
         self._manifest_count = MANIFESTS_KEPT
 
     def delete_found(self, count_max: int) -> Steps[bool]:
-        """Delete what `find_objects` has found. An upload may be under way.
+        """Delete the objects that `find_objects` has found. An upload may be running.
 
         What was found may be deleted at any later time: a mark is never withdrawn, orphans never get a name, and newer
         manifests stay.
@@ -201,7 +207,9 @@ class ObjectDeletion:
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> list[_Found]:
-        """Return the orphans that a sweep has listed before, and remember the others."""
+        """Return the orphans that an earlier sweep has listed, too, and whose delay has passed. Remember the others for
+        the next sweep.
+        """
         named = named_keys(self._partition, manifest)
         orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]
         self._unnamed_s = {key: self._unnamed_s.get(key, now_s) for key in orphans}
@@ -213,7 +221,7 @@ class ObjectDeletion:
         return [_Found(None, (key,)) for key in known]
 
     def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
-        """Return the valid pins, and delete the others. A pin that cannot be decoded protects all segments."""
+        """Return the valid pins, and delete the expired ones. A pin that cannot be decoded protects all segments."""
         keys = [key for key, _ in (yield List(self._partition.pins))]
         self._pins = {key: self._pins[key] for key in keys if key in self._pins}
         for key in keys:
@@ -234,7 +242,7 @@ class ObjectDeletion:
 
 
 def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
-    """Return the keys of all objects that a manifest names: those of its segments and of its parts."""
+    """Return the keys of all objects that a manifest names: the objects of its segments, and its parts."""
     keys = {
         partition.segment_key(row.base_offset, row.segment_id, kind)
         for row in manifest.segments

@@ -31,7 +31,7 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentRecord:
-    """Return the event that the copy of a segment begins."""
+    """Return the event COPY_STARTED of a segment, which is appended before the upload of the segment."""
     held = segment.to_record()
     return SegmentRecord(
         segment=_segment_id(partition, segment.segment_id),
@@ -51,7 +51,9 @@ def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentR
 def partition_deleted(
     partition: RemotePartition, now_ms: int, broker_id: int, state: DeletionState = DeletionState.MARKED
 ) -> PartitionDeleteRecord:
-    """Return the event that the topic of a partition was deleted, or that its objects were deleted."""
+    """Return the event that a partition's topic was deleted (`DeletionState.MARKED`), or that its objects are gone
+    (`FINISHED`).
+    """
     return PartitionDeleteRecord(
         topic_partition=_topic_partition(partition),
         broker_id=broker_id,  # type: ignore[arg-type]
@@ -61,7 +63,7 @@ def partition_deleted(
 
 
 def partition_of(event: MetadataRecord) -> RemotePartition | None:
-    """Return the partition that an event is about; None if the record does not name it."""
+    """Return the partition that an event describes; None if the record does not name it."""
     if isinstance(event, SegmentSnapshotRecord):
         return None
     named = (
@@ -72,7 +74,7 @@ def partition_of(event: MetadataRecord) -> RemotePartition | None:
 
 @dataclass(slots=True)
 class Events:
-    """The events of one partition that `__remote_log_metadata` has.
+    """The events of one partition in `__remote_log_metadata`, reduced to the last state of each segment.
 
     Attributes:
         states: the last state of each segment whose deletion is not finished, by segment id.
@@ -89,7 +91,7 @@ class Events:
     _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
 
     def add_event(self, event: MetadataRecord) -> None:
-        """Update the states for an event that stands in the topic `__remote_log_metadata`."""
+        """Apply an event that the topic `__remote_log_metadata` has."""
         match event:
             case PartitionDeleteRecord():
                 self.is_marked = True
@@ -116,7 +118,8 @@ class Events:
     def missing_events(
         self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
     ) -> Iterator[MetadataRecord]:
-        """Yield the events that `__remote_log_metadata` lacks. With them, the topic says the same as the manifest.
+        """Yield the events that `__remote_log_metadata` lacks. After the caller has appended them, the topic agrees
+        with the manifest.
 
         A segment that the topic has as copied and that the manifest lacks was deleted from the store. This does not
         apply to segments that Apache Kafka has copied: this broker has no manifest of them.
@@ -139,8 +142,8 @@ class Events:
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
     def mark_followed(self, manifest: Manifest) -> None:
-        """Note that the topic has all events of a manifest. Forget the copies that the manifest does not name, because
-        these copies have failed.
+        """Record that the topic has all events of this manifest. Copies that the manifest does not name have failed,
+        and are dropped.
         """
         named = {segment.segment_id for segment in manifest.segments}
         self.states = {
@@ -159,7 +162,7 @@ class Events:
 
     @property
     def is_of_kafka(self) -> bool:
-        """Whether Apache Kafka has copied segments of the partition. Only the events know them."""
+        """Whether Apache Kafka has copied segments of the partition. No manifest lists them: only the events do."""
         return any(
             one not in self._own and state is not SegmentState.COPY_STARTED
             for one, state in self.states.items()
@@ -167,8 +170,8 @@ class Events:
 
     @property
     def is_over(self) -> bool:
-        """Whether the events of a partition whose topic does not exist are of no use: its deletion is finished, or this
-        broker, and Apache Kafka, have copied nothing of it.
+        """Whether the events of a deleted topic's partition can be dropped: its deletion is finished, or neither this
+        broker nor Apache Kafka has copied a segment.
         """
         return self.is_finished or not (self._has_own or self.is_of_kafka)
 
@@ -179,7 +182,7 @@ class Events:
 
 
 def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:
-    """Return the states that a segment takes after `known`, up to `wanted`, in order. Each state has its own event."""
+    """Return the states from `known` (exclusive) to `wanted` (inclusive), in order. Each change of state has an event."""
     return [state for state in SegmentState if (known is None or state > known) and state <= wanted]
 
 

@@ -63,7 +63,7 @@ class LocalHistory(NamedTuple):
 
 
 class ProvenManifest(NamedTuple):
-    """The last manifest in the store, as it holds for the local log.
+    """The last manifest in the store, after the check that it belongs to the history of the local log.
 
     Attributes:
         manifest: the manifest.
@@ -79,7 +79,8 @@ class ProvenManifest(NamedTuple):
 
 
 def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenManifest:
-    """Return the last manifest in the store, as it holds for the local log.
+    """Check that the last manifest in the store belongs to the history of the local log. Return it, corrected where the
+    local log differs.
 
     Args:
         manifest: the last manifest; None if there is none.
@@ -119,7 +120,7 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
 
 
 def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
-    """Check that the store has the segments that this directory has published."""
+    """Check that the store still has all segments that this directory has published."""
     if local.recorded is None or not local.recorded.segments:
         return
     known_end = local.recorded.segments[-1].end_offset
@@ -173,9 +174,9 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
 
 
 def is_same(row: RemoteSegment | None, segment: Segment) -> bool:
-    """Whether a remote segment can be a copy of a local segment. Aborted data may have been removed from one of the
-    two: this one is smaller and has fewer records, but as many committed records as the other. Without that, the headers
-    of all batches are the same, and with them the CRCs of the batches.
+    """Whether a remote segment can be a copy of a local segment. The batch headers, which contain the CRCs of the
+    batches, must be the same. If aborted data was removed from one of the two, only the numbers of committed records
+    are compared.
     """
     if row is None or row.end_offset != segment.end_offset:
         return False

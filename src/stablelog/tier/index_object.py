@@ -83,7 +83,7 @@ class IndexRange(NamedTuple):
 
 
 def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> IndexRange:
-    """Return the position of an index in the object of indexes of a segment.
+    """Return where an index stands in the object of indexes of a segment: position, size and CRC.
 
     Args:
         summary: the summary of the segment.
@@ -99,14 +99,16 @@ def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -
 
 
 def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
-    """Encode the object of indexes of one segment. `files` has the contents by kind."""
+    """Encode the object of indexes of one segment, from the contents of its files by kind."""
     directory = _directory(files)
     contents = [files[kind] for kind in sorted(files)]
     return b"".join([*contents, directory, FOOTER.pack(VERSION, len(files), crc32c(directory))])
 
 
 def directory_crc(files: Mapping[IndexKind, Buffer]) -> int:
-    """Return the CRC-32C of the rows in the object of indexes. The rows contain the CRCs of all files."""
+    """Return the CRC-32C of the rows at the end of the object of indexes. The rows contain the CRC of each file, so
+    this number proves all of them.
+    """
     return crc32c(_directory(files))
 
 
@@ -119,7 +121,8 @@ def _directory(files: Mapping[IndexKind, Buffer]) -> bytes:
 
 
 def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
-    """Return the files in an object of indexes, by kind. An object that does not exist is empty and has none.
+    """Decode an object of indexes. Return its files by kind; none for empty bytes, which stand for an object that does
+    not exist.
 
     Raises:
         NewerFormatError: a later release has written the object.
@@ -151,7 +154,7 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
 def proven_indexes(
     content: Buffer, key: str, summary: Summary | None, commit: CommitFiles | None, crc: int | None
 ) -> dict[IndexKind, Buffer]:
-    """Return the files in an object of indexes, by kind, after a check that they are those that the manifest describes.
+    """Decode an object of indexes, and check that it is the one that the manifest describes. Return its files by kind.
 
     Args:
         content: the content of the object.

@@ -23,7 +23,7 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 class LocalState:
-    """The files of one partition's remote tier.
+    """The files in which a partition's directory records its remote tier.
 
     Args:
         disk: the disk of the partition.
@@ -35,8 +35,8 @@ class LocalState:
         self._directory = directory
 
     def read_manifest(self) -> Manifest | None:
-        """Return the recorded manifest, as it was published; None if there is none. The log start offset may have moved
-        since then: see `read_start`.
+        """Return the manifest that was recorded last; None if there is none. The log start offset may have moved since
+        then (`read_start`).
 
         Raises:
             NewerFormatError: a later release has written a file.
@@ -78,7 +78,9 @@ class LocalState:
         return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
-        """Return the log start offset of a partition whose local log begins at `local_start`. Raises as `read_manifest` does."""
+        """Return the log start offset of a partition whose local log begins at `local_start`: with a remote tier it may
+        be smaller. Raises the errors of `read_manifest`.
+        """
         manifest = self.read_manifest()
         if manifest is None:
             return local_start
@@ -87,7 +89,7 @@ class LocalState:
     def write_manifest(
         self, content: bytes, parts: Iterable[ManifestPart] = (), new: Mapping[uuid.UUID, bytes] | None = None
     ) -> None:
-        """Record a published manifest. Durable on return.
+        """Record a published manifest with its parts. Durable on return.
 
         Args:
             content: the payload of the manifest.

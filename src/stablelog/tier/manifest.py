@@ -100,7 +100,9 @@ class Manifest(NamedTuple):
         return manifest
 
     def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
-        """Return the manifest with a greater log start. Segments that end at or before it are marked for deletion."""
+        """Return the manifest with a greater log start offset. Segments that end at or before it are marked for
+        deletion.
+        """
         assert log_start >= self.log_start
         count = bisect_right(self.segments, log_start, key=attrgetter("end_offset"))
         marked = (
@@ -112,7 +114,7 @@ class Manifest(NamedTuple):
         return self._replace(log_start=log_start, segments=(*marked, *self.segments[count:]))
 
     def without_segments(self, gone: set[uuid.UUID]) -> "Manifest":
-        """Return the manifest without some segments, whose objects were deleted from the store."""
+        """Return the manifest without the segments with these ids. Their objects were deleted from the store."""
         left = tuple(segment for segment in self.segments if segment.segment_id not in gone)
         assert all(
             segment.state is SegmentState.DELETE_STARTED
@@ -154,7 +156,7 @@ def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
 
 
 def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
-    """Encode a manifest, without the segments that are in its parts."""
+    """Encode a manifest. Segments in parts are left out: the parts are objects of their own."""
     rows = list(manifest.segments)
     for part in reversed(manifest.parts):
         begin = place_of(rows, part.base_offset)
@@ -175,9 +177,7 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
 def encode_part(
     part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int
 ) -> tuple[ManifestPart, bytes]:
-    """Encode a part of a manifest. Return the entry that the manifest has for the part, and the content of the part's
-    object.
-    """
+    """Encode a part of a manifest. Return the manifest's entry for the part, and the content of the part's object."""
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
     return ManifestPart(
         part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)
@@ -204,7 +204,7 @@ def _no_part(part: ManifestPart) -> list[RemoteSegment]:
 def decode_manifest(
     content: bytes, load: Callable[[ManifestPart], Sequence[RemoteSegment]] = _no_part
 ) -> Manifest:
-    """Decode a manifest, with the segments that are in its parts.
+    """Decode a manifest together with its parts.
 
     Args:
         content: the payload of the manifest.
@@ -261,7 +261,7 @@ def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
 
 
 def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
-    """Return the segments of a part, from the content of its object.
+    """Decode the object of a part, and check that it is the one that the manifest names. Return the part's segments.
 
     Raises:
         NewerFormatError: a later release has written the part.
@@ -322,8 +322,8 @@ def _records(content: bytes) -> Iterator[Record]:
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
-    """Return a segment with at least the latest commit sequence of the segment before it. A local commit index that was
-    rebuilt from the local log does not know the commits of earlier segments.
+    """Return a segment whose latest commit sequence is at least that of the segment before it. A local commit index
+    that was rebuilt does not know the commits of earlier segments.
     """
     commit = segment.commit
     if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:

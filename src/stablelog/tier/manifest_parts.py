@@ -29,7 +29,8 @@ def divide_into_parts(
     *,
     part_count: int,
 ) -> tuple[Manifest, list[tuple[ManifestPart, bytes]]]:
-    """Divide the segments of the next manifest into parts.
+    """Divide the segments of the next manifest into parts, and keep the parts of the earlier manifest whose segments
+    are unchanged.
 
     Args:
         manifest: the next manifest.

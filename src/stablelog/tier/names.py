@@ -32,8 +32,8 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The end of the key of a manifest, claim or fence (`tier.chain`), or of dynamic settings: the broker epoch of its
-    writer, and a number.
+    """The last part of the key of a manifest, claim or fence (`tier.chain`), or of dynamic settings: the epoch of the
+    broker that wrote the object, and a number.
     """
 
     epoch: int
@@ -93,7 +93,7 @@ class RemotePartition(NamedTuple):
 
 
 def epoch_key(epoch: int) -> str:
-    """The key of the object whose creation takes a broker epoch."""
+    """Return the key of the object that a broker creates to take this broker epoch."""
     return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
 
 
@@ -103,21 +103,21 @@ def settings_key(name: ChainName) -> str:
 
 
 def epoch_of(key: str) -> int | None:
-    """The broker epoch in a key that `epoch_key` has made; None for any other key."""
+    """Return the broker epoch in a key of `epoch_key`; None for any other key."""
     name = key.removeprefix(f"{EPOCHS}/")
     return int(name) if len(name) == EPOCH_DIGITS and name.isascii() and name.isdecimal() else None
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """The name (broker epoch and number) at the end of the key of an object of a chain, or of dynamic settings; None for
-    any other key.
+    """Return the broker epoch and the number at the end of a key; None if the key is not that of an object of a chain,
+    or of dynamic settings.
     """
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))
 
 
 def partition_of(directory: str) -> RemotePartition | None:
-    """The partition of a directory, as `RemotePartition.directory` writes it; None if it is no such directory."""
+    """Return the partition whose objects are in this directory of the store; None if the directory has another form."""
     parts = directory.split("/")
     if len(parts) != 3:
         return None

@@ -29,7 +29,7 @@ RENEWAL_S: Final = 900.0
 
 
 class Pin(NamedTuple):
-    """What a reader keeps from deletion.
+    """The offsets that a reader protects from deletion.
 
     Attributes:
         start_offset: the first offset that the reader may still read.

@@ -1,4 +1,4 @@
-"""What a prefix of an object store holds: the cluster, its partitions and their manifests, for readers.
+"""Reads of a prefix of an object store: the cluster, its partitions and their manifests.
 
 This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
 """
@@ -37,7 +37,7 @@ LAYOUT_VERSION: Final = 1
 
 
 class Prefix:
-    """A prefix of an object store: the objects of one cluster. Every method blocks, and may be called in any thread.
+    """The objects of one cluster in an object store, for readers. Every method blocks, and may be called in any thread.
 
     Args:
         store: the object store, whose URL ends with the prefix.
@@ -70,7 +70,8 @@ class Prefix:
         return str(cluster_id)
 
     def last_settings(self) -> tuple[str, bytes] | None:
-        """Return the key and the content of the last dynamic settings; None if no broker has published any.
+        """Return the key and the content of the newest dynamic settings in the store; None if no broker has published
+        any.
 
         The greatest broker epoch counts: a lower one belongs to a broker that another one has replaced.
 
@@ -94,7 +95,7 @@ class Prefix:
         return found
 
     def partitions(self, topic: str) -> list[RemotePartition]:
-        """Return the partitions of a topic that have, or had, objects in the store, by topic id and number.
+        """Return the partitions of a topic name that have, or had, objects in the store, sorted by topic id and number.
 
         Topics that were deleted and created again under one name have different topic ids. Topics of which the store
         says that they were deleted are left out.
@@ -102,8 +103,8 @@ class Prefix:
         return [one for one, deleted_ms in self.partitions_with_deleted(topic).items() if deleted_ms is None]
 
     def partitions_with_deleted(self, topic: str) -> dict[RemotePartition, int | None]:
-        """Return the partitions of a topic, in the same order, also of deleted topics. The value is None for a topic
-        that was not deleted, and otherwise the time at which the store got to know of it, by the clock of the store.
+        """Return the partitions of a topic name, also those of deleted topics. The value is the time at which the topic
+        was marked as deleted, by the clock of the store, in ms; None for a topic that was not deleted.
         """
         directory = f"{TOPIC_PREFIX}{topic}"
         found: dict[RemotePartition, int | None] = {}
@@ -133,8 +134,8 @@ class Prefix:
         return None if payload is None else self.read_manifest(partition, payload)[0]
 
     def last_payload(self, partition: RemotePartition, void: Collection[bytes] = ()) -> bytes | None:
-        """Return the payload of the last manifest of a partition, not decoded; None if none was published. Manifests
-        of the nonces in `void` do not count. Raises StoreError or DamageError.
+        """Return the last manifest of a partition, still encoded; None if none was published. Manifests written under
+        one of the nonces in `void` do not count. Raises StoreError or DamageError.
         """
         return self.run_steps(last_manifest(partition, void))
 
@@ -179,7 +180,8 @@ class Prefix:
         return manifest, contents
 
     def run_steps(self, steps: Steps[Result]) -> Result:
-        """Send the requests of a generator of `stablelog.tier.chain` to the store, and return its result.
+        """Run a generator of `tier.chain`: send each request that it yields to the store, and the answer into the
+        generator. Return the generator's result.
 
         Raises:
             StoreError: a request failed. The generator got this error, too.

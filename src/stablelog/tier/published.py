@@ -39,7 +39,7 @@ class Published(NamedTuple):
     view_start: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields as a dictionary for JSON."""
         return {
             "log_end": self.log_end,
             "time_ms": self.time_ms,
@@ -52,7 +52,8 @@ class Published(NamedTuple):
         }
 
     def check_partition(self, topic_id: uuid.UUID, partition: int) -> None:
-        """Check that these are the fields of a partition. A manifest without segments says in no other place whose it is.
+        """Check that the manifest is that of this partition. A manifest without segments names its partition nowhere
+        else.
 
         Raises:
             DamageError: they are those of another partition.

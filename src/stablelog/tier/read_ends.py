@@ -1,5 +1,5 @@
-"""Where the last reads of remote segments have ended. A reader that reads on needs no index, and its next chunks can be
-loaded ahead.
+"""The ends of recent reads of remote segments. A read that continues where another one has ended needs no index, and
+its next chunks can be loaded ahead.
 """
 
 import uuid
@@ -35,24 +35,26 @@ class ReadEnd(NamedTuple):
 
     @property
     def ahead_count(self) -> int:
-        """How many chunks are loaded ahead of the reader, and the chunk that it reads."""
+        """How many chunks to keep loaded for this reader: the one that it reads, and those ahead of it."""
         return 1 + AHEAD[min(self.streak, len(AHEAD) - 1)]
 
 
 class ReadEnds:
-    """The ends of the last reads, by the offset or by the position in commit order at which they have ended."""
+    """The ends of recent reads. The key is the offset, or the position in commit order, at which a read has ended."""
 
     def __init__(self) -> None:
         self._ends: OrderedDict[int, ReadEnd] = OrderedDict()
 
     def end_at(self, end: int, segment: RemoteSegment | None = None) -> ReadEnd | None:
-        """Return the read that has ended there, in this segment if it is given; None if no such read is remembered."""
+        """Return the read that has ended at this offset or position, in this segment if one is given; None if no such
+        read is remembered.
+        """
         found = self._ends.get(end)
         is_other = found is not None and segment is not None and found.segment_id != segment.segment_id
         return None if is_other else found
 
     def add_read(self, start: int, end: int, segment: RemoteSegment, begin: int, position: int) -> None:
-        """Remember a read.
+        """Remember the end of a read. The read that was added ENDS_MAX reads ago is dropped.
 
         Args:
             start: where it has begun.

@@ -28,7 +28,7 @@ CHUNK_COUNT_MAX: Final = (
 
 
 class RemoteSegments(Protocol):
-    """The remote log of a partition, as far as commit order needs it (`remote_log.RemoteLog`)."""
+    """The part of `remote_log.RemoteLog` that reads in commit order use."""
 
     bytes: SegmentBytes
     place: str
@@ -46,14 +46,15 @@ class RemoteSegments(Protocol):
         """Return the segment with this offset. Raises DamageError."""
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return those of the next chunks that are not loaded."""
+        """Return the chunks that are not loaded among the next `count` chunks."""
 
     def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
-        """Return a segment as far as it is loaded."""
+        """Return a reader of a segment's loaded bytes."""
 
 
 class RemoteCommitOrder:
-    """Implements `log.remote_tier.RemoteView`.
+    """The remote segments of a commit-ordered partition, for readers in commit order. Implements
+    `log.remote_tier.RemoteView`.
 
     Args:
         remote: the remote log of the partition.
@@ -66,8 +67,8 @@ class RemoteCommitOrder:
         self._last: tuple[RemoteSegment, int] | None = None  # where the last range of `content` has ended
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
-        """Yield what the manifest says about the commit index of each segment, from the segment with this offset on,
-        without segments before the log start offset. Raises DamageError.
+        """Yield the manifest's description of the commit index of each segment, from the segment with this offset on.
+        Segments before the log start offset are left out. Raises DamageError.
         """
         start = max(offset, self._remote.start_offset)
         return map(self._commits_of, self._remote.segments.live_from(start))
@@ -79,8 +80,8 @@ class RemoteCommitOrder:
         return self._commits_of(segments[-1]).latest_sequence if segments else -1
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if
-        there is none.
+        """Return the description of the first commit index with a commit sequence greater than this one; None if there
+        is none.
         """
         segments, start = self._remote.manifest.segments, self._remote.start_offset
         first = bisect_right(segments, commit_sequence, key=lambda one: self._commits_of(one).latest_sequence)
@@ -145,7 +146,7 @@ class RemoteCommitOrder:
         return count, b"".join(views)
 
     def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
-        """Drop the chunks of ranges that were found to be damaged from the cache."""
+        """Drop damaged ranges from the cache, so that the next read loads them again."""
         segment = self._segment(base_offset)
         for begin, end in zip(begins, ends, strict=True):
             self._remote.bytes.drop_chunks(segment, begin, end - begin)
@@ -158,8 +159,8 @@ class RemoteCommitOrder:
         return look_from((segment,), timestamp_ms, start, end)
 
     def finished(self, start: int, end: int) -> None:
-        """Note that a read of the positions [start, end) has ended with the last range of `content`. The reader does
-        not need the chunks again that end before it.
+        """Remember where a read of the positions [start, end) has ended. Chunks that end before that place are marked
+        as consumed.
         """
         if self._last is None:
             return
@@ -171,7 +172,7 @@ class RemoteCommitOrder:
         self._last = None
 
     def ahead(self, position: int) -> list[ObjectRange]:
-        """Return the chunks that a reader needs next and that are not loaded. Its last read ended at `position`."""
+        """Return the chunks to load ahead for a reader whose last read ended at `position`."""
         last = self._ends.end_at(position)
         if last is None:
             return []

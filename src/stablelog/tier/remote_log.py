@@ -121,12 +121,13 @@ class RemoteLog:
 
     @property
     def has_new_start(self) -> bool:
-        """Whether the log start offset has passed records that the published manifest has not deleted."""
+        """Whether the log start offset has passed segments that the published manifest does not mark for deletion yet."""
         published = self.manifest.log_start
         return self.start_offset > published and next(self.segments.live_from(published), None) is not None
 
     def set_manifest(self, manifest: Manifest, segments: ManifestSegments) -> None:
-        """Use a list from now on that was published and recorded on the local disk.
+        """Replace the list of remote segments by that of a newly published manifest, which is recorded on the local
+        disk.
 
         Args:
             manifest: the list.
@@ -137,7 +138,7 @@ class RemoteLog:
         self.segments = segments
 
     def raise_log_start(self, start_offset: int) -> None:
-        """Note a log start offset that is recorded on the local disk."""
+        """Raise the log start offset to one that is already recorded on the local disk."""
         self._log_start = max(self._log_start, start_offset)
 
     def begin_at(self, start_offset: int) -> None:
@@ -147,7 +148,7 @@ class RemoteLog:
             self._log_start = start_offset
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that retention demands, as far as it deletes remote segments."""
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand. Only remote segments count."""
         start = self.start_offset
         # The size includes segments before the log start offset whose deletion is not published yet: subtract them.
         unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self.segments.live_from(0))
@@ -218,8 +219,8 @@ class RemoteLog:
         return end, end_offset
 
     def finished(self, start: int, end: int) -> None:
-        """Note that a reader got its response to a read of the offsets [start, end). The reader does not need the
-        chunks again that end before the end of this read.
+        """Mark the chunks of a read as consumed, after the response with the offsets [start, end) was sent. The reader
+        does not need them again.
         """
         segment = self.segments.segment_at(max(end - 1, start))
         last = None if segment is None else self._ends.end_at(end, segment)
@@ -227,16 +228,16 @@ class RemoteLog:
             self.bytes.mark_consumed(segment, last.begin, last.position)
 
     def ahead(self, offset: int) -> list[ObjectRange]:
-        """Return the chunks that a reader needs next and that are not loaded. The last read of this reader ended at
-        `offset`. The result is one chunk after the first read, and more chunks if the reader continues.
+        """Return the chunks to load ahead for a reader whose last read ended at `offset`: one chunk after its first
+        read, and more if it continues.
         """
         last, here = self._ends.end_at(offset), self._ends.end_at(offset, self.segments.segment_at(offset))
         wanted = 1 + AHEAD[0] if last is None else last.ahead_count
         return self.chunks_from(offset, 0 if here is None else here.position, wanted)
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return those of the next `count` chunks that are not loaded. The first chunk is that of a byte in the log
-        file of the segment with this offset.
+        """Return the chunks that are not loaded among the next `count` chunks. The first one contains the byte at
+        `position` in the log file of the segment with this offset.
         """
         found: list[ObjectRange] = []
         while len(found) < count:
@@ -249,8 +250,8 @@ class RemoteLog:
         return [chunk for chunk in found if not self._cache.has(chunk)]
 
     def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the store, and whether the
-        search is complete.
+        """Return the aborted transactions with records in [start, end) whose abort markers are in the store. The second
+        value is False if later segments may have further abort markers.
 
         Raises:
             NotLoadedError: a transaction index is not loaded. No index is needed if no transaction was aborted.
@@ -278,14 +279,14 @@ class RemoteLog:
         return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
-        """Yield the segments that end after an offset and are not being deleted, as far as they are loaded."""
+        """Yield a reader for each segment that ends after an offset and is not being deleted, oldest first."""
         return map(self.loaded_segment, self.segments.live_from(offset))
 
     # -- batches -----------------------------------------------------------------------------------------------
 
     def segment_at(self, offset: int) -> RemoteSegment:
-        """Return the segment with this offset. Raises DamageError if the manifest names none, or one that is being
-        deleted.
+        """Return the segment that contains an offset. Raises DamageError if the manifest names none, or one that is
+        being deleted.
         """
         segment = self.segments.segment_at(offset)
         if segment is None or segment.state is not SegmentState.COPY_FINISHED:
@@ -296,5 +297,5 @@ class RemoteLog:
         return segment
 
     def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
-        """Return a segment as far as it is loaded."""
+        """Return a reader of a segment's loaded bytes."""
         return LoadedSegment(self.bytes, segment)

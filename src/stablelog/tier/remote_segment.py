@@ -72,7 +72,9 @@ class RemoteSegment:
 
     @property
     def stable_offset(self) -> int | None:
-        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
+        """The first offset of the oldest transaction that was open at the end of the segment: all transactions that
+        began before it have ended there. None if unknown.
+        """
         return None if self.summary is None else self.summary.stable_offset
 
     @property
@@ -89,8 +91,8 @@ class RemoteSegment:
         return partition.segment_key(self.base_offset, self.segment_id, LOG)
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the place of an index of this segment; None if the index is empty. A place of size 0 is the whole
-        object of indexes: the manifest does not tell where the index is in it.
+        """Return the byte range of an index in the object of indexes; None if the index is empty. A range of size 0
+        stands for the whole object: the manifest then does not say where the index is.
         """
         key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
         if self.summary is None:
@@ -99,11 +101,13 @@ class RemoteSegment:
         return ObjectRange(key, start, size, RangeProof(crc)) if size else None
 
     def indexes_in(self, content: Buffer, key: str) -> dict[IndexKind, Buffer]:
-        """Return the files in the object of indexes, by kind, as `proven_indexes` does. Raises DamageError."""
+        """Decode the object of indexes of this segment, and check it against the manifest. Return its files by kind.
+        Raises DamageError.
+        """
         return proven_indexes(content, key, self.summary, self.commit, self.indexes_crc)
 
     def to_record(self) -> SegmentSnapshotRecord:
-        """Return the record that describes this segment in a manifest, in Kafka's format."""
+        """Return the record of this segment for a manifest, in Kafka's format."""
         return SegmentSnapshotRecord(
             segment=self.segment_id,
             start_offset=self.base_offset,  # type: ignore[arg-type]
@@ -127,7 +131,7 @@ class RemoteSegment:
 
     @classmethod
     def from_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
-        """Read a segment from the record that describes it in a manifest.
+        """Decode a segment from its record in a manifest.
 
         Raises:
             NewerFormatError: this release does not read the form of the record.

@@ -1,4 +1,5 @@
-"""Decisions of a restore: the files of a partition whose disk is lost, from what the object store has of it.
+"""The files of a partition after a restore: what a directory gets in place of a lost disk, decided from what the object
+store has.
 
 The restored log has all records up to the end of the last manifest, all of them in the store. After them the local log
 begins with batches without records. They take all offsets that the lost broker may have given to records that are gone,
@@ -48,7 +49,7 @@ LEADER_EPOCH_STEP: Final = 1_000
 
 
 class Stored(NamedTuple):
-    """What the store has of a partition.
+    """The content of the object store for one partition, from which a restore makes the partition's files.
 
     Attributes:
         partition: the partition.
@@ -87,18 +88,18 @@ class Stored(NamedTuple):
 
     @property
     def view_start(self) -> int:
-        """The first position that is not deleted, of a commit-ordered partition; 0 of another one."""
+        """The first position in commit order that is not deleted; 0 for a partition that is not commit-ordered."""
         return 0 if self.manifest.published is None else self.manifest.published.view_start
 
     @property
     def log_end(self) -> int:
-        """The last log end offset that a manifest recorded; the end in the store if none did."""
+        """The greatest log end offset that is known of the lost log: from the last manifest, or the end in the store."""
         said = self.manifest.published
         return self.end_offset if said is None else max(said.log_end, self.end_offset)
 
 
 def leader_epoch_of(stored: Iterable[Stored]) -> int:
-    """Return the leader epoch of the restore: greater than each that the lost broker can have had."""
+    """Return the leader epoch of the restored broker: greater than each that the lost broker can have used."""
     known = [0]
     for one in stored:
         known += [epoch for segment in one.manifest.segments for epoch, _ in segment.leader_epochs]
@@ -107,7 +108,9 @@ def leader_epoch_of(stored: Iterable[Stored]) -> int:
 
 
 def gap_end(stored: Stored) -> int:
-    """Return the offset of the first record after the restore: greater than each that the lost broker has given."""
+    """Return the offset of the first record after the restore. The lost broker cannot have used this offset or a later
+    one.
+    """
     return max(stored.end_offset, stored.log_end) + GAP
 
 
@@ -131,8 +134,8 @@ def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
 
 
 def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: int) -> dict[int, bytes]:
-    """Return the log files of segments without records, by their base offset. They take the lost offsets of ranges that
-    follow each other, from the offset `start` on.
+    """Return the log files of segments without records, by base offset. They take the lost offsets of the ranges, from
+    `start` on, so that no new record gets a lost offset.
 
     Each batch is in a segment of its own, and its end is an offset at which a consumer gets no error: so each range gets
     one batch, unless it has more than GAP_SEGMENT_MAX offsets.
@@ -146,7 +149,7 @@ def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: in
 
 
 class OpenPart(NamedTuple):
-    """The records of a transaction that the store has of a partition, without the marker.
+    """The records of an unfinished transaction in one partition: the store has records of it, and not its marker.
 
     Attributes:
         producer_id: the producer.
@@ -164,7 +167,9 @@ class OpenPart(NamedTuple):
 
 
 def abort_markers(parts: Sequence[OpenPart], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
-    """Encode the markers that abort transactions in a partition: one batch for each, from an offset on."""
+    """Encode abort markers for transactions that the restore left without an end: one batch per transaction, from
+    `base_offset` on.
+    """
     return b"".join(
         encode_marker(
             Marker(MarkerType.ABORT, max(part.coordinator_epoch, 0)),

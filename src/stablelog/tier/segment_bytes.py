@@ -35,7 +35,7 @@ from stablelog.types import ObjectRange
 
 
 class Cache(Protocol):
-    """The bytes of objects that are in memory."""
+    """A cache of byte ranges of objects."""
 
     def get(self, wanted: ObjectRange) -> Buffer | None:
         """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
@@ -44,10 +44,10 @@ class Cache(Protocol):
         """Whether the bytes of a range are in memory. This loads nothing."""
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Note that a reader has read a range to its end, and probably does not need it again."""
+        """Mark a range that a reader has read to its end, and probably does not need again."""
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes do not match the manifest, so that the next read loads it again."""
+        """Drop a range whose bytes do not match the manifest. The next read loads the range again."""
 
 
 class SegmentBytes:
@@ -81,7 +81,7 @@ class SegmentBytes:
         return bool(crc32c(batch[CRC_START:]) == CRC.unpack_from(batch, CRC_START - CRC.size)[0])
 
     def loaded_views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
-        """Return views of bytes of a log file that are loaded.
+        """Return views of the bytes of a log file from `position` on. All of them must be loaded.
 
         Raises:
             NotLoadedError: some of the bytes are not loaded.
@@ -101,27 +101,27 @@ class SegmentBytes:
         return views
 
     def drop_chunks(self, segment: RemoteSegment, position: int, size: int) -> None:
-        """Drop the chunks with damaged bytes from the cache. The next read loads them again, because the object may
-        have been restored.
+        """Drop the chunks with damaged bytes from the cache. The next read loads them again: the object may have been
+        restored since.
         """
         for chunk in self.chunks(segment, position, position + size):
             self._cache.drop(chunk)
 
     def mark_consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
-        """Note that a reader has read the bytes [begin, end) of a log file. The reader does not need the chunks again
-        that end before `end`.
+        """Mark the chunks that end within the bytes [begin, end) of a log file as consumed, after a reader has read
+        these bytes.
         """
         for chunk in self.chunks(segment, begin, end):
             if chunk.start + chunk.size <= end:
                 self._cache.mark_consumed(chunk)
 
     def missing_index_ranges(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
-        """Return the range of an index, unless it is loaded or empty."""
+        """Return the byte range of an index in a list, or an empty list if the index is loaded or empty."""
         wanted = segment.index_place(self._partition, kind)
         return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
 
     def index_bytes(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
-        """Return the bytes of a loaded index; empty if the segment has none."""
+        """Return the bytes of an index; empty if the segment has none. The index must be loaded."""
         wanted = segment.index_place(self._partition, kind)
         if wanted is None:
             return b""
@@ -145,7 +145,7 @@ class SegmentBytes:
         return key
 
     def chunk_at(self, segment: RemoteSegment, position: int) -> ObjectRange:
-        """Return the chunk of a log file that has the byte at a position. Raises DamageError."""
+        """Return the chunk of a log file that contains the byte at a position. Raises DamageError."""
         key, last = self.log_key(segment), self._last_chunk
         if last.key == key and last.start <= position < last.start + last.size:
             return last
@@ -170,7 +170,7 @@ class SegmentBytes:
 
 
 class LoadedSegment:
-    """A remote segment, as far as it is loaded. Its methods raise NotLoadedError if what they need is not loaded.
+    """Reader of one remote segment. Its methods raise NotLoadedError if the bytes that they need are not in the cache.
 
     Args:
         content: the loaded bytes.
@@ -249,7 +249,9 @@ class LoadedSegment:
         return views[0] if len(views) == 1 else b"".join(views)
 
     def no_batch_at(self, position: int, error: DamageError | None = None) -> DamageError:
-        """Drop the bytes at a position from the cache, and return the error for them."""
+        """Drop the chunk with the bytes at a position from the cache, and return the error that no batch of the segment
+        is there.
+        """
         self._content.drop_chunks(self._segment, position, 1)
         return DamageError(
             f"{self._content.log_place(self._segment)} has no batch of the segment at byte {position}"
@@ -261,7 +263,7 @@ class LoadedSegment:
 
 
 def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
-    """Check that the bytes of a range are those that its manifest describes. May run in any thread.
+    """Check the bytes of a downloaded range against the CRCs of the manifest. May run in any thread.
 
     Args:
         content: the bytes that the store has returned for the range.
@@ -284,7 +286,9 @@ def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
 
 
 def _headers_crc(content: Buffer, crc: int) -> int | None:
-    """Continue a CRC-32C over the headers of the batches in a buffer; None if the buffer has no whole batches."""
+    """Continue a CRC-32C over the batch headers in a buffer. Return None if the buffer does not consist of whole
+    batches.
+    """
     view, position, count = memoryview(content), 0, 0
     while position < len(view):
         piece: Buffer = view[position:]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnedChain(NamedTuple):
-    """A chain that was taken over.
+    """The chain of a partition's manifests after this broker has taken the chain over.
 
     Attributes:
         chain: the chain.
@@ -124,7 +124,9 @@ def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[u
 async def _check_of(
     storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
 ) -> Check:
-    """Return the check of a last manifest against the local log and what the directory records of its remote tier."""
+    """Return a function that checks a manifest: whether it belongs to the same history as the local log, and as the
+    files in which the partition's directory records its remote tier.
+    """
     state = LocalState(disk, partition.directory)
     log_start = await in_thread(threads, state.read_start)
     # The recorded log start offset may be greater than that of the manifest. A partition without a known manifest has

@@ -114,16 +114,16 @@ class CoordinatorLogs:
         return await self._run_round(self._flush.in_next_round)
 
     def pause_s(self) -> float:
-        """Return the seconds until the next round has to begin, if nothing else begins one before."""
+        """Return how many seconds remain until the next round of copies must begin."""
         return max(self._begun_s + BEGIN_SHARE * self._interval_s - self._loop.time(), 0)
 
     async def copy_if_due(self) -> None:
-        """Copy the logs if `pause_s` is over. Raises as `copy_logs` does."""
+        """Run a round of copies if `pause_s` returns 0. Raises the errors of `copy_logs`."""
         if self.pause_s() == 0:
             await self.copy_logs()
 
     async def remote_logs(self) -> dict[Partition, RemoteLog]:
-        """Return the logs, each with the list of its remote segments.
+        """Return the coordinators' logs, each with the list of its segments in the object store.
 
         Raises:
             StablelogError: the record of a log's remote segments cannot be read.
@@ -133,7 +133,7 @@ class CoordinatorLogs:
             return dict(self._plan.remotes)
 
     async def copy_before_trim(self) -> None:
-        """Copy the logs, before one of them is trimmed. If the copy fails, the next round logs the error."""
+        """Copy the logs before a coordinator trims one of them. An error is not raised: the next round logs it."""
         with contextlib.suppress(StablelogError):
             await self.copy_logs()
 
@@ -187,8 +187,8 @@ class CoordinatorLogs:
         return offsets_logs, commit_logs
 
     def _roll_if_grown(self, partition: Partition) -> bool:
-        """Roll a log that has grown since its last copy, so that it can be copied up to its end. Return whether it has
-        grown.
+        """If a log has grown since its last copy, seal its last segment, so that the log can be copied up to its end.
+        Return whether the log has grown.
 
         Raises:
             DiskError: the disk refuses a file. The log has not changed.
@@ -269,7 +269,7 @@ class CoordinatorLogs:
 
 
 async def _sync_here(partitions: Sequence[Partition]) -> None:
-    """Make partitions durable without the flush. Raises DiskError."""
+    """Sync partitions in this thread, without the flush task, which has stopped. Raises DiskError."""
     for partition in partitions:
         work = partition.unsynced()
         if work is not None:

@@ -44,7 +44,7 @@ PROVEN_AT_ONCE: Final = 10  # The number of partitions whose history is compared
 
 
 class CopyPasses:
-    """The copies of a broker's segments.
+    """Copies the segments of all partitions to the object store, in passes at regular intervals.
 
     Args:
         store: the object store.
@@ -131,9 +131,7 @@ class CopyPasses:
         step: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        """Run a step as `Tasks.every` does. If both tasks fail for the same reason, one of them logs it, and logs it
-        once.
-        """
+        """Run a step at intervals, as `Tasks.every` does. An error of the store that both tasks meet is logged once."""
 
         async def attempt() -> None:
             try:
@@ -145,11 +143,15 @@ class CopyPasses:
         self._tasks.every(name, interval_s, attempt, pause_s=pause_s)
 
     async def copy_coordinator_logs(self) -> None:
-        """Copy the logs of the coordinators, as far as they have grown. Raises as `CoordinatorLogs.copy_logs`."""
+        """Copy what was appended to the coordinators' logs since their last copy. Raises the errors of
+        `CoordinatorLogs.copy_logs`.
+        """
         await self._coordinators.copy_logs()
 
     async def copy_before_trim(self) -> None:
-        """Copy the logs of the coordinators, as `CoordinatorLogs.copy_before_trim` does."""
+        """Copy the coordinators' logs before a coordinator trims one of them. Raises no error of the store: the next
+        pass logs it.
+        """
         await self._coordinators.copy_before_trim()
 
     async def copy_at_stop(self, limit_s: float) -> None:
@@ -188,7 +190,7 @@ class CopyPasses:
             await self._copier.copy_all(partitions)
 
     async def copy_all(self) -> None:
-        """Copy the segments that can be copied, of each partition whose topic has a remote tier.
+        """Run one pass: copy all segments that can be copied, of each partition whose topic has a remote tier.
 
         Raises:
             StablelogError: the store does not answer, or belongs to another cluster, or the logs of the coordinators
@@ -284,7 +286,7 @@ class CopyPasses:
                 raise error
 
     def _has_segments_to_copy(self, partition: Partition) -> bool:
-        """Whether a partition has, or may have, segments to copy."""
+        """Whether a partition has, or may have, segments that must be copied to the store."""
         remote = self._wanted.remote_of(partition)
         return not remote.is_known or bool(self._wanted.segments_to_copy(partition, remote.end_offset))
 
@@ -354,7 +356,9 @@ class CopyPasses:
         yield from self._coordinators.samples()
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop copying a topic's partitions, as `PartitionCopier.stop_copying` does."""
+        """Stop the copies of a topic's partitions before the topic is deleted. On return none of them is being copied,
+        and no copy begins before the caller's next await.
+        """
         await self._copier.stop_copying(topic)
 
     def is_copying(self, topic: str) -> bool:

@@ -37,7 +37,8 @@ MARKED_COUNT_MAX: Final = 2_000
 
 
 class CopyPlan(Protocol):
-    """The segments that a copier copies of each partition.
+    """Says which segments a copier copies, and how often it deletes old ones. Topics and coordinators' logs have
+    different plans.
 
     Attributes:
         part_count: the number of segments in a part of a manifest.
@@ -54,17 +55,19 @@ class CopyPlan(Protocol):
         """Return the list of the partition's remote segments."""
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the least log start offset that the next manifest of a partition may have."""
+        """Return the log start offset for the partition's next manifest. The copier may publish a greater one."""
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
         """Return the segments after `end_offset` that can be copied now, oldest first."""
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the next manifest without the segments that it need not name any more. May run in a thread."""
+        """Limit the manifest: drop the oldest segments that are already marked for deletion, if there are too many. May
+        run in a thread.
+        """
 
 
 class TopicCopyPlan:
-    """Copies the partitions of topics with tiered storage, up to their last stable offset.
+    """Plan of topics with tiered storage: segments are copied up to the last stable offset.
 
     Args:
         limit_of: returns the offset up to which a partition may be copied.
@@ -84,22 +87,26 @@ class TopicCopyPlan:
         return partition.remote
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the log start offset of the partition's remote tier, which its retention moves."""
+        """Return the log start offset of the partition's remote tier. Retention moves it forward."""
         return self.remote_of(partition).start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the segments that can be copied; none if the topic's settings forbid it."""
+        """Return the segments after `end_offset` that can be copied now, oldest first; none if the settings of the
+        topic forbid copies.
+        """
         if not partition.config.is_tiered or partition.config.is_copy_disabled:
             return []
         return copyable(partition.log.segments, end_offset, self._limit_of(partition))
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the manifest unchanged: a segment is named until its objects are deleted."""
+        """Return the manifest unchanged. A manifest of a topic names a segment until the objects of the segment are
+        deleted.
+        """
         return manifest
 
 
 class CoordinatorCopyPlan:
-    """Copies the logs of the coordinators, up to the ends that a round has found.
+    """Plan of the coordinators' logs: each log is copied up to the end that it had when the round of copies began.
 
     Attributes:
         remotes: the lists of remote segments, by log.
@@ -118,7 +125,7 @@ class CoordinatorCopyPlan:
         return self.remotes[partition]
 
     def copied_end(self, partition: Partition) -> int:
-        """Return the offset up to which a log is in the store; 0 if that is not known."""
+        """Return the first offset of a log that is not in the store; 0 if the manifest of the log is not known yet."""
         remote = self.remotes[partition]
         return remote.end_offset if remote.is_known else 0
 
@@ -127,11 +134,11 @@ class CoordinatorCopyPlan:
         return partition.start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the segments up to the end that the round has found."""
+        """Return the segments after `end_offset`, up to the end that the log had when the round began."""
         return copyable(partition.log.segments, end_offset, self.ends.get(partition, 0))
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with not too many segments that are marked for deletion. Only the oldest are marked."""
+        """Limit the manifest: if more than MARKED_COUNT_MAX segments are marked for deletion, drop the oldest of them."""
         marked = [one.segment_id for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
         if len(marked) <= MARKED_COUNT_MAX:
             return manifest

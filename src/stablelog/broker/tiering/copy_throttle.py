@@ -1,4 +1,6 @@
-"""The pace of the threads that copy segments: a limit of bytes a second that they share, and pauses between steps."""
+"""Pace of the threads that copy segments: a limit of bytes per second for all of them, and pauses between the steps of
+long work.
+"""
 
 import threading
 import time
@@ -12,7 +14,7 @@ SLEEP_S_MAX: Final = 0.1  # A thread notices after this time that its work was c
 
 
 class CopyThrottle:
-    """Delays threads so that together they process at most a number of bytes a second.
+    """Limits the rate of copies: all copying threads together process at most a number of bytes per second.
 
     Args:
         rate: returns the limit in bytes a second.
@@ -44,8 +46,8 @@ class CopyThrottle:
 
 
 def run_at_half_speed(steps: Generator[None, None, Result], is_cancelled: Callable[[], bool]) -> Result:
-    """Run steps in a thread, and sleep after each for as long as it took, so that requests do not wait for the
-    interpreter lock. Return the result of the last step.
+    """Run the steps of a generator in this thread, and sleep after each step for as long as the step took. The pauses
+    let the event loop hold the interpreter lock. Return the result of the generator.
 
     Raises:
         UnavailableError: the work was cancelled.

@@ -37,7 +37,7 @@ PASS_S_MAX: Final = 10.0
 
 
 class DeletedPartitions:
-    """Deletes the objects of partitions.
+    """Deletes the objects of partitions whose topic was deleted.
 
     Args:
         storage: the object store.
@@ -61,7 +61,8 @@ class DeletedPartitions:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
 
     async def delete_objects(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
-        """Delete what may be deleted now, and return the partitions of which nothing is left.
+        """Delete the objects of these partitions that may be deleted now. Return the partitions that have no object
+        left in the store.
 
         An error of a partition is logged once, and the next call tries again.
         """
@@ -94,7 +95,9 @@ class DeletedPartitions:
         return over
 
     def _delete_partition(self, partition: RemotePartition) -> bool:
-        """Delete what may be deleted now; whether nothing is left. Runs in a thread."""
+        """Delete the objects of one partition that may be deleted now. Return whether the store has no object of it
+        left. Runs in a thread.
+        """
         run, now_s, delay_s = self._storage.prefix.run_steps, self._now_s(), self._delay_s()
         known_s = self._known_s.setdefault(partition, now_s)
         if partition not in self._taken:

@@ -69,7 +69,8 @@ NO_PARTITION: Final = -1  # Stands for a metadata partition in an error that con
 
 @dataclass(slots=True)
 class _Loaded:
-    """A partition of `__remote_log_metadata` that was read, with its events by the partition that they are about.
+    """The content of one partition of `__remote_log_metadata`: the events, grouped by the topic partition that they
+    describe.
 
     Attributes:
         partition: the metadata partition.
@@ -87,7 +88,9 @@ class _Loaded:
         return self.events.setdefault(partition, Events())
 
     def add_batches(self, content: bytes) -> None:
-        """Note the events in record batches. Records that cannot be read are skipped: their events are made again."""
+        """Add the events in record batches. A record that cannot be decoded is skipped: the broker appends the event
+        again.
+        """
         for position, header in headers_in(content):
             for record in () if header.is_control else decode_records(content, position):
                 with contextlib.suppress(DamageError, NewerFormatError):
@@ -130,7 +133,7 @@ class MetadataTopic:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="remote log metadata")
 
     async def append_copy_started(self, partition: RemotePartition, segment: RemoteSegment) -> None:
-        """Append the event "the copy of this segment begins". Raises no StablelogError."""
+        """Append the event COPY_STARTED, before the upload of a segment begins. An error is logged and not raised."""
 
         async def append(loaded: _Loaded) -> None:
             await self._append(loaded, partition, [copy_started(partition, segment)])
@@ -138,7 +141,9 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def append_missing_events(self, partition: RemotePartition, manifest: Manifest) -> None:
-        """Append the events of a published manifest that the topic lacks. Raises no StablelogError."""
+        """Compare a published manifest with the events in the topic, and append the missing ones. An error is logged
+        and not raised.
+        """
 
         async def append(loaded: _Loaded) -> None:
             events = loaded.events_of(partition)
@@ -152,7 +157,7 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def append_deletion_marks(self) -> None:
-        """Append the events for partitions whose topic was deleted. Raises no StablelogError."""
+        """Append an event for each partition whose topic was deleted. An error is logged and not raised."""
 
         async def append(loaded: _Loaded) -> None:
             for partition, events in list(loaded.events.items()):
@@ -169,7 +174,7 @@ class MetadataTopic:
             await self._attempt(partial(_itself, index), append)
 
     def partitions_to_delete(self) -> list[RemotePartition]:
-        """Return the partitions that are marked as deleted, and whose objects are not all deleted."""
+        """Return the partitions whose deletion the topic records, and that may still have objects in the store."""
         return [
             partition
             for loaded in self._loaded.values()
@@ -178,8 +183,8 @@ class MetadataTopic:
         ]
 
     async def append_deletion_finished(self, partition: RemotePartition) -> None:
-        """Append the event that the objects of a deleted partition were deleted, if the topic has one that it was
-        deleted. Raises no StablelogError.
+        """Append the event that all objects of a deleted partition are gone, if the topic records the deletion. An
+        error is logged and not raised.
         """
 
         async def append(loaded: _Loaded) -> None:
@@ -191,9 +196,9 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def begin_trims(self) -> None:
-        """Begin to trim each metadata partition that has too many events of deleted segments and topics. The caller
-        then passes the manifest of each partition to `append_missing_events`, which appends the events of all its segments once more,
-        and calls `end_trims`. Raises no StablelogError.
+        """Begin to trim the metadata partitions that have too many events of deleted segments and topics. The caller
+        then passes the manifest of each partition to `append_missing_events`, which appends the events of all existing
+        segments again, and calls `end_trims`. An error is logged and not raised.
         """
         for index, loaded in list(self._loaded.items()):
             if loaded.begin is None and self._is_trim_due(loaded) and not self._reserve.is_full:
@@ -226,7 +231,9 @@ class MetadataTopic:
             await self._append(loaded, partition, [marked])
 
     async def end_trims(self) -> None:
-        """Delete the records before the events that were appended since `begin_trims`. Raises no StablelogError."""
+        """Delete the old records of the metadata partitions that `begin_trims` has chosen. An error is logged and not
+        raised.
+        """
 
         async def trim(loaded: _Loaded) -> None:
             begin = loaded.begin
@@ -275,7 +282,7 @@ class MetadataTopic:
                 )
 
     async def _open_topic(self) -> Topic:
-        """Return the topic `__remote_log_metadata`. Create it if it does not exist.
+        """Return the topic `__remote_log_metadata`; create the topic if it does not exist.
 
         Raises:
             RefusedError: the topic cannot be created.
@@ -309,7 +316,7 @@ class MetadataTopic:
     # -- events --------------------------------------------------------------------------------------------------
 
     async def _load(self, partition: Partition, index: int) -> _Loaded:
-        """Read a metadata partition, unless it was read since it was opened. Return its events.
+        """Return the events of a metadata partition. Read the partition first if it was not read since it was opened.
 
         Raises:
             StablelogError: the partition cannot be read.
@@ -335,7 +342,7 @@ class MetadataTopic:
     async def _append(
         self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
     ) -> None:
-        """Append events about one partition, and note in `loaded` that the topic has them.
+        """Append events about one topic partition to a metadata partition, and add them to `loaded`.
 
         Raises:
             RefusedError, UnavailableError: the disk refuses the events from some event on.

@@ -58,7 +58,7 @@ DELETION_S_MAX: Final = (
 
 @dataclass(slots=True)
 class _Owned:
-    """A partition whose chain of manifests this broker has taken over.
+    """State of a partition whose chain of manifests this broker has taken over.
 
     Attributes:
         manifest: the last published manifest.
@@ -78,7 +78,7 @@ class _Owned:
 
 @dataclass(slots=True)
 class _Work:
-    """The copy of one partition that is under way."""
+    """State of a copy of one partition that is running."""
 
     is_cancelled: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -154,7 +154,8 @@ class PartitionCopier:
         self.failed: dict[Partition, StablelogError] = {}
 
     async def copy_all(self, partitions: list[Partition]) -> None:
-        """Copy each partition's segments that can be copied. An error in one partition does not stop the others.
+        """Copy the sealed segments of these partitions that can be copied. An error in one partition does not stop the
+        others.
 
         Raises:
             StoreError: the store does not answer; no partition was looked at.
@@ -174,7 +175,9 @@ class PartitionCopier:
         progress.log_end()
 
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
-        """Whether there is something to copy, or to publish, for a partition. Without work, the store gets no request."""
+        """Whether a partition has something to copy or to publish. A partition without work costs no request to the
+        store.
+        """
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
         if not remote.is_known:
             return True
@@ -189,14 +192,17 @@ class PartitionCopier:
         return False
 
     def has_new_start(self, partition: Partition) -> bool:
-        """Whether records were deleted that readers of the store, and a restore, would still get."""
+        """Whether the log start offset has moved since the last manifest: readers of the store, and a restore, would
+        still get deleted records.
+        """
         remote = self._plan.remote_of(partition)
         published = remote.manifest.published
         known = 0 if published is None else max(published.view_start, remote.manifest.log_start)
         return remote.has_new_start or (published is not None and view_start_of(partition) > known)
 
     def _has_new_settings(self, partition: Partition, owned: _Owned | None) -> bool:
-        """Whether the topic has other settings than the last manifest says, which a restore would use.
+        """Whether the settings or the partition count of the topic have changed since the last manifest, which a
+        restore would use.
 
         The first partition publishes a manifest also if nothing was copied, so that a restore finds the topic.
         """
@@ -248,8 +254,8 @@ class PartitionCopier:
                 work.idle.set()
 
     def _record_failure(self, partition: Partition, work: _Work, error: Exception) -> None:
-        """Log why the copy of a partition failed: once, until a copy of the partition succeeds. If the store fails, this
-        is logged for the first partition only, until any copy succeeds.
+        """Log why the copy of a partition failed, once until a copy of the partition succeeds. A failure of the whole
+        store is logged for the first partition only.
         """
         if work.is_cancelled:
             return
@@ -265,7 +271,7 @@ class PartitionCopier:
         self.failed[partition] = failed
 
     async def _copy_and_clear_failure(self, partition: Partition, work: _Work, progress: Progress) -> None:
-        """Copy a partition, and forget that an earlier copy of it has failed."""
+        """Copy a partition. After success, clear the record of its earlier failures."""
         await self._copy(partition, work, progress)
         self.failed.pop(partition, None)
         self._logged.discard(partition)
@@ -311,8 +317,8 @@ class PartitionCopier:
                 return
 
     async def delete_all(self, partitions: list[Partition]) -> None:
-        """Delete from the store what partitions do not need any more, after `copy_all` has copied them. An error in one
-        partition does not stop the others.
+        """Delete from the store the objects that these partitions no longer need. Call it after `copy_all`. An error in
+        one partition does not stop the others.
         """
         due = [one async for one in in_turns(partitions) if self._is_deletion_due(one)]
         await asyncio.gather(*(self._run_in_turn(partition, self._delete) for partition in due))
@@ -356,7 +362,7 @@ class PartitionCopier:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
 
     async def _take_over(self, partition: Partition, remote: RemoteLog) -> _Owned:
-        """Take over the chain of a partition's manifests. Raises as `take_over`."""
+        """Take over the chain of a partition's manifests. Raises the errors of `chain_takeover.take_over`."""
         taken = await take_over(self._storage, self._disk, self._threads, partition, remote)
         manifest = taken.last.manifest
         # In a thread, because a manifest may have many marked segments.
@@ -368,8 +374,8 @@ class PartitionCopier:
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
     ) -> None:
-        """Publish a manifest with newly copied segments (`rows`), without the segments whose objects were deleted, and
-        with the log start offset, if one of them is new.
+        """Publish the next manifest if anything has changed: with newly copied segments (`rows`), with the present log
+        start offset, and without the segments whose objects were deleted.
         """
         gone = set(owned.deletion.gone)
         is_new = bool(rows or gone or owned.is_foreign) or self.has_new_start(partition)
@@ -442,8 +448,8 @@ class PartitionCopier:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop copying a topic's partitions. On return none of them is being copied, and no copy begins before the
-        caller's next await.
+        """Stop the copies of a topic's partitions. On return none of them is being copied, and no copy begins before
+        the caller's next await.
         """
         while works := [work for partition, work in self._works.items() if partition.topic == topic]:
             works[0].is_cancelled = True

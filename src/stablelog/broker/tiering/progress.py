@@ -13,7 +13,7 @@ PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of
 
 
 class Progress:
-    """The progress of one pass over all partitions, which is logged if the pass takes long."""
+    """Counts copied segments and bytes, and logs the progress of a pass that takes longer than PROGRESS_S."""
 
     def __init__(self) -> None:
         self._begun_s = self._told_s = asyncio.get_running_loop().time()
@@ -22,12 +22,12 @@ class Progress:
         self._done_count = self._done_size = 0
 
     def add_planned(self, segments: Sequence[Segment]) -> None:
-        """Note segments that will be copied."""
+        """Add segments to the total that this pass will copy."""
         self._count += len(segments)
         self._size += sum(segment.size for segment in segments)
 
     def add_copied(self, size: int) -> None:
-        """Note a copied segment."""
+        """Count a copied segment of this size in bytes. Log the progress if the last log line is PROGRESS_S old."""
         self._done_count += 1
         self._done_size += size
         now_s = asyncio.get_running_loop().time()
@@ -36,7 +36,7 @@ class Progress:
             self._log_progress("copying to the object store", now_s)
 
     def log_end(self) -> None:
-        """Log the end of the pass, if its progress was logged."""
+        """Log that the pass has ended, if its progress was logged before."""
         if self._is_told:
             self._log_progress("copied to the object store", asyncio.get_running_loop().time())
 

@@ -94,7 +94,7 @@ class RangeCache:
         return wanted in self._memory
 
     def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
-        """Keep a range in memory, and drop others if there is no room. The new range is kept whatever its size.
+        """Keep a range in memory, whatever its size. Other ranges are dropped if there is no room.
 
         Returns:
             The ranges that should be on the disk: the caller passes each of them to `write_to_disk`.
@@ -119,19 +119,20 @@ class RangeCache:
         return kept
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Note that a reader has read a range to its end."""
+        """Mark a range that a reader has read to its end: the cache drops such ranges first."""
         if wanted in self._memory:
             self._consumed.add(wanted)
             self._memory.move_to_end(wanted, last=False)
 
     def make_room(self, size: int) -> None:
-        """Note that a read needs `size` bytes in memory at once, besides smaller ranges that it has needed before.
-        Without room for both, each load would drop what the read needs next, and the read would never end.
+        """Raise the limit of memory, if needed, so that one read can have `size` bytes in memory at once beside its
+        smaller ranges. Without room for both, each load would drop what the read needs next, and the read would never
+        end.
         """
         self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes do not match the manifest, so that it is loaded again."""
+        """Drop a range whose bytes do not match the manifest. The next read loads the range from the store again."""
         content = self._memory.pop(wanted, None)
         if content is not None:
             self.memory_size -= max(len(content), INDEX_SIZE_MIN)
@@ -164,7 +165,7 @@ class RangeCache:
         return None
 
     def write_to_disk(self, wanted: ObjectRange, content: Buffer) -> None:
-        """Write a range to the disk, if there is room. A failure of the disk is logged once."""
+        """Write a range to the local disk, if there is room. A failure of the disk is logged once, and not raised."""
         if not 0 < len(content) <= self._disk_size_max or wanted in self._files or self._is_disk_full():
             return
         name = uuid.uuid4().hex

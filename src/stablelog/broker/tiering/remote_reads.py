@@ -89,8 +89,8 @@ class RemoteReads:
     def start_loads(
         self, partition: Partition | None, missing: NotLoadedError
     ) -> list["asyncio.Future[None]"]:
-        """Begin to load the ranges that a partition's reader needs (`missing`). Returns futures that are done when the
-        loads have ended.
+        """Begin to load the missing byte ranges of a read. Return a future for each range, which is done when its load
+        has ended.
 
         Raises:
             UnavailableError: a range could not be loaded a moment ago, the store does not answer, or there is no store.
@@ -121,7 +121,7 @@ class RemoteReads:
         return loads
 
     def read_ahead(self, ranges: Iterable[ObjectRange]) -> None:
-        """Begin to load ranges that a reader will need next, as far as there is room for further loads."""
+        """Begin to load ranges before a reader requests them. Nothing is loaded if all threads are busy."""
         for wanted in ranges:
             if self._store is None or self._room.locked() or len(self._loads) >= THREADS:
                 return
@@ -129,8 +129,8 @@ class RemoteReads:
                 self._start_load(wanted)
 
     async def load_ranges(self, partition: Partition | None, missing: NotLoadedError) -> None:
-        """Load the ranges that a reader needs (`missing`). Return when they are loaded. If that takes longer than
-        WAIT_S_MAX, the loads go on, and this method raises UnavailableError. Otherwise it raises as `start_loads` does.
+        """Load the missing byte ranges of a read, and return when all are loaded. After WAIT_S_MAX seconds this method
+        raises UnavailableError, while the loads go on. Raises the errors of `start_loads`, too.
         """
         _, late = await asyncio.wait(self.start_loads(partition, missing), timeout=WAIT_S_MAX)
         if late:
@@ -144,7 +144,8 @@ class RemoteReads:
             raise failed[0]
 
     async def call_when_loaded(self, call: Callable[[], Result]) -> Result:
-        """Return what a call returns, after the ranges are loaded that the call needs.
+        """Call a function until it raises no NotLoadedError: after each such error, load the missing ranges. Return the
+        function's result.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -172,7 +173,9 @@ class RemoteReads:
                 await in_thread(self._threads, self._cache.write_to_disk, *one)
 
     async def _load_and_notify(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
-        """Load a range, and tell those that wait for it. Return the ranges that should be written to the disk."""
+        """Load a range into the cache, and notify the partitions that wait for it. Return the displaced ranges, which
+        the caller writes to the disk.
+        """
         try:
             content = await in_thread(
                 self._threads, self._cache.load_range, wanted, lambda: self._fetch(wanted)
@@ -225,5 +228,5 @@ class RemoteReads:
         return content
 
     def close(self) -> None:
-        """Shut the threads down; loads in progress are abandoned."""
+        """Shut the threads down. Running loads are abandoned."""
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -28,7 +28,8 @@ PROOF_S = 60.0
 
 
 class RemoteStorage:
-    """The object store of a cluster. Every method blocks, and may be called in any thread.
+    """The object store of a cluster, for the broker that writes to it. Every method blocks, and may be called in any
+    thread.
 
     Args:
         store: the object store.
@@ -62,8 +63,8 @@ class RemoteStorage:
         self._settings_number = 0  # The number of the last settings that this start has published.
 
     def take_epoch(self) -> None:
-        """Check the store, and take a broker epoch, unless that was done: a number that is greater than that of each
-        earlier start.
+        """Take a broker epoch, a number greater than that of each earlier start, after a check of the store. Later
+        calls do nothing.
 
         Raises:
             StoreError: the store does not answer, or rejects requests.
@@ -80,7 +81,9 @@ class RemoteStorage:
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
     def _check_conditions(self) -> None:
-        """Check that the store obeys conditions, unless that was checked a moment ago. Raises as `take_epoch`."""
+        """Check that the store obeys conditional puts, unless that was checked in the last PROOF_S seconds. Raises the
+        errors of `take_epoch`.
+        """
         with self._proving:
             if self._proven_s is None or self._now_s() - self._proven_s > PROOF_S:
                 self._proven_s = None
@@ -90,7 +93,7 @@ class RemoteStorage:
     def take_over(
         self, chain: Chain, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Result:
-        """Take over a chain. Return what `check` has returned for its last manifest.
+        """Take over the chain of a partition's manifests. Return the result of `check` for the last manifest.
 
         The check of the store is repeated, because a setting of the store may have changed since the start. With
         versions of objects, for example, some stores tell two writers that they have created an object.
@@ -110,7 +113,7 @@ class RemoteStorage:
         return self.prefix.run_steps(chain.take_over(check, void))
 
     def stop_changes(self, error: FencedError) -> None:
-        """Change nothing in the store any more, because another broker has taken over. The first error is logged."""
+        """Stop all changes to the store for good, because another broker has taken over. The first call logs the error."""
         if self.fenced is None:
             self.fenced = error
             log.error(
@@ -121,7 +124,9 @@ class RemoteStorage:
             )
 
     def _check_cluster(self) -> None:
-        """Create the object that names this cluster. If it exists, check that it names this cluster."""
+        """Create the object `cluster`, which names this cluster; if the object exists, check that it names this
+        cluster.
+        """
         try:
             self.store.create(CLUSTER, self._cluster_content())
         except ObjectExistsError:
@@ -140,16 +145,18 @@ class RemoteStorage:
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
     def is_deleted(self, partition: RemotePartition) -> bool:
-        """Whether the store has the object which says that the topic of a partition was deleted. Raises StoreError."""
+        """Whether the store has the object `deleted` of a partition's topic. Raises StoreError."""
         return self.prefix.run_steps(_content(partition.deleted_key)) is not None
 
     def mark_deleted(self, partition: RemotePartition) -> None:
-        """Create the object which says that the topic of a partition was deleted. Durable on return. Raises StoreError."""
+        """Create the object `deleted` of a partition's topic: readers and restores then skip the topic. Durable on
+        return. Raises StoreError.
+        """
         with contextlib.suppress(ObjectExistsError):
             self.store.create(partition.deleted_key, self._cluster_content())
 
     def publish_settings(self, content: bytes) -> None:
-        """Create an object with the dynamic settings of the broker, which replaces all earlier ones. Durable on return.
+        """Store the dynamic settings of the broker in a new object, which replaces all earlier ones. Durable on return.
 
         Each attempt has its own key, so that the store may apply an earlier attempt late. Raises as `take_epoch`.
         """

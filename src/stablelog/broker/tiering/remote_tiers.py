@@ -1,4 +1,6 @@
-"""The remote tiers of partitions: made when a partition is opened, or when the settings of its topic enable one."""
+"""Creates the remote tier of a partition: when the partition is opened, or when the settings of its topic enable tiered
+storage.
+"""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteTiers:
-    """Makes the remote tiers of partitions.
+    """Creates the remote tiers of partitions.
 
     Args:
         cache: the bytes of objects that were loaded.
@@ -46,7 +48,8 @@ class RemoteTiers:
         self._url = url
 
     def attach_remote_log(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Give a partition that was just opened its remote tier. May run in a thread.
+        """Create the remote tier of a partition that was just opened, from the manifest in the partition's directory.
+        May run in a thread.
 
         Args:
             topic: the topic of the partition.
@@ -66,8 +69,8 @@ class RemoteTiers:
             partition.restored = said
 
     def coordinator_remote_log(self, topic: Topic, partition: Partition) -> RemoteLog:
-        """Return the list of remote segments of a coordinator's log, from the record in its directory. No reader uses
-        it, and its log start is that of the local log, so that the list records none. May run in a thread.
+        """Return the list of remote segments of a coordinator's log, from the manifest in the log's directory. Only
+        copies use this list; readers do not. May run in a thread.
 
         Raises:
             NewerFormatError: a later release has written the record.
@@ -78,7 +81,9 @@ class RemoteTiers:
         return self._remote_log(topic, partition, manifest, lambda _start_offset: None)
 
     def _recorded_manifest(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
-        """Return the recorded manifest, or an empty one if nothing was copied; None if that is not known."""
+        """Return the manifest in the partition's directory. Without one, return an empty manifest if nothing can have
+        been copied, and None if the store may have segments.
+        """
         manifest: Manifest | None = None
         state = LocalState(self._disk, partition.directory)
         try:
@@ -97,7 +102,9 @@ class RemoteTiers:
         return manifest
 
     def enable_remote_log(self, topic: Topic, partition: Partition, now_ms: int) -> None:
-        """Give an open partition a remote tier, because the settings of its topic have enabled one. Raises DiskError."""
+        """Create the remote tier of an open partition, because the settings of its topic have enabled tiered storage.
+        Raises DiskError.
+        """
         manifest = Manifest(self._cluster_id(), partition.start_offset)
         state, payload = LocalState(self._disk, partition.directory), encode_manifest(manifest, now_ms)
         self._reserve.attempt(lambda: state.write_manifest(payload), frees=True)
@@ -124,7 +131,8 @@ class RemoteTiers:
         return LocalState(self._disk, partition.directory).read_start()
 
     def _save_start(self, partition: Partition, start_offset: int) -> None:
-        """Record a log start offset, even on a full disk: the segments before it can be deleted then.
+        """Record a log start offset in the partition's directory, also on a full disk, because segments before the
+        offset can then be deleted.
 
         Without a recorded manifest, an empty one is recorded first: the next start then knows that nothing was copied.
         A log that does not begin at offset 0 may otherwise have had copied segments before.

@@ -81,7 +81,7 @@ class SegmentUploads:
         segment: SealedSegment,
         is_cancelled: Callable[[], bool],
     ) -> RemoteSegment:
-        """Upload one segment of a partition under a new id. Return its row for the manifest.
+        """Upload one segment of a partition under a new id. Return the segment's row for the manifest.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
@@ -124,8 +124,8 @@ class SegmentUploads:
     async def _without_aborted_data(
         self, partition: Partition, segment: SealedSegment, is_cancelled: Callable[[], bool]
     ) -> Rewritten | None:
-        """Return the segment without aborted data that is copied in place of a segment; None if the segment itself is
-        copied.
+        """Return a copy of the segment without the data of aborted transactions, if the topic has the setting for it;
+        otherwise None.
         """
         if not partition.config.drops_aborted_copies or partition.view is not None:
             return None
@@ -160,8 +160,8 @@ class SegmentUploads:
     def _cut_points(
         self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
-        """Check the batch headers of the log file of a copy, before it is uploaded. Return its encoded cut points and
-        their CRCs. Runs in a thread.
+        """Choose the cut points of a log file before its upload. Check all its batch headers against the summary.
+        Return the encoded cut points and the CRCs before them. Runs in a thread.
         """
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -177,8 +177,8 @@ class SegmentUploads:
         epochs: LeaderEpochs,
         is_commit_ordered: bool,
     ) -> tuple[Mapping[IndexKind, bytes], CommitFiles | None]:
-        """Return the content of all files of a copy except its log file, and the description of its commit index. Runs
-        in a thread.
+        """Read all files of a segment except its log file. Return them by kind, and the description of the commit
+        index. Runs in a thread.
         """
         paths = other_files(segment.path(LOG_SUFFIX).parent, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}

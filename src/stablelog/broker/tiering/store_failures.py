@@ -1,19 +1,20 @@
-"""Which failures of the object store are logged. If the store does not answer, every partition and every reader fails, again
-and again; one line tells it.
+"""Decides which failures of the object store are logged. If the store does not answer, each partition and each reader
+fails again and again; one log line is enough.
 """
 
 from stablelog.errors import StablelogError, StoreError
 
 
 class StoreFailures:
-    """The failures of one kind of work with the object store, which is copies or reads, since its last success."""
+    """The failures that were logged since the last success of one kind of work: copies to the store, or reads from it."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
     def is_new(self, error: StablelogError) -> bool:
-        """Whether an error is to be logged. A store that does not answer is one failure, and so is one that rejects
-        requests; every other error is a failure of its own.
+        """Whether to log an error: True at the first call for this kind of failure since the last success. All failures
+        of a store that does not answer are of one kind, and all rejected requests of another; any other error is a kind
+        of its own.
         """
         failure = f"rejected: {error.is_rejected}" if isinstance(error, StoreError) else str(error)
         if failure in self._logged:
@@ -22,5 +23,7 @@ class StoreFailures:
         return True
 
     def clear_logged(self) -> None:
-        """Note a success: the next failure is logged again. May be called in any thread."""
+        """Forget the logged failures after a success, so that the next failure is logged again. May be called in any
+        thread.
+        """
         self._logged.clear()

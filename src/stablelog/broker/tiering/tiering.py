@@ -30,7 +30,7 @@ CHUNK_COUNT_MIN = 4  # how many chunks the memory of the cache has room for at l
 
 
 class Tiering:
-    """The tiered storage of one broker.
+    """The tiered storage of one broker: opens the object store, and passes calls to the copies and the reads.
 
     Args:
         damage_log: logs damaged objects, once together with the requests that meet them.
@@ -86,24 +86,25 @@ class Tiering:
         self._copies.start()
 
     async def copy_all(self) -> None:
-        """Copy at once the segments that can be copied. Raises as `Copier.copy_all` does."""
+        """Run a pass of copies now, and return when it has ended. Raises the errors of `CopyPasses.copy_all`."""
         if self._copies is not None:
             await self._copies.copy_all()
 
     async def copy_coordinator_logs(self) -> None:
-        """Copy the logs of the coordinators at once. Raises as `CoordinatorLogs.copy_logs` does."""
+        """Copy the coordinators' logs now. Raises the errors of `CoordinatorLogs.copy_logs`."""
         if self._copies is not None:
             await self._copies.copy_coordinator_logs()
 
     async def copy_before_trim(self) -> None:
-        """Copy the logs of the coordinators, as `CoordinatorLogs.copy_before_trim` does."""
+        """Copy the coordinators' logs before a coordinator trims one of them. Raises no error of the store."""
         if self._copies is not None:
             await self._copies.copy_before_trim()
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
     def attach(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Give a partition that was just opened its remote tier, if it has one. May run in a thread.
+        """Create the remote tier of a partition that was just opened, if its topic has tiered storage or its directory
+        records one. May run in a thread.
 
         Args:
             topic: the topic of the partition.
@@ -157,7 +158,7 @@ class Tiering:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop copying a topic's partitions, as `Copier.leave` does."""
+        """Stop the copies of a topic's partitions before the topic is deleted."""
         if self._copies is not None:
             await self._copies.stop_copying(topic)
 
@@ -166,12 +167,14 @@ class Tiering:
         return self._copies is not None and self._copies.is_copying(topic)
 
     def limit_store_time(self) -> None:
-        """Limit the time that requests to the store may take from now on, because the broker stops."""
+        """Let no request to the store begin after STOP_S seconds from now, because the broker stops."""
         if self._store is not None:
             self._store.give_up_after(STOP_S)
 
     async def copy_at_stop(self) -> None:
-        """Copy and publish what the store lacks, as `CopyPasses.copy_at_stop` does."""
+        """At a stop of the broker, copy the rest of the coordinators' logs, and publish log starts that have moved.
+        Takes at most STOP_S seconds.
+        """
         if self._copies is not None:
             await self._copies.copy_at_stop(STOP_S)
 
@@ -183,7 +186,7 @@ class Tiering:
 
 
 def _store(config: BrokerConfig) -> "ObjectStore | None":
-    """Open the object store that the settings name; None if they name none."""
+    """Open the object store of the setting stablelog.remote.url; None if the setting is empty."""
     url = config["stablelog.remote.url"]
     if not url:
         return None
