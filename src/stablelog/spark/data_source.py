@@ -80,7 +80,7 @@ class StablelogDataSource(DataSource):
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def _asked(self, where: str, schema: Any) -> tuple[Any, Any]:
-        """Check the options and columns of a read, and return them."""
+        """Check the options and the columns of a read. Return them in their checked form."""
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
 

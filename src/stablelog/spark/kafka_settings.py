@@ -135,7 +135,7 @@ def check_kafka_setting(name: str) -> None:
 
 
 def unwarned(names: Iterable[str]) -> list[str]:
-    """Return the given options without effect that this process has not warned of yet, and remember them as warned of.
+    """Return the options without effect of which this process has not warned yet. The next call leaves them out.
 
     Args:
         names: the names of all options of a read or write, in any case.

@@ -58,7 +58,8 @@ SETTINGS = {
 
 
 def session(app_name: str | None = None, master: str | None = None, **settings: str) -> Any:
-    """Return the active Spark session, or a new one with settings for stablelog, in which `format("stablelog")` is known.
+    """Return the active Spark session, or a new one with settings for stablelog, in which `format("stablelog")` is
+    registered.
 
     An active session is returned as it is: nothing of it is changed. A new session has the settings in `SETTINGS`,
     except for those that the user has set. If PYSPARK_PYTHON is not set and the master is local, it is set to the
@@ -137,7 +138,7 @@ def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, s
 
 
 def _made(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
-    """Make a session with these settings, find Java and set PYSPARK_PYTHON for it, and log all that was set."""
+    """Create a Spark session with these settings. Find a Java for it, set PYSPARK_PYTHON, and log what was set."""
     before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON")}
     find_java()
     if is_local:

@@ -19,8 +19,8 @@ _Item = TypeVar("_Item")
 
 
 def one_line(method: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Decorate a method that Spark calls: a `StablelogError` is shown without a traceback, because its message says
-    what is wrong.
+    """Decorate a method that Spark calls. The user sees a `StablelogError` of the method as one line without a
+    traceback, because its message says what is wrong.
 
     A Python process of Spark ends after it has reported an exception. The variable that is set here therefore applies
     to this exception only. Outside of Spark's processes, and if the user asks for full tracebacks, nothing is set. Any
@@ -39,7 +39,9 @@ def one_line(method: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 
 def one_line_each(method: Callable[_Given, Iterator[_Item]]) -> Callable[_Given, Iterator[_Item]]:
-    """Decorate a generator method in the same way as `one_line`: its errors are raised while Spark takes the items."""
+    """Decorate a generator method in the same way as `one_line`. Its errors are raised while Spark iterates over the
+    items.
+    """
 
     @functools.wraps(method)
     def called(*args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Item]:
@@ -62,5 +64,5 @@ def _hide_traceback(error: Exception) -> None:
 
 
 def started_as() -> str:
-    """Return the name of the module that this process runs (`python -m`); empty if it runs no module."""
+    """Return the name of the module that this process runs by `python -m`; empty if it was started in another way."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")

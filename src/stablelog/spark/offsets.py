@@ -38,7 +38,7 @@ class Bound:
 
 
 class StreamCut(NamedTuple):
-    """A cut: every commit of the transaction group up to this commit sequence, and no later one."""
+    """A cut of a transaction group: all commits up to a commit sequence, and no later one."""
 
     commit_sequence: int
     group: str
@@ -60,7 +60,7 @@ class StreamOffsets:
 
     @property
     def stream_cut(self) -> StreamCut:
-        """Return the cut that these offsets are. Only for a stream with the option cut=true."""
+        """The cut at these offsets. Only for a stream with the option cut=true, whose offsets always have one."""
         assert self.cut is not None
         return self.cut
 
@@ -81,7 +81,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
-        """Read a dictionary that `to_json` has made."""
+        """Decode a dictionary of `to_json`."""
         cut = value.get(CUT)
         return cls(
             {
@@ -126,7 +126,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _partition_number(text: str) -> int:
-    """Return the number of a partition from a key in JSON, which has one spelling."""
+    """Return the partition number in a key of a JSON object. Only its plain decimal form is accepted."""
     number = whole_number(text)
     if text != str(number):
         raise ValueError(f"{text!r} is not how the partition {number} is written")

@@ -104,7 +104,7 @@ def _times(text: str) -> Bound:
 
 
 def _word(*words: str) -> SettingType:
-    """Make the kind of options whose value is one of these words, in upper or lower case."""
+    """Return the kind of options whose value is one of these words, in upper or lower case."""
     exact = choice(*words)
     return SettingType(lambda text: exact.parse(text.lower()), exact.valid)
 

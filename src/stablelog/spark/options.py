@@ -264,8 +264,8 @@ def warn_without_effect(given: Mapping[str, str]) -> None:
 
 
 class _Values:
-    """The given options by their names in the option table. If an option has two names, the key is that of the Kafka
-    connector.
+    """The options of one read or write, by their names in the option table. Of an option with two names, the name of
+    Spark's Kafka connector is used.
     """
 
     def __init__(self, given: Mapping[str, str], where: str) -> None:
@@ -319,7 +319,7 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Return the name of the only option of these that was given; None if none was given."""
+        """Return the name of the one option that is set, of several that exclude each other; None if none is set."""
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")

@@ -41,8 +41,8 @@ class FileExtent:
 
 @dataclass(frozen=True, slots=True)
 class ObjectExtent:
-    """A range of bytes of a segment's log file in an object store, from one cut point to another. The range contains
-    consecutive whole record batches.
+    """A byte range of a segment's log file in an object store, between two cut points. It contains whole record
+    batches.
 
     Attributes:
         crc_before: CRC-32C over the headers of all batches of the log file before the range; None if it is unknown.
@@ -89,8 +89,8 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class ReadersPins:
-    """The pins of a read. Each task of the read renews all of them: those of a partition that no task has reached yet
-    must not expire.
+    """The pins of a read, in the form that tasks receive. Each task renews all pins of the read, because a partition
+    may wait hours for its first task.
 
     Attributes:
         read_id: the id of the read. The keys of its pins follow from it.
@@ -105,7 +105,7 @@ class ReadersPins:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range of offsets of one partition that one task reads. `end` is exclusive.
+    """A range of offsets of one partition, with everything that its task needs to read it. `end` is exclusive.
 
     Attributes:
         size: size of the record batches in bytes; an estimate if there are no extents.
@@ -148,7 +148,7 @@ class Span(Protocol):
         """Divide the range at this offset, which is inside the range and begins the second part."""
 
     def piece(self) -> Piece:
-        """Return the range as a `Piece`, which one task reads."""
+        """Return the range as a `Piece`, which is sent to one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,8 @@ class TaskLimits:
 
 
 def plan_tasks(spans: Iterable[Span], limits: TaskLimits) -> list[tuple[Piece, ...]]:
-    """Divide the spans into tasks. Return for each task its pieces (ranges of offsets), in the order of the spans. Skip
-    empty spans.
+    """Divide ranges of offsets (spans) into tasks of about equal size. Return the pieces of each task, in the order of
+    the spans.
     """
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)

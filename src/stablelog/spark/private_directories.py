@@ -45,8 +45,8 @@ def own_directory(name: str) -> Path | None:
 
 
 def images_directories(name: str) -> Iterator[Path]:
-    """Return the directories of this name to which only root may write. They are made with a machine's image, for every
-    user.
+    """Yield the directories of this name that only root can change, in the image of the machine. A machine image may
+    contain compiled kernels for every user.
 
     Such a directory is safe, because root can run any code in any case. No other user may have write access to the
     directory or to its parent.

@@ -1,4 +1,4 @@
-"""Count of the records of a read, without reading them.
+"""Exact count of the records that a batch read returns, without decoding them.
 
 If the segment files or the object store are accessible, `source.counting` counts in them. Otherwise this module counts
 by the headers of record batches that it fetches from the broker.
@@ -64,8 +64,8 @@ def _counted(options: ReadOptions, log: Log) -> int:
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
-    """Return the count of a range from its segment files. Return None if the files do not contain the whole range and a
-    broker can be asked.
+    """Count the records of a range in its segment files. Return None if the files lack a part of the range and a broker
+    can count instead.
     """
     try:
         return retry_if_files_changed(

@@ -15,7 +15,7 @@ from stablelog.spark.pyspark_version import check_pyspark
 
 
 def register(session: Any = None) -> None:
-    """Make `format("stablelog")` known in a Spark session, with the Python interpreter that runs this program.
+    """Register `format("stablelog")` in a Spark session, whose workers then use the Python interpreter of this program.
 
     A session needs this call if Spark does not find the source (DATA_SOURCE_NOT_FOUND), for example because the virtual
     environment of this program is not activated. The call changes no setting of the session. In this session, reads of

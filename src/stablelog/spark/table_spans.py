@@ -39,7 +39,7 @@ _Row = TypeVar("_Row", bound=TableRow)
 
 
 class TableSpan(ABC, Generic[_Source, _Row]):
-    """A range of one partition, with a table that it shares with the ranges it is divided into.
+    """A range of offsets of one partition. All spans of the partition share one table of stored bytes.
 
     Args:
         source: the partition.
@@ -94,7 +94,9 @@ class TableSpan(ABC, Generic[_Source, _Row]):
 
     @abstractmethod
     def _offset_after(self, size: int) -> int | None:
-        """Return where to divide the range, so that the first part has about this size; None if it is not divisible."""
+        """Return the offset at which the first part of the range has about this size in bytes; None if the range cannot
+        be divided.
+        """
 
     @abstractmethod
     def piece(self) -> Piece:

@@ -81,7 +81,7 @@ class ColumnBuilder:
 
     @property
     def depth(self) -> int:
-        """The last field of each record that the decoder must read for these columns."""
+        """How far the decoder must decode each record: up to this field, the last one that a column of the read needs."""
         depths = {
             "headers": k.DEPTH_HEADERS,
             "value": k.DEPTH_VALUE,
@@ -120,8 +120,8 @@ class ColumnBuilder:
         yield batch
 
     def _check_times(self, rows: int) -> None:
-        """Check that the times of the rows fit into a timestamp of Spark. The decoder has put the greatest or the least
-        number in the place of one that does not.
+        """Check that the timestamps of the rows fit into a timestamp of Spark. Where a timestamp does not fit, the
+        decoder has written the greatest or the least possible number.
         """
         times = np.frombuffer(self._buffers["timestamp"], np.int64, rows)
         beyond = np.flatnonzero((times == k.MICROSECONDS_MAX) | (times == -k.MICROSECONDS_MAX))

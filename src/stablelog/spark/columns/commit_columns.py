@@ -23,15 +23,16 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to decode for a read of these columns. For columns of commits, decode the offset, too: the
-    commit of a record is found by the record's offset.
+    """Return the columns to decode for a read of these columns. A column of commits also needs the offset, by which the
+    commit of a record is found.
     """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
 
 
 class CommitColumns:
-    """Adds the columns of commits to the decoded batches of one piece, a range of offsets of one partition.
+    """Adds the columns of commits (commitSequence, commitTimestamp, transactionGroup) to the batches of one piece of a
+    read.
 
     Args:
         commits: returns the next transactions of the partition that end after an offset: COUNT_MAX of them, or all.

@@ -144,7 +144,7 @@ class Decoder:
                 raise DamageError(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
 
     def _aborted(self, view: memoryview, table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return for each batch in `table` (a row for each batch) whether its transaction is aborted."""
+        """Return for each batch of `table` whether its transaction was aborted."""
         dropped = np.zeros(len(table), np.bool_)
         columns = (k.BASE_OFFSET, k.LAST_DELTA, k.ATTRIBUTES, k.PRODUCER, k.POSITION)
         rows = zip(*(table[:, column].tolist() for column in columns), strict=True)
@@ -230,7 +230,7 @@ class Decoder:
     def _skip(
         self, view: memoryview, row: npt.NDArray[np.int64], record_count: int, size: int, why: str
     ) -> None:
-        """Leave out the records of a batch that cannot be decoded, and report it.
+        """Leave out the records of a batch that cannot be decoded, and report their loss.
 
         Args:
             view: the data that is decoded.

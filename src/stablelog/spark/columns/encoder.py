@@ -166,9 +166,7 @@ class Encoder:
     def _make_room(
         self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
-        """Make space in the slot (the buffer of a partition's batch) at which the kernel has stopped: enlarge the
-        buffer, or yield the batch if it is full.
-        """
+        """Make room in the batch buffer (slot) that the kernel has found full: enlarge the buffer, or yield its batch."""
         number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
         slot = self._slots[number]
         if not slot[k.SLOT_COUNT]:
@@ -198,7 +196,7 @@ class Encoder:
         slot[k.SLOT_CAPACITY] = capacity
 
     def _sealed(self, number: int) -> EncodedBatch:
-        """Return the batch in a slot (the buffer of a partition's batch), with its header. The slot is empty
+        """Complete the batch in a partition's buffer (slot) with its header, and return it. The slot is empty
         afterwards.
         """
         slot = self._slots[number]

@@ -15,8 +15,9 @@ PART_SIZE: Final = 10 << 20  # A part of this size or less is loaded as one rang
 
 
 def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tuple[int, Buffer]]:
-    """Download parts of objects. A large part is divided into ranges of RANGE_SIZE bytes. COUNT_AT_ONCE ranges are in memory at most: those that
-    are loaded, and the one that the caller works on.
+    """Download parts of objects, and yield their bytes in order. A part of more than PART_SIZE is downloaded in ranges
+    of RANGE_SIZE bytes. At most COUNT_AT_ONCE ranges are in memory: those that are being downloaded, and the one that
+    the caller processes.
 
     Yields:
         The number of a part, and its next bytes.
@@ -51,8 +52,8 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
 
 
 def proven_parts(key: str, edges: Sequence[tuple[int, int]]) -> list[ObjectRange]:
-    """Divide a part of a log file at its cut points into parts of about RANGE_SIZE bytes, whose headers are proven one
-    by one.
+    """Divide a part of a log file at cut points into pieces of about RANGE_SIZE bytes. Each piece has the CRCs that
+    prove its batch headers.
 
     Args:
         key: the key of the log file.

@@ -1,4 +1,4 @@
-"""The ranges of objects that a process of Spark has loaded. A range that is not loaded yet is loaded when it is read."""
+"""Cache of downloaded byte ranges of objects, in one process of Spark."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,8 @@ THREAD_COUNT: Final = 4
 
 
 class LoadedRanges:
-    """Implements `tier.segment_bytes.Cache`. Its `get` always returns the bytes, and waits for the store if needed.
+    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`; `get` waits for the
+    store and never returns None.
 
     Args:
         store: the object store.
@@ -79,7 +80,9 @@ class LoadedRanges:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Do nothing: in commit order, other transactions may need the same range. The oldest ranges make room."""
+        """Do nothing: in commit order, other transactions may need the same range. When the cache is full, the range
+        that was used longest ago is dropped.
+        """
 
     def drop(self, wanted: ObjectRange) -> None:
         """Drop a range."""

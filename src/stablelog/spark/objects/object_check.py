@@ -1,4 +1,4 @@
-"""The check of one segment in an object store: all bytes of its objects, against what the manifest says of them."""
+"""Check of one segment in an object store: all bytes of its objects are compared with the manifest."""
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from stablelog.types import ObjectRange
 def object_fault(
     store: ObjectStore, partition: RemotePartition, segment: RemoteSegment, kind: str
 ) -> str | None:
-    """Read an object of a segment. Return what is wrong with it; None if it is as the manifest describes it, or if a
-    broker has deleted the segment meanwhile.
+    """Download an object of a segment, and check it. Return what is wrong; None if the object agrees with the manifest,
+    or if a broker has deleted the segment meanwhile.
 
     Args:
         store: the object store.
@@ -59,7 +59,9 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
 
 
 def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
-    """Check that nothing follows the last batch: then a range that begins there cannot be read."""
+    """Check that the object ends with the last batch. A longer object would make reads of a range after the end
+    succeed.
+    """
     try:
         store.get_range(key, segment.size, 1)
     except DamageError:

@@ -19,7 +19,7 @@ STRETCH_SIZE: Final = 8 << 20  # The least size of a stretch, if the log file is
 
 
 class Stretch(NamedTuple):
-    """A part of a log file, from one cut point to a later one, or from or to an end of the file.
+    """A part of a log file between two cut points, or between a cut point and an end of the file.
 
     Attributes:
         segment: the segment.
@@ -50,7 +50,7 @@ class Stretch(NamedTuple):
 
 
 class Spanned(Protocol):
-    """A partition in a store, as far as its ranges need it (`tiered_partition.TieredPartition`)."""
+    """The part of `tiered_partition.TieredPartition` that the spans use."""
 
     @property
     def partition(self) -> RemotePartition:
@@ -75,12 +75,12 @@ class Spanned(Protocol):
 
 
 class ObjectSpan(TableSpan[Spanned, Stretch]):
-    """A range of offsets in the order of the log, with the stretches of log files that contain it. If it is divided
-    inside a stretch, both parts contain this stretch.
+    """A range of offsets in log order, with the stretches of log files that contain it. A division inside a stretch
+    leaves the whole stretch in both parts.
     """
 
     def _offset_after(self, size: int) -> int | None:
-        """Return the begin of a stretch; None if there is only one."""
+        """Return the offset of a stretch at which to divide the range; None if the range has only one stretch."""
         if self._after - self._first < 2:
             return None
         wanted = self._table[self._first].size_before + size
@@ -91,7 +91,7 @@ class ObjectSpan(TableSpan[Spanned, Stretch]):
         return self._table[max(place - 1, self._first + 1)].start_offset
 
     def piece(self) -> Piece:
-        """Return the range as a piece of a task, with the aborted transactions that it needs."""
+        """Return the range as the piece of a task, with the byte ranges to download and the aborted transactions."""
         stored = self._source
         return Piece(
             *stored.place,
@@ -186,7 +186,7 @@ class CommitSpan(TableSpan[Spanned, _Sized]):
 
     @property
     def size(self) -> int:
-        """The size of the range in bytes, as if all offsets of a segment had the same size."""
+        """The estimated size of the range in bytes: every offset of a segment counts as equally large."""
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
@@ -203,7 +203,7 @@ class CommitSpan(TableSpan[Spanned, _Sized]):
         return max(segment.base_offset + count, self.start + 1)
 
     def piece(self) -> Piece:
-        """Return the range as a piece of a task, with the segments that it needs."""
+        """Return the range as the piece of a task, with the segments whose commit indexes and batches it needs."""
         stored = self._source
         return Piece(
             *stored.place,

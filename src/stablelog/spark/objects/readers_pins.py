@@ -43,12 +43,12 @@ class DriversPins:
 
     @property
     def are_old(self) -> bool:
-        """Whether the driver of a stream begins with new pins."""
+        """Whether the pins are older than RENEWAL_S seconds. The driver of a stream then replaces them by new ones."""
         return time.time() - self._created_s > RENEWAL_S
 
     def create(self, starts: Mapping[RemotePartition, int]) -> None:
-        """Pin the offsets from a first one on, in partitions that are not pinned yet. If the store rejects a pin, the
-        read goes on without it, and a warning says so.
+        """Pin partitions that are not pinned yet: the broker then keeps the segments from each start offset on. If the
+        store rejects a pin, a warning is logged and the read continues without it.
         """
         new = [one for one in starts if one not in self._starts]
         pinned = map_parallel(lambda one: _create(self._store, one, starts[one], self._read_id, 0), new)
@@ -56,7 +56,7 @@ class DriversPins:
 
     @property
     def for_tasks(self) -> ReadersPins | None:
-        """The pins as tasks need them; None if there are none."""
+        """The pins in the form that tasks receive; None if nothing is pinned."""
         topics: dict[tuple[str, uuid.UUID], list[tuple[int, int]]] = {}
         for (topic, topic_id, number), start in self._starts.items():
             topics.setdefault((topic, topic_id), []).append((number, start))
@@ -64,7 +64,7 @@ class DriversPins:
         return ReadersPins(self._read_id, self._created_s, rows) if rows else None
 
     def remove(self) -> None:
-        """Delete the pins. A failure is logged: the broker deletes them later."""
+        """Delete the pins at the end of the read. A failure is logged: the broker deletes expired pins later."""
 
         def delete(partition: RemotePartition) -> None:
             self._store.delete(partition.pin_key(_pin_id(partition, self._read_id, 0)))
@@ -77,8 +77,8 @@ class DriversPins:
 
 
 def renew_pins(store: ObjectStore, pins: ReadersPins | None) -> None:
-    """Create the next pins of a read if its last ones are RENEWAL_S seconds old. A process does it once for each read.
-    A failure is logged.
+    """Renew all pins of a read if they are older than RENEWAL_S seconds, so that they do not expire while tasks run.
+    Only the first caller in a process sends requests. A failure is logged.
     """
     if pins is None:
         return
@@ -103,7 +103,7 @@ def _pin_id(partition: RemotePartition, read_id: uuid.UUID, period: int) -> uuid
 def _create(
     store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
 ) -> bool:
-    """Create a pin. Return whether it exists now."""
+    """Create a pin in the store. Return whether the pin exists now; False if the store rejects it."""
     if store in _refused:
         return False
     pin = Pin(start, OFFSET_MAX, f"Spark, process {os.getpid()}")

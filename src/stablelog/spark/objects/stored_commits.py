@@ -41,7 +41,9 @@ def commits_between(
 
 
 def last_complete_sequence(stored: TieredPartition) -> int:
-    """Return the commit sequence up to which the store has all commits of a partition that it can ever get."""
+    """Return the commit sequence up to which the store has all commits of a partition, except those that a restore has
+    lost for good.
+    """
     segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.
     found_by_restore = NONE if stored.restored is None else stored.restored.next_sequence - 1
@@ -52,8 +54,8 @@ def last_complete_sequence(stored: TieredPartition) -> int:
 
 
 def torn_sequence(stored: TieredPartition) -> int:
-    """Return the greatest commit sequence of a transaction of which the partition has lost a part; -1 if there is
-    none. Records were removed by retention, or a restore did not find them. Raises StoreError and DamageError.
+    """Return the greatest commit sequence of a transaction that has lost some of its records in this partition, by
+    retention or in a restore; -1 if there is none. Raises StoreError and DamageError.
     """
     left_by_restore = NONE if stored.restored is None else stored.restored.torn_sequence
     return max(stored.order.torn_sequence(), left_by_restore)
@@ -66,7 +68,7 @@ def _removed(stored: TieredPartition, torn: int) -> int:
 
 
 class StoredCuts:
-    """The cuts of one read or of one stream.
+    """Finds cuts in an object store, for one read or one stream.
 
     Args:
         url: the URL of the store, for messages.
@@ -80,7 +82,7 @@ class StoredCuts:
     def cut(
         self, partitions: Mapping[TopicPartition, TieredPartition], commit_sequence: int = RESOLVED
     ) -> Cut:
-        """Return the cut of some partitions at a commit sequence; at the last one for RESOLVED.
+        """Return the cut of these partitions at a commit sequence, or the last cut if the commit sequence is RESOLVED.
 
         Raises:
             RefusedError: with the code invalid_request: a topic is not commit-ordered, or the topics are in several

@@ -17,7 +17,7 @@ from stablelog.types import ObjectRange
 
 
 class StoredSegment:
-    """A segment in an object store.
+    """A segment in an object store whose batch headers can be read, for `source.counting`.
 
     Args:
         store: the object store.
@@ -82,7 +82,7 @@ class StoredSegment:
 
 
 class StoredPart(NamedTuple):
-    """The bytes of a segment from `position` to `end_position`, which contain some offsets."""
+    """The byte range of a segment's log file that covers some of the requested offsets."""
 
     segment: StoredSegment
     position: int
@@ -90,7 +90,8 @@ class StoredPart(NamedTuple):
 
 
 class StoredFiles:
-    """The segments of a partition in an object store.
+    """The segments of a partition in an object store. `source.counting` counts records in them as it does in local
+    files.
 
     Args:
         store: the object store.

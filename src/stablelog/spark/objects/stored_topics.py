@@ -82,7 +82,7 @@ def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], in
 
 
 class OwnTopics:
-    """The topics of stablelog in a store, and the pins of one read or of one stream.
+    """The topics that stablelog has copied into a store, and the pins of one read or stream.
 
     Args:
         prefix: the prefix of the store.
@@ -111,8 +111,8 @@ class OwnTopics:
     def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, TieredPartition]:
-        """Read the last manifests of the wanted partitions of these topics. If a name was used by several topics, the
-        topic whose manifest is the latest counts.
+        """Read the last manifests of the wanted partitions of these topics. If several topics had one name, the topic
+        with the newest manifest is used.
         """
         read = []
         for listed in map_parallel(self._prefix.partitions, topics):
@@ -137,8 +137,8 @@ class OwnTopics:
     def _empty_partitions(
         self, known: TieredPartition, same: Sequence[TieredPartition]
     ) -> Iterator[TieredPartition]:
-        """Yield all partitions of a topic as if nothing of them was in the store. `same` are those with manifests: the
-        one that was published last need not be the last one by the broker's clock, and a topic only gets more partitions.
+        """Yield every partition of a topic with an empty manifest, for partitions of which nothing is in the store yet.
+        `same` are the partitions that have a manifest; the greatest partition count in them is the present one.
         """
         published = known.manifest.published
         counts = [one.manifest.published.partition_count for one in same if one.manifest.published]
@@ -182,8 +182,8 @@ class OwnTopics:
 def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
 ) -> TieredPartition | None:
-    """Read what the store has of a partition now, after an object was found to be missing. Return None if its topic was
-    deleted.
+    """Read the present manifest of a partition, or list it again, after an object was missing. Return None if the topic
+    was deleted.
 
     Args:
         store: the object store.

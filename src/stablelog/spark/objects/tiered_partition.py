@@ -1,4 +1,4 @@
-"""A partition as the object store has it, read by its last manifest."""
+"""A partition in an object store, read by its last manifest without a broker."""
 
 import itertools
 from bisect import bisect_right
@@ -34,7 +34,9 @@ CHUNK_SIZE = 2 << 20
 def remote_log(
     store: ObjectStore, partition: RemotePartition, manifest: Manifest, loaded: LoadedRanges
 ) -> RemoteLog:
-    """Return the remote tier of a partition, whose reads load what they need."""
+    """Return the remote tier of a partition for a reader. Its reads download missing bytes instead of raising
+    NotLoadedError.
+    """
     return RemoteLog(partition, manifest, loaded, _save_nothing, CHUNK_SIZE, store.url)
 
 
@@ -43,7 +45,7 @@ def _save_nothing(_log_start: int) -> None:
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range of offsets that are between the runs, before them and after them."""
+    """Return the parts of the range [start, end) that the runs do not cover."""
     edges = [start, *itertools.chain.from_iterable(runs), end]
     return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
 
@@ -111,7 +113,7 @@ class TieredPartition:
 
     @property
     def restored(self) -> Restored | None:
-        """What restores of the partition did not find; None if it was never restored."""
+        """The offsets and commits that restores of the partition have lost; None if it was never restored."""
         return None if self.manifest.published is None else self.manifest.published.restored
 
     @property
@@ -140,7 +142,7 @@ class TieredPartition:
 
     @cached_property
     def end_offset(self) -> int:
-        """The end of what the reader can read from the store.
+        """The end offset for the reader.
 
         A segment is copied when all its offsets are before the last stable offset. But the abort marker of a transaction
         in the segment may be in a later segment, which is not copied yet. For a read-committed reader in the order of
@@ -159,8 +161,8 @@ class TieredPartition:
         return self.manifest.end_offset
 
     def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that only brokers can read, although the store has them. `runs` leaves
-        them out. There are none of stablelog's own segments.
+        """Return the parts of a range that the store has and only brokers can read; always none here. Kafka's
+        partitions override this method.
         """
         return []
 
@@ -168,7 +170,7 @@ class TieredPartition:
         """Raise UsageError if only brokers can read some offsets of a range."""
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that the store has. The end of the range is not after `end_offset`."""
+        """Return the parts of a range of offsets that the store has. The range must not end after `end_offset`."""
         start = max(start, self.start_offset)
         return [(start, end)] if start < end else []
 
@@ -200,8 +202,8 @@ class TieredPartition:
         return list(found)
 
     def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
-        """Return the segments with the commit indexes of the positions from `start` to before `end`, and those with the
-        batches of these commits.
+        """Return the segments that a read of the positions [start, end) in commit order needs: those with the commit
+        indexes of the positions, and those with the batches of these commits.
         """
         with_indexes = self.segments_between(start, end)
         first = min((one.commit.least_first_offset for one in with_indexes if one.commit), default=start)
@@ -279,15 +281,15 @@ class TieredPartition:
         return sum(min(one.end, end) - max(one.start, start) for one in entries)
 
     def offset_after(self, commit_sequence: int) -> int:
-        """Return where the first transaction with a greater commit sequence starts; the end in the store if there is
-        none. Raises StoreError and DamageError.
+        """Return the position of the first transaction with a greater commit sequence; the end offset if there is none.
+        Raises StoreError and DamageError.
         """
         found = self.order.offset_after(commit_sequence)
         return self.end_offset if found is None else found
 
     def at_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has this time or a later one; None if there is none. It may be after
-        `end_offset`. In commit order, return the first position whose commit has such a time.
+        """Return the offset of the first record with this timestamp or a later one; None if there is none. It may be
+        after `end_offset`. In commit order, return the first position whose commit has such a time.
         """
         # What a lookup loads is not needed again.
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))

@@ -27,8 +27,8 @@ SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel read
 def batches_of(
     store: ObjectStore, parts: Sequence[ObjectRange], offsets: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, pa.Buffer]]:
-    """Download parts of log files, and yield their whole batches, with the number of the part. If the manifest proves
-    a part, its batches are yielded only after the proof of their headers.
+    """Download parts of log files, and yield their whole batches with the number of the part. If the manifest has CRCs
+    of a part, its batches are yielded only after their headers were proven.
 
     Args:
         store: the object store.
@@ -127,13 +127,17 @@ class WholeBatches:
         return not self._rest
 
     def _keep_begin(self, view: memoryview, left: int) -> None:
-        """Keep the begin of a batch whose end is not downloaded yet. The part has `left` more bytes from it on."""
+        """Keep the first bytes of a batch whose rest is not downloaded yet. The part has `left` bytes from its begin
+        on.
+        """
         self._filled = len(view)
         self._rest = bytearray(self._needed_size(view, left)) if len(view) else bytearray()
         self._rest[: len(view)] = view
 
     def _needed_size(self, view: Buffer, left: int) -> int:
-        """Return the size of a batch, or that of a header if its size is not known yet. Raises DamageError."""
+        """Return the size of the batch that begins with these bytes; the size of a header if the bytes do not tell it
+        yet. Raises DamageError.
+        """
         if len(view) < HEADER.size:
             return HEADER.size
         length: int = LENGTH.unpack_from(view, LENGTH_AT)[0]
@@ -189,9 +193,8 @@ class WholeBatches:
         return int(state[k.SCAN_POSITION])
 
     def _check_offsets(self, table: npt.NDArray[np.int64]) -> None:
-        """Raise DamageError unless the batches in a table follow the earlier ones. The CRC of a batch does not cover
-        its base offset, but a changed one reaches into the batch before or after it, unless compaction has removed
-        batches there.
+        """Check that the offsets of the batches in a table increase, and stay within the part. Used where the manifest
+        has no CRCs: the CRC of a batch does not cover its base offset. Raises DamageError.
         """
         base_offsets = table[:, k.BASE_OFFSET]
         ends = base_offsets + table[:, k.LAST_DELTA] + 1

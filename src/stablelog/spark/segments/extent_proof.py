@@ -1,4 +1,4 @@
-"""The proof of a sealed segment: before a task decodes records of a segment, it checks the segment's batch headers.
+"""Proof of a sealed segment in a task: the batch headers of the log file are checked before records are decoded.
 
 The task reads the batch headers of the whole log file, even if it needs only a part of the file. It compares the
 CRC-32C over the headers with the CRC in the segment's summary. It does not read the records. A worker process proves a
@@ -70,7 +70,9 @@ def _name_damage(extent: FileExtent, inode: int) -> None:
 
 
 def headers_crc(descriptor: int, size: int) -> int | None:
-    """Return the CRC-32C over the batch headers of a log file; None if its bytes are not whole batches."""
+    """Compute the CRC-32C over all batch headers of a log file. Return None if the file does not consist of whole
+    batches.
+    """
     if not size:
         return 0
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:

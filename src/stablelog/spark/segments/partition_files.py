@@ -68,7 +68,7 @@ class FilePart(NamedTuple):
         return self.end_position - self.position
 
     def extent(self) -> FileExtent:
-        """Return the part as a task reads it."""
+        """Return the part in the form that a task receives."""
         segment = self.segment
         return FileExtent(segment.path, self.position, self.size, segment.inode, segment.proof)
 
@@ -157,7 +157,7 @@ class FileSpan(TableSpan["PartitionFiles", FilePart]):
         )
 
     def piece(self) -> Piece:
-        """Return the range as a piece of a task, with its parts of segment files and its aborted transactions.
+        """Return the range as the piece of a task, with the byte ranges of segment files and the aborted transactions.
 
         Raises:
             UnavailableError: a transaction index was removed after the range was planned.
@@ -179,7 +179,7 @@ class FileSpan(TableSpan["PartitionFiles", FilePart]):
 
 
 class PartitionFiles:
-    """The segment files of one partition. `refresh` lists the directory again.
+    """The segment files of one partition, as the directory was last listed.
 
     Attributes:
         directory: the partition's directory.
@@ -358,8 +358,8 @@ class PartitionFiles:
         return FilePart(segment, max(start, segment.base_offset), end, position, end_position, size_before)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that a segment reaches the offset `end`. A segment that is followed by another one may end earlier,
-        because compaction may have removed its last records.
+        """Check that the files reach the offset `end`. A segment that another one follows may end earlier, because
+        compaction may have removed its last records.
         """
         if next_base is None:
             raise UnavailableError(f"{segment.path} ends before offset {end}, which was in the log")
@@ -426,8 +426,8 @@ class PartitionFiles:
         return end, end if first_open is None else first_open
 
     def _known_point(self) -> tuple[int, Producers]:
-        """Return an offset at which a snapshot or summary records the open transactions, and the producer state with
-        these transactions. The caller reads the batch headers from this offset on.
+        """Find the last snapshot or summary that records the open transactions. Return its offset and the producer
+        state; the caller reads batch headers from there on.
         """
         last = self.segments[-1]
         for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
@@ -461,8 +461,8 @@ class PartitionFiles:
         return last.base_offset if agrees is False else 2**63 - 1
 
     def _progress_agrees(self, snapshot: int | None) -> bool | None:
-        """Whether the transaction index of the growing segment still begins with the entries that it had at a snapshot;
-        None if no file records these entries.
+        """Whether the transaction index of the growing segment begins with the entries that a snapshot recorded; None
+        if no snapshot records them.
         """
         if snapshot is None:
             return None

@@ -102,7 +102,9 @@ class SegmentFile:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index, after the check of all batch headers (`prove`). It is empty if no summary has its CRC."""
+        """The time index. All batch headers are checked first (`prove`). It is empty if there is no summary with its
+        CRC.
+        """
         self.prove()
         content = b"" if self.summary is None else read_or_nothing(self.beside(TIMEINDEX))
         is_known = self.summary is not None and crc32c(content) == self.summary.timeindex_crc
@@ -152,7 +154,7 @@ class SegmentFile:
         self._is_proven = True
 
     def find(self, offset: int) -> Found | None:
-        """Return the batch that contains `offset`, or the next one after `offset`; None if there is none.
+        """Return the batch that contains `offset`, or the first batch after it; None if there is none.
 
         Raises:
             GoneError: the file was removed.
@@ -162,8 +164,8 @@ class SegmentFile:
             return seek(log, self._known_before(log.descriptor, offset), offset=offset)
 
     def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """Return (base offset, position) of a batch that begins at or before `position`; None if only the segment's
-        first batch is known.
+        """Return the base offset and the position of a batch that begins at or before a position, to divide the file
+        there; None if only the first batch is known.
         """
         with _OpenLog(self) as log:
             at = self._offset_index().position_at_or_before(position)
@@ -201,8 +203,8 @@ class SegmentFile:
         return open_log_file(self.path)
 
     def _known_before(self, descriptor: int, offset: int) -> int:
-        """Return the position of a batch at or before the batch with this offset, from the offset index or from
-        `marks`; 0 if neither names one.
+        """Return the position of a batch at or before the one with this offset, from the offset index or from `marks`;
+        0 if neither has one.
         """
         index = self._offset_index()
         at = index.position_before(offset)
@@ -261,7 +263,7 @@ class SegmentFile:
 
 
 class _OpenLog:
-    """The log file of a segment, while it is open."""
+    """An open log file of a segment, as `log.search` reads it."""
 
     def __init__(self, segment: SegmentFile) -> None:
         self._segment = segment

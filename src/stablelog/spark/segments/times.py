@@ -38,14 +38,14 @@ def _find_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | 
 
 
 def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
-    """Whether a batch may contain a record at or after `start` that has this time or a later one, according to its
-    header.
+    """Whether a batch may contain a record with an offset of at least `start` and at least this timestamp. Only the
+    header of the batch is used.
     """
     return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
 
 
 def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int | None:
-    """Find the first record of a batch that is at or after `start` and has this time or a later one.
+    """Find the first record of a batch with an offset of at least `start` and at least this timestamp.
 
     Returns:
         The offset of the record; None if there is none. The first offset of the batch if its records cannot be decoded:

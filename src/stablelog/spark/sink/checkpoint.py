@@ -1,5 +1,4 @@
-"""Reader of Spark's checkpoint: it returns the offsets at which a micro-batch ends, and a digest of the micro-batch's
-plan.
+"""Reader of a query's checkpoint: the offsets at which a micro-batch ends, and a digest of the micro-batch's plan.
 
 It reads the checkpoint's log of offsets and never writes. Spark writes a file `offsets/<micro-batch>` before it runs
 the micro-batch. The file has a line with a version, a line with the time and some settings of the plan, and for each
@@ -56,7 +55,8 @@ def digest_of(value: Any) -> str:
 
 
 def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the offsets at which a micro-batch ends in its sources' topics, from the checkpoint's log of offsets.
+    """Return the source offsets at which a micro-batch ends, from the checkpoint, so that the sink can commit them for
+    a consumer group.
 
     Raises:
         UsageError: the query reads no topics, or the checkpoint is not in a local directory.

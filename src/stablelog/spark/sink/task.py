@@ -70,8 +70,8 @@ def write_part(options: WriteOptions, part: JointWrite, task: Task, rows: Iterat
 
 
 def _skipped(part: JointWrite, begun: joint.JointVersion, rows: Iterator[Any]) -> WriteReport:
-    """Read the rows of a task without writing them, because the micro-batch or write to which they belong is already
-    committed. Spark requires that a task reads its rows.
+    """Read the rows of a task without writing them, because their micro-batch or write is already committed. Spark
+    requires that a task reads its rows.
 
     Raises:
         RefusedError: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan
@@ -151,7 +151,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
 
 
 def _encoded(encoder: Any, cluster: BlockingCluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield the rows as record batches, each with its partition."""
+    """Encode the rows as record batches, and yield each with its topic and partition."""
     counts: dict[str, int] = {}
     for batch in rows:
         if not batch.num_rows:

@@ -1,4 +1,4 @@
-"""End of a write on the driver: commit the tasks' transactions together, or abort them."""
+"""End of a write, on the driver: commits the transactions of all tasks together, or aborts them."""
 
 import contextlib
 import logging
@@ -101,8 +101,8 @@ def commit_parts(
 
 
 def _ends_before(options: WriteOptions, part: JointWrite) -> WrittenEnds:
-    """Return where the rows of a stream end before a micro-batch. At the first micro-batch of a start of the query, check
-    that the target has its earlier micro-batches.
+    """Return the end offsets of a stream's rows before a micro-batch. At the first micro-batch after a start of the
+    query, check that the target still has the earlier ones.
 
     Raises:
         DataLossError: the target has lost some of them, and failOnDataLoss is true.
@@ -160,7 +160,7 @@ def _report(options: WriteOptions, message: str) -> None:
 
 
 def _all_written(messages: Iterable[Any]) -> list[WriteReport]:
-    """Check the messages of a job's tasks, and return them. All must belong to the same joint commit.
+    """Check that the messages of all tasks have arrived and belong to one joint commit. Return them.
 
     Raises:
         UnavailableError: a message is missing or not of this joint commit, so the commit would lack rows of its task.
@@ -178,7 +178,7 @@ def _all_written(messages: Iterable[Any]) -> list[WriteReport]:
 
 
 def _check_repeated(part: JointWrite, digest: str, committed: str, *, by_another: bool) -> None:
-    """Check that this micro-batch or write may be skipped, because its joint commit was made before.
+    """Check that a micro-batch or write whose joint commit exists already may be skipped.
 
     Args:
         part: the joint commit.
@@ -209,8 +209,8 @@ def _check_repeated(part: JointWrite, digest: str, committed: str, *, by_another
 
 
 def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
-    """Abort the open transactions that the tasks have reported. When the timeout of any other transaction of the tasks
-    has passed, the broker aborts it. If the broker does not respond now, it aborts all of them in this way.
+    """Abort the transactions that the tasks have reported. If no broker responds, or a task has reported none, the
+    broker aborts the transaction after its timeout.
     """
     written = [message for message in messages if isinstance(message, WriteReport)]
     children = [message.child for message in written if message.child is not None]

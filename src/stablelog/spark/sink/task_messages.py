@@ -24,7 +24,7 @@ Child = tuple[str, int, int]  # the transactional id, producer id and producer e
 
 @dataclass(frozen=True, slots=True)
 class JointWrite:
-    """The joint commit to which a task's rows belong.
+    """The joint commit to which the rows of a task belong.
 
     Attributes:
         key: the key of the joint commit.
@@ -75,7 +75,7 @@ def application_key(app_id: str, topic: str | None) -> str:
 
 @dataclass(frozen=True)
 class WriteReport(WriterCommitMessage):
-    """A task's message to the driver.
+    """The message that a task sends to the driver after its rows are written.
 
     Attributes:
         part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
@@ -116,7 +116,7 @@ def shared_cluster(options: WriteOptions) -> BlockingCluster:
 
 @contextlib.contextmanager
 def explaining_fences(options: WriteOptions, part: JointWrite) -> Iterator[None]:
-    """Context in which the error of a fenced request is extended by the possible causes, for the user of the query.
+    """Context that explains an error PRODUCER_FENCED to the user of the query: the message names the possible causes.
 
     Raises:
         RefusedError: the broker has refused a request.

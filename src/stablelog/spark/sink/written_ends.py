@@ -1,4 +1,5 @@
-"""Where the rows of a stream end in the partitions of its target, so that a later start of the query notices their loss.
+"""The end offsets of a stream's rows in the partitions of its target, so that a later start of the query notices lost
+rows.
 
 A restore of the broker can lose committed micro-batches. The checkpoint of the query says that they are committed, so
 nothing else notices it. The driver therefore stores the end offset of the query's rows in each partition, and the leader
@@ -54,7 +55,7 @@ class WrittenEnds:
         return WrittenEnds(epoch, {**self.offsets, **offsets})
 
     def lost_rows(self, cluster: BlockingCluster) -> dict[TopicPartition, int]:
-        """Return the partitions that have lost rows of the query, with the offset from which on they are gone."""
+        """Return the partitions that have lost rows of the query, with the offset after which the rows are gone."""
         found = {}
         for place, end in self.offsets.items():
             try:
@@ -69,7 +70,7 @@ class WrittenEnds:
 
 
 def text_of(plan: str, ends: WrittenEnds) -> str:
-    """Return the text to store with a joint commit. Ends that do not fit are left out."""
+    """Encode the ends as text that is stored with a joint commit. Ends for which the text has no room are left out."""
     text, last = f"{plan} {ends.leader_epoch} ", None
     for (topic, index), end in sorted(ends.offsets.items()):
         if topic == last:

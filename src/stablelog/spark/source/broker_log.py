@@ -144,8 +144,8 @@ class BrokerLog(EstimatedLog):
         return found
 
     def _may_be_held(self, topic: str) -> bool:
-        """Whether an open transaction can stand between the reader and later records. In commit order it cannot, and
-        offsets of a read-uncommitted reader are other offsets than those of a read-committed one.
+        """Whether an open transaction can hide later records from the reader. Not in commit order, in which a record
+        has no place before its commit.
         """
         if self._options.isolation == "read_uncommitted":
             return False
@@ -246,7 +246,7 @@ class BrokerLog(EstimatedLog):
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
 
     def forget_listing(self) -> None:
-        """Do nothing: the brokers are asked each time."""
+        """Do nothing: each call asks the brokers again."""
 
     def close(self) -> None:
         """Close the connections to the brokers."""
@@ -259,7 +259,7 @@ class BrokerLog(EstimatedLog):
 def answers(
     cluster: BlockingCluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
-    """Fetch a range. Yield each response, with the positions and headers of its whole batches.
+    """Fetch a range from the broker. Yield each response with the positions and headers of its whole batches.
 
     Args:
         cluster: the brokers.
@@ -371,8 +371,8 @@ def read(options: ReadOptions, cluster: BlockingCluster, piece: Piece, decoder: 
 
 
 def check_topics(cluster: BlockingCluster, pieces: Iterable[Piece]) -> None:
-    """Check after a read that no topic was deleted and created again during the read. A fetch does not notice this,
-    because it identifies a topic by name, not by id.
+    """Check after a read that no topic was deleted and created again meanwhile. A fetch names a topic by its name and
+    would return the records of the new topic.
 
     Raises:
         UnavailableError: a topic was deleted and created again meanwhile, and the records may be those of the new

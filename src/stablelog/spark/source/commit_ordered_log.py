@@ -1,4 +1,4 @@
-"""What a read of commit-ordered topics asks for: cuts, and the transactions of a partition.
+"""The interface of logs with commit-ordered topics: cuts, and the transactions of a partition.
 
 A broker answers, or the manifests and commit indexes of an object store.
 """
@@ -28,7 +28,7 @@ class CommitOrderedLog(Protocol):
     may_lag: bool
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return the cut of some topics at a commit sequence; at the last one for RESOLVED.
+        """Return the cut of some topics at a commit sequence, or the last cut if the commit sequence is RESOLVED.
 
         Raises:
             RefusedError: a topic does not exist, or is in another transaction group than another one; or, with the code
@@ -55,7 +55,9 @@ class CommitOrderedLog(Protocol):
 
 
 def commit_ordered(log: Log) -> CommitOrderedLog:
-    """Return the log of a read whose options require commit order. These options exclude a data directory."""
+    """Return the log as a CommitOrderedLog. The options of the read require commit order, so it is not the log of a
+    data directory.
+    """
     assert hasattr(log, "cut")
     return cast("CommitOrderedLog", log)
 

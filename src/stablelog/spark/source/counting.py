@@ -80,7 +80,7 @@ GAP_COUNT_MAX = 1000
 
 @dataclass(slots=True)
 class Aborted:
-    """The aborted transactions of a partition, to find out which batches belong to them."""
+    """The aborted transactions of a partition, for the question whether a batch belongs to one of them."""
 
     _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -189,8 +189,8 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
 
 
 def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """Yield the headers of the batches with offsets in the range. Also yield the bytes of a batch if its offsets have
-    gaps and it is only partly in the range: its records must then be counted one by one.
+    """Yield the batch headers of a range. If a batch is only partly in the range and has gaps between its offsets,
+    yield its bytes too, because its records must be counted one by one.
     """
     if start >= end:
         return
@@ -268,8 +268,8 @@ class _Budget:
 def _limit(
     files: PartitionFiles, wanted: Readable, start: int, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Return the end offset up to which the budget of records and bytes is sufficient from `start` on, and subtract the
-    used part from the budget. With `is_stuck`, the first batch is taken even if it has more bytes than the budget.
+    """Return the end offset of the records from `start` on that the budget allows, and subtract them from the budget.
+    With `is_stuck`, the first batch counts even if it is larger than the budget.
     """
     end = start
     for part in wanted.inside(start, wanted.whole.end):
@@ -282,7 +282,7 @@ def _limit(
 def _limit_part(
     files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Return the end of what the budget is sufficient for of a part of a range, as `_limit`."""
+    """Apply `_limit` to one readable part of a range. Return the end offset in this part."""
     aborted = Aborted.from_txns(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start
     for header, _ in _headers(files, wanted.start, wanted.end):

@@ -81,8 +81,8 @@ class CutStreamReader(StablelogStreamReader):
         return self._batch_end(before, end, limit).to_json()
 
     def _wait_for_position(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """Return `last`, the last cut that the broker reports. After a restart, the broker may report a cut that is
-        before the stream's position: then wait until it reports that position again, and return the cut there.
+        """Return the last cut, but never one before the stream's position. After a restart, the broker may report an
+        earlier cut until it has opened all partitions: wait for it.
 
         The last cut of an object store may also be before it: then the stream waits until the store has its position.
         """

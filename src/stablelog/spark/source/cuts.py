@@ -37,9 +37,8 @@ LISTED_MAX: Final = 32_000  # maximum of transactions to list at a time, over al
 
 
 class Cuts:
-    """The cuts of the topics that a read's options name. A cut consists of a commit sequence R
-    and of one offset for each partition. Before this offset, the partition has all its commits up to R, and no later
-    ones.
+    """Finds the cuts of the topics of a read. At a cut with commit sequence R, each partition has an offset before
+    which it has all its commits up to R, and no later one.
 
     Args:
         options: the options of the read.
@@ -66,7 +65,7 @@ class Cuts:
 
     @property
     def may_lag(self) -> bool:
-        """Whether the last cut may be before one that was read earlier."""
+        """Whether the last cut may be before one that was read earlier, as in an object store."""
         return self._ordered.may_lag
 
     # -- cuts --------------------------------------------------------------------------------------------------
@@ -104,16 +103,16 @@ class Cuts:
         return cut
 
     def cut_at(self, commit_sequence: int) -> StreamOffsets:
-        """Return the offset in each partition at the cut with this commit sequence. The markers of this commit and of
-        all earlier ones must be durable.
+        """Return the offsets of all partitions at the cut with this commit sequence. The markers of all its commits
+        must be durable.
         """
         if not self._partitions:
             self._partitions = self._there()
         return self._offsets_of_cut(self._request_cut(commit_sequence))
 
     def wait_for_cut(self, commit_sequence: int) -> StreamOffsets | None:
-        """Wait after a start of the broker until it knows that all markers of the commits up to this commit sequence
-        are durable. Then return the cut with this commit sequence; None if the broker does not know the commit.
+        """Return the cut with this commit sequence, after waiting for a restarted broker that does not know yet that
+        the markers are durable. Return None if the broker does not know the commit.
 
         The broker knows it when it has opened the partitions that contain these markers.
         """
@@ -261,8 +260,8 @@ class Cuts:
     def _check_is_cut(
         self, offsets: Mapping[TopicPartition, int], option: str, latest: StreamOffsets
     ) -> StreamOffsets:
-        """Check that offsets are a cut, that is, that each commit is before them in all partitions or in none. Return
-        them as a cut.
+        """Check that offsets are a cut: each commit is before them in all partitions, or in none. Return them with the
+        commit sequence.
 
         Raises:
             UsageError: the offsets are not a cut.
@@ -347,8 +346,8 @@ class Cuts:
 
 
 class _Listing:
-    """The transactions of a partition that were listed, and the runs of records outside transactions.
-    Transactions and runs that a micro-batch does not use stay in memory for the next micro-batch.
+    """The transactions of a partition that were listed from the broker or the store. Those that a micro-batch does not
+    use stay in memory for the next one.
     """
 
     def __init__(self, ordered: CommitOrderedLog, place: TopicPartition, start: int) -> None:

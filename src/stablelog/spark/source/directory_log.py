@@ -1,4 +1,5 @@
-"""Reading of a log from its segment files: find the directory, list its content, and plan the ranges of bytes to read.
+"""The logs that are read from segment files: the log of a data directory, and the log of brokers whose directories this
+process can read.
 
 With a broker, the broker reports the partitions and the offsets that may be read, and the files only contain the
 records. Without a broker, all information comes from the directory. This module never writes.
@@ -57,7 +58,9 @@ class _Files:
 
 
 def retry_if_files_changed(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
-    """Call `attempt` on a partition's files; if a file was removed, refresh the listing and call it again."""
+    """Call `attempt`. If a segment file was removed or replaced meanwhile, list the directory again and repeat the
+    call.
+    """
     for tried in range(1, TRIES):
         try:
             return attempt()
@@ -262,8 +265,7 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
 
 
 def _check_is_closed(data: Path) -> None:
-    """Check that no broker has a data directory open. If one has, its files may contain records that are not durable
-    yet.
+    """Check that no broker is running on a data directory. Its files may contain records that are not durable yet.
 
     Raises:
         UsageError: a broker has the directory open.
@@ -361,8 +363,8 @@ class SharedLog(BrokerLog):
         return found
 
     def _visible_files(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
-        """Return the files of a partition; None if this process cannot read its directory. A directory of another topic
-        with this name is not used.
+        """Return the segment files of a partition; None if this process cannot read the directory, or if it is that of
+        another topic of the same name.
         """
         leader = self._leader(place)
         known = self._directories.get(place)

@@ -1,4 +1,4 @@
-"""The common part of the logs whose segment files this process does not read."""
+"""The common part of logs whose segment files this process does not read: sizes of ranges are estimates."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

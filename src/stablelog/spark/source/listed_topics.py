@@ -21,8 +21,8 @@ class ListedTopics:
         self._known: dict[Path, tuple[_Version, dict[str, ListedTopic]]] = {}
 
     def is_commit_ordered(self, directory: Path) -> bool:
-        """Whether read-committed readers of a partition get its records in commit order, and not in the order of its
-        files.
+        """Whether a partition is commit-ordered: read-committed readers then get its records in another order than its
+        files have.
 
         The list of topics records it. A directory of Apache Kafka and a copy of single partitions have no list; in such
         a directory, the files of a commit index show it.

@@ -1,4 +1,4 @@
-"""Planning again after a listing has become old: Apache Kafka has deleted a segment that the listing names.
+"""Retry of a plan after Apache Kafka has deleted a segment that the listing of the store names.
 
 Kafka knows no pins, so it may delete any segment between the listing and the plan. A new listing no longer has the
 segment. The new plan reports its records as lost, or a broker tells where the log begins.
@@ -14,14 +14,14 @@ _Found = TypeVar("_Found")
 
 
 class StoreLister(Protocol):
-    """A log that may know a listing of an object store."""
+    """A log that caches a listing of an object store."""
 
     def forget_listing(self) -> None:
-        """Forget it, so that the store is listed again."""
+        """Drop the cached listing, so that the next call lists the store again."""
 
 
 def retry_with_new_listing(lister: StoreLister | None, attempt: Callable[[], _Found]) -> _Found:
-    """Call `attempt`. If a listed segment was deleted meanwhile, forget the listing and call it again.
+    """Call `attempt`. If a listed segment was deleted meanwhile, drop the listing and repeat the call.
 
     Args:
         lister: the log that plans; None if `attempt` itself lists the store.

@@ -38,7 +38,8 @@ def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> boo
 
 
 def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> LostOffsets | None:
-    """Return the lost offsets that contain an offset for which `is_lost` holds; None if the log ends at or before it.
+    """Return the range of lost offsets that contains an offset, for which `is_lost` must be True; None if the log ends
+    at or before the offset.
 
     The function searches the least leader epoch that ends after the offset.
     """

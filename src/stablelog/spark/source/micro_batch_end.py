@@ -1,4 +1,5 @@
-"""Admission: choose the transactions of a micro-batch, in commit order, up to the micro-batch's limits. Pure functions.
+"""The end of a micro-batch of a stream with cut=true: which transactions are read, in commit order, within the limits.
+Pure functions.
 
 A transaction with records in several partitions is admitted in all of them or in none. Before a transaction's records
 in a partition, there may be runs: adjacent records outside transactions. A run must be read before the transaction, and
@@ -45,7 +46,8 @@ class MicroBatchEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The records of a transaction in one partition, and the runs of records outside transactions before them.
+    """The records that one partition contributes to a transaction, and the records outside transactions (runs) before
+    them.
 
     Attributes:
         commit_sequence: the transaction's commit sequence; LAST for the runs after the last transaction.
@@ -68,8 +70,8 @@ def micro_batch_end(
     commit_sequence: int,
     limits: TriggerLimits,
 ) -> MicroBatchEnd:
-    """Return the end of the next micro-batch. It has at least one transaction, or one record outside transactions, if
-    there is any.
+    """Choose the end of the next micro-batch: as many transactions as the limits allow, in commit order. At least one
+    transaction, or one record outside transactions, is read if there is any.
 
     Args:
         ranges: by partition, the offsets from the stream's position to the last cut.
@@ -143,8 +145,8 @@ def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
 def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
-    """Admit records outside transactions: the runs before these transactions, up to the limits, but at least `least`
-    records. Write the new end offsets into `ends`.
+    """Read a part of the records outside transactions before a transaction that does not fit into the limits, but at
+    least `least` of them. Write the new end offsets into `ends`.
 
     Return the number of admitted records.
     """

@@ -128,11 +128,11 @@ class ObjectLog(EstimatedLog):
         return {place: stored.start_offset for place, stored in self._stored_partitions(places).items()}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of what a reader with the isolation level of the options can read from the store."""
+        """Return the end offset of each partition in the store for a reader with the isolation level of the options."""
         return {place: stored.end_offset for place, stored in self._stored_partitions(places).items()}
 
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of what the store has of each partition. The broker may have more."""
+        """Return the end offset of the last segment of each partition in the store. The broker may have more records."""
         return {
             place: stored.end_offset if stored.is_in_commit_order else stored.log_end
             for place, stored in self._stored_partitions(places).items()
@@ -227,11 +227,11 @@ class ObjectLog(EstimatedLog):
         return self._stored_partition(wanted.place).span(wanted.start, wanted.end).size
 
     def forget_listing(self) -> None:
-        """Read the manifests, or list what Kafka tiered, when the log is asked next."""
+        """Drop the manifests and listings that were read, so that the next call reads them again."""
         self._found, self._read_s = {}, float("-inf")
 
     def close(self) -> None:
-        """Do nothing: the tasks of the read need its pins."""
+        """Do nothing: `end_read` removes the pins, which tasks still need."""
 
     def end_read(self) -> None:
         """Delete the pins of the read."""

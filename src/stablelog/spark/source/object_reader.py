@@ -102,7 +102,9 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
 
 
 def _parts_of(extent: ObjectExtent) -> list[ObjectRange]:
-    """Return the parts of an extent that are proven one by one; one part without a proof if the CRCs are unknown."""
+    """Divide the byte range of a log file into parts that are proven separately; one part without a proof if the CRCs
+    are unknown.
+    """
     if extent.crc_before is None or extent.crc_after is None:
         return [ObjectRange(extent.key, extent.position, extent.size)]
     first, last = (extent.position, extent.crc_before), (extent.position + extent.size, extent.crc_after)
@@ -158,7 +160,7 @@ def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
 def _after_deletion(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Return what is left of a piece after an object was found to be missing. Report the records that are gone.
+    """Return the pieces that can still be read after an object was missing, and report the records that are gone.
 
     Raises:
         DataLossError: records are gone, and failOnDataLoss is true.
@@ -171,7 +173,9 @@ def _after_deletion(
 def _listed_rest(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Do the same with one listing of the store. Raises SegmentDeletedError, too."""
+    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if the listing is old
+    already.
+    """
     assert rest.stored is not None
     partition = rest.stored.partition
     committed = options.isolation == "read_committed"

@@ -1,4 +1,4 @@
-"""Ranges of offsets of a read: what a log has at the offsets that a reader asks for.
+"""Ranges of offsets of a read, and the parts of them that have records.
 
 The records of a range are not its offsets from start to end. A restore of the broker leaves offsets without records,
 and a segment can be missing in a store of Apache Kafka. `Readable` has the parts of a range that can be read. The
@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 class OffsetState(Enum):
-    """What a log says about an offset that a reader asks for, or about the offset of a time."""
+    """Where an offset stands relative to the records of a log: visible, not yet readable, removed, or lost."""
 
     VISIBLE = "visible end"  # Not after the visible end: the reader gets the records from there on.
     NOT_YET = (
@@ -38,7 +38,7 @@ class OffsetState(Enum):
 def offset_state(
     offset: int, log_start: int, visible_end: int, log_end: int, *, may_lag: bool
 ) -> OffsetState:
-    """Return where an offset is between the ends of a partition.
+    """Return the state of an offset, from the log start, the visible end and the log end of its partition.
 
     Args:
         offset: the offset.
@@ -72,7 +72,7 @@ class Absence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A range of a partition, and the parts of it that can be read.
+    """A range of offsets of a partition, with the parts of it that can be read, and messages about lost records.
 
     Attributes:
         whole: the range. It begins at the log start or later.
@@ -95,13 +95,13 @@ class Readable:
         return sum(part.end - part.start for part in self.parts)
 
     def inside(self, start: int, end: int) -> list[Range]:
-        """Return what the parts have of the offsets [start, end)."""
+        """Return the readable parts of the offsets [start, end)."""
         clipped = (part._replace(start=max(part.start, start), end=min(part.end, end)) for part in self.parts)
         return [part for part in clipped if part.start < part.end]
 
     def end_after(self, count: int) -> int:
-        """Return the end of the first `count` offsets of the parts; the end of the whole range if these are all. It is
-        never among offsets that cannot be read.
+        """Return the offset after the first `count` readable offsets; the end of the range if there are not more. The
+        result never lies in a part that cannot be read.
         """
         if count >= self.count:
             return self.whole.end
@@ -145,7 +145,7 @@ def readable_parts(
 
 
 def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[int], bool]) -> list[Absence]:
-    """Return the offsets that restores left without records, as a range has them.
+    """Return the parts of a range that restores left without records.
 
     A gap may be that of several restores without a record between them. A reader at the border between two of them has
     read no lost record: for this reader, a gap ends at its offset, and another one begins there.
@@ -165,7 +165,7 @@ def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[
 
 
 def gap_message(place: TopicPartition, offset: int, start: int, end: int) -> str:
-    """Return what a reader at an offset misses, which a restore of the broker left without a record."""
+    """Return the message for a reader at an offset that a restore of the broker left without a record."""
     return (
         f"{place[0]}-{place[1]} cannot be read from offset {offset}: all records from offset {start} on are gone with the "
         f"disk of a lost broker, and new records begin at offset {end}"

@@ -1,4 +1,4 @@
-"""The parts of a read's ranges that can be read, and reports of what is missing.
+"""Finds the readable parts of a read's ranges, and reports lost records.
 
 Every range of a read passes through this module, with the log start, the lost offsets of restores and the holes of a
 store. What it returns is the only measure of how much there is to read: see `ranges`.
@@ -14,7 +14,7 @@ from stablelog.spark.source.resolve import Log, partition_name, partition_names,
 
 
 def readable_ranges(log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> list[Readable]:
-    """Return what can be read of each range, in their order. A range before the log start is left out.
+    """Find the readable parts of each range, in the given order. Offsets before the log start are left out.
 
     Raises:
         UnknownTopicOrPartitionError: a partition does not exist.
@@ -38,7 +38,7 @@ def readable_ranges(log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, 
 
 
 def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
-    """Report what readers of the ranges miss.
+    """Report the records that readers of these ranges miss: as an error or a warning, by the option failOnDataLoss.
 
     Raises:
         DataLossError: they miss records, and failOnDataLoss is true.
@@ -49,7 +49,9 @@ def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
 
 
 def check_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
-    """Raise as `report_losses`, but log no warning: the ranges are only measured, and are reported when they are planned."""
+    """Raise DataLossError as `report_losses` does, but log no warning: these ranges are only measured, and reported
+    later when they are planned.
+    """
     if options.fail_on_data_loss:
         report_losses(options, ranges)
 

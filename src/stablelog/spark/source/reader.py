@@ -55,7 +55,7 @@ METADATA_AGE_MAX_S = 5.0
 
 
 class TaskPartition(InputPartition):
-    """The pieces (ranges of offsets of one partition) that one task reads."""
+    """The pieces that one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -178,7 +178,9 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
 def _commits_of(
     options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, columns: Columns
 ) -> tuple[Callable[[int], Commits], str]:
-    """Return a function that lists the transactions of a piece, and the transaction group if a column needs it."""
+    """Return a function that lists the transactions of a piece, and the name of the transaction group (empty if no
+    column needs it).
+    """
     if cluster is None:
         assert piece.stored is not None
         return object_reader.listing(options, piece), piece.stored.group

@@ -59,8 +59,8 @@ class Log(Protocol):
         """
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return for each partition the offset of the first record of a time, in ms, or later; None if there is none.
-        The record may be after the visible end.
+        """Return for each partition the offset of the first record with this timestamp in ms or a later one; None if
+        there is none. The record may be after the visible end.
         """
 
     def absences(
@@ -71,8 +71,8 @@ class Log(Protocol):
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range and its size in bytes. All offsets of the ranges can be read.
-        `spark.planning` divides the spans between tasks.
+        """Return for each range a span, which has the size of the range in bytes and can be divided between tasks. All
+        offsets of the ranges must be readable.
         """
 
     def files_of(
@@ -92,13 +92,15 @@ class Log(Protocol):
         """
 
     def forget_listing(self) -> None:
-        """Forget what the log knows of an object store, so that it is listed again."""
+        """Drop the cached state of an object store, so that the store is listed again."""
 
     def close(self) -> None:
         """Close connections. The tasks of the read may still run."""
 
     def end_read(self) -> None:
-        """Give up what the log keeps for the tasks of the read. Call this after the last task, if it is known."""
+        """Release what the log keeps for the tasks of the read, such as pins. Called after the last task, if that is
+        known.
+        """
 
 
 def partition_name(place: TopicPartition) -> str:
@@ -127,7 +129,7 @@ def check_partitions(options: ReadOptions, indexes: Collection[int]) -> None:
 
 
 def _is_selected(options: ReadOptions, place: TopicPartition) -> bool:
-    """Whether the options of a read name a partition, if it exists."""
+    """Whether the options of a read select a partition."""
     topic, index = place
     if options.assigned:
         return place in options.assigned
@@ -215,7 +217,8 @@ def resolve_bound(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each partition at which a read begins or ends, and check that it is in the log.
+    """Convert the start or the end of a read, as an option gives it, into an offset of each partition. Check that the
+    offsets are in the log.
 
     The offset may be after the visible end. A stream then waits there, and a batch reads up to the visible end.
 
@@ -321,7 +324,9 @@ def _at_times(
 
 
 class Waiting:
-    """The partitions whose visible end is before the stream's position. The first time, a warning names the reason."""
+    """The partitions in which a stream waits, because their visible end is before its position. A warning is logged
+    when a partition begins to wait.
+    """
 
     def __init__(self) -> None:
         self._told: set[TopicPartition] = set()

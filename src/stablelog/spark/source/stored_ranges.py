@@ -8,8 +8,8 @@ from stablelog.spark.source.resolve import partition_name
 
 
 def absences_in(stored: TieredPartition, wanted: Range, topic_id: str = "") -> list[Absence]:
-    """Return the offsets of a range that the store does not have, in their order: those that restores left without
-    records, and holes. If the topic was deleted and created again, these are all offsets of the range.
+    """Return the offsets of a range that cannot be read from the store, in order: those that restores left without
+    records, and those of missing segments. If the topic was deleted and created again, this is the whole range.
 
     Args:
         stored: the partition in the store.
@@ -32,7 +32,7 @@ def absences_in(stored: TieredPartition, wanted: Range, topic_id: str = "") -> l
 
 
 def holes_in(stored: TieredPartition, part: Range) -> Iterator[Absence]:
-    """Yield the offsets of a range whose segments are missing in the store."""
+    """Yield the offsets of a range that cannot be read because a segment is missing in the store."""
     for start, end in missing_between(stored.runs(part.start, part.end), part.start, part.end):
         message = (
             f"the offsets {start} to {end - 1} of {partition_name(part.place)} cannot be read from {stored.url}: a segment is missing, "

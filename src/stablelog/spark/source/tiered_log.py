@@ -1,5 +1,5 @@
-"""The log of brokers together with their object store: what is only in the store is read there, and the rest from files
-or from the brokers.
+"""The log of brokers with tiered storage: records that are only in the object store are read there, all others from
+files or from the brokers.
 """
 
 import logging
@@ -51,7 +51,7 @@ class TieredLog(SharedLog):
         self._needed: dict[TopicPartition, int] = {}
 
     def _open_store(self) -> StoredTopics | None:
-        """Open the store; None if it has no object yet."""
+        """Open the object store; None if it has no object yet."""
         try:
             return stored_topics(self._given, self._first_needed)
         except NothingStoredError:
@@ -78,8 +78,8 @@ class TieredLog(SharedLog):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores of the broker left without records, and the holes of the store in what only the
-        store has.
+        """Return the offsets that restores left without records, and those of missing segments where only the store has
+        the range.
         """
         in_store = self._in_store(ranges, topic_ids)
         found = super().absences(ranges, topic_ids)
@@ -97,8 +97,8 @@ class TieredLog(SharedLog):
     def _in_store(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, tuple[TieredPartition, list[Range]]]:
-        """Return for each range that begins in the store what the store has of the partition, and the parts of the range
-        that the disk of the broker lacks and that can be read without the broker.
+        """For each range that begins in the object store, return the partition in the store, and the parts of the range
+        that are read there: the broker's disk lacks them.
         """
         local = self._local_starts(ranges)
         firsts: dict[TopicPartition, int] = {}
@@ -122,7 +122,9 @@ class TieredLog(SharedLog):
         return found
 
     def _stored_span(self, stored: TieredPartition, part: Range) -> Span | None:
-        """Return the span of a range in the store; None if the broker must serve it, because the store cannot."""
+        """Return the span of a range that is read from the store; None if the store cannot serve it and the broker
+        must.
+        """
         topic_id = stored.partition.topic_id.hex
         try:
             # What a span loads when it becomes a piece is loaded here, where an error has this way out.
@@ -133,8 +135,8 @@ class TieredLog(SharedLog):
             return None
 
     def _read_stored(self, wanted: Mapping[Range, str]) -> Iterator[TieredPartition]:
-        """Yield what the store has of partitions. A manifest that has the range, or that is not old, is not read again.
-        If the store does not answer, the brokers serve all ranges.
+        """Yield the partitions of these ranges as the store has them. A manifest is read again if it ends before the
+        range and is older than REFRESH_S. If the store fails, nothing is yielded, and the brokers serve the ranges.
 
         Args:
             wanted: the ranges, each with the id of its topic.
@@ -178,7 +180,7 @@ class TieredLog(SharedLog):
         return 0 if known is None else known[1].first_needed(start)
 
     def _local_starts(self, ranges: Sequence[Range]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition that its broker has on its local disk; 0 if it does not say."""
+        """Return the first offset of each partition on the broker's local disk; 0 for a broker without tiered storage."""
         places = [wanted.place for wanted in ranges]
         try:
             found = self.cluster.list_offsets(dict.fromkeys(places, EARLIEST_LOCAL), "read_uncommitted")
@@ -189,7 +191,7 @@ class TieredLog(SharedLog):
         return {place: found[place].offset for place in places}
 
     def forget_listing(self) -> None:
-        """Read the manifests, or list what Kafka tiered, when a range needs the store next."""
+        """Drop the manifests and listings that were read, so that the next call reads them again."""
         self._known.clear()
 
     def end_read(self) -> None:

@@ -1,1 +1,1 @@
-"""Reading of what Apache Kafka tiered, from the objects of its storage plugins."""
+"""Readers of the objects that Apache Kafka's storage plugins have written."""

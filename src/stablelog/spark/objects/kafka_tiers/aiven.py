@@ -56,7 +56,7 @@ class Aiven:
         return found
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these objects. Reads its manifest."""
+        """Return the segment with these objects, from its manifest, which this method downloads."""
         key = upload.files[MANIFEST].key
         content = store.get(key)
         try:
@@ -76,7 +76,7 @@ def _numbers(store: ObjectStore, directory: str) -> list[int]:
 
 
 def _refusal(place: str, manifest: dict[str, Any]) -> str:
-    """Return why only a broker can read a segment; empty if Spark can read it."""
+    """Return the reason why Spark cannot read a segment (compression or encryption by the plugin); empty if it can."""
     changes = {"compression": manifest["compression"], "encryption": _is_encrypted(manifest)}
     if not any(changes.values()):
         return ""
@@ -89,7 +89,7 @@ def _is_encrypted(manifest: dict[str, Any]) -> bool:
 
 
 def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
-    """Raise ValueError if the manifest is of another segment than its key says."""
+    """Check that a manifest describes the segment that its key names. Raises ValueError."""
     partition, named = upload.partition, metadata["remoteLogSegmentId"]["topicIdPartition"]
     found = (
         named["topicId"],

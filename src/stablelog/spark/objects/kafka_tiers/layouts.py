@@ -20,7 +20,7 @@ KNOWN: Final = "LocalTieredStorage, and Aiven's plugin without compression and e
 
 
 class Layout(Protocol):
-    """The layout of the objects of a storage plugin.
+    """The names and the formats of the objects that a storage plugin writes.
 
     Attributes:
         required: the suffixes of the objects that a copied segment has.
@@ -38,7 +38,7 @@ class Layout(Protocol):
         """Return the partitions of some topics that have objects in a store. Raises StoreError."""
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these objects, which has all the required ones.
+        """Return the segment with these objects. None of the required objects may be missing.
 
         Raises:
             ObjectMissingError: an object does not exist any more.
@@ -57,5 +57,5 @@ LAYOUTS: Final[Mapping[type[RemotePartition], Layout]] = {
 
 
 def layout_of(store: ObjectStore) -> Layout | None:
-    """Return the layout of a store; None if it has none of the known ones. Raises StoreError."""
+    """Return the layout that a store uses; None if it is none of the known layouts. Raises StoreError."""
     return next((layout for layout in LAYOUTS.values() if layout.is_used(store)), None)

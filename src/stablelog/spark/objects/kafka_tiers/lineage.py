@@ -46,7 +46,7 @@ def without_overlaps(
 
 
 def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]) -> list[int]:
-    """Return for each segment the offset after its last batch that is a part of the log."""
+    """Return for each segment the offset up to which its batches belong to the log of the latest leader."""
     latest = max(range(len(segments)), key=lambda place: (epochs[place].latest, segments[place].end_offset))
     log = _ranges(epochs[latest], OFFSET_MAX)
     return [
@@ -63,6 +63,6 @@ def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]
 
 
 def _ranges(epochs: LeaderEpochs, end_offset: int) -> dict[int, tuple[int, int]]:
-    """Return the first offset of each leader epoch, and the offset after its last one."""
+    """Return the range of offsets of each leader epoch: the first offset, and the offset after the last one."""
     ends = [start for _, start in epochs.entries[1:]] + [end_offset]
     return {epoch: (start, end) for (epoch, start), end in zip(epochs.entries, ends, strict=True)}

@@ -60,7 +60,9 @@ class LocalTiered:
         return (one for one in found if one is not None)
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these files. Reads its offset index and the end of its log file."""
+        """Return the segment with these files. Reads the offset index and the end of the log file, which has the end
+        offset.
+        """
         log = upload.files[LOG]
         places = {
             kind: ObjectRange(upload.files[suffix].key, 0, upload.files[suffix].size)

@@ -45,7 +45,7 @@ class LocalPartition(RemotePartition):
 
 
 class NestedLocalPartition(LocalPartition):
-    """The same, in the directory that contains the directory of LocalTieredStorage."""
+    """A partition of LocalTieredStorage in a store whose URL names the parent of the plugin's directory."""
 
     __slots__ = ()
 
@@ -83,11 +83,11 @@ class Upload(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of one of the objects, without its suffix."""
+        """The common part of the keys of its objects: the key without the suffix."""
         return next(iter(self.files.values())).key.rpartition(".")[0]
 
     def missing_suffixes(self, suffixes: Iterable[str]) -> list[str]:
-        """Return those of some suffixes of which there is no object."""
+        """Return the suffixes without an object."""
         return sorted(one for one in suffixes if one not in self.files)
 
 

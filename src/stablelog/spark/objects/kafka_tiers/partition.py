@@ -1,4 +1,4 @@
-"""A partition as Apache Kafka's storage plugin has it, without a broker."""
+"""A partition whose segments Apache Kafka's storage plugin has copied, read without a broker."""
 
 import itertools
 from bisect import bisect_left
@@ -25,7 +25,7 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 class KafkaPartition(TieredPartition):
-    """A partition in a store of Apache Kafka. There are no manifests and no pins.
+    """A partition in a store of Apache Kafka, which has no manifests and no pins.
 
     Its manifest has the segments that can be read. Only a broker can read those with a refusal. A range without their
     offsets can be read all the same.
@@ -66,9 +66,10 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def end_offset(self) -> int:
-        """The end of what the reader can read from the store: for a read-committed reader, the first offset of the oldest
-        transaction that is open at the end of the last segment. A last segment with a refusal is a part of it, so that a
-        read of all offsets is refused, and does not end before the segment. Raises UnavailableError and DamageError.
+        """The end offset for the reader. A read-committed reader ends at the first offset of the oldest transaction
+        that is open at the end of the last segment. If only a broker can read the last segment (it has a refusal), the
+        range includes the segment, so that a read of all offsets is refused instead of ending early. Raises
+        UnavailableError and DamageError.
         """
         if not self.segments or self.segments[-1].refusal:
             return self.log_end
@@ -80,8 +81,8 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
-        """The ranges of offsets without a gap. The marker of a transaction that is open before a gap may be in the gap, so
-        that a read-committed reader cannot know how the transaction has ended.
+        """The ranges of offsets without a missing segment. A missing segment may have the marker of a transaction that
+        is open before it, so a read-committed reader's range ends at the first offset of that transaction.
         """
         if not self._segments:
             return []
@@ -100,8 +101,8 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def _for_brokers(self) -> list[tuple[int, int, KafkaSegment]]:
-        """The ranges between the runs that contain segments with a refusal, with the first of these segments. A
-        transaction that is open before such a segment may end in it, so that a range begins with the transaction.
+        """The ranges between the runs that only brokers can read, each with its first segment that has a refusal. A
+        transaction that is open before the segment may end in it, so the range begins with the transaction.
         """
         holes = missing_between(self._runs, self.start_offset, self.log_end)
         rows = (
@@ -151,7 +152,7 @@ class KafkaPartition(TieredPartition):
         return found
 
     def _stable_end(self, place: int) -> int:
-        """Return the end of what the reader can read if the segments after a segment are not in the store.
+        """Return the end offset for the reader if the store had no segment after this one.
 
         A transaction that is open at the end of the segment may be aborted in the next one. The producer snapshot of the
         segment has the transactions that are open at its end.
@@ -180,7 +181,9 @@ class KafkaPartition(TieredPartition):
         return min([segment.end_offset, *(one.txn_first_offset for one in table.open_producers())])
 
     def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
-        """Return the segments with offsets in a range, with their cut points. Raises the same errors, and StoreError."""
+        """Return the segments with offsets in a range, with cut points. Raises the errors of the base class, and
+        StoreError.
+        """
         found = [one for one in super().segments_between(start, end) if isinstance(one, KafkaSegment)]
         large = [
             one
@@ -207,8 +210,8 @@ class KafkaPartition(TieredPartition):
         return self._checked(segment, bytes(load_index(self._store, segment, IndexKind.TRANSACTIONS)))
 
     def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
-        """Return the entries whose markers are in the segment. A segment that was cut short has further entries: the
-        next segment has them, too, or they are not a part of the log.
+        """Decode a transaction index, and return the entries whose markers are in the segment. A segment that was cut
+        short has more entries; they belong to the next segment, or not to the log.
         """
         url = f"{self._store.url}/{dict(segment.indexes)[IndexKind.TRANSACTIONS].key}"
         try:

@@ -49,7 +49,7 @@ class KafkaSegment(RemoteSegment):
 
 
 class SegmentDeletedError(UnavailableError):
-    """A segment was deleted since the store was listed. A new listing does not have it."""
+    """Kafka has deleted a segment since the store was listed. The caller lists the store again."""
 
 
 def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
@@ -69,7 +69,7 @@ def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Bu
 
 @contextlib.contextmanager
 def deleted_if_missing() -> Iterator[None]:
-    """Raise SegmentDeletedError in place of ObjectMissingError."""
+    """Context in which an ObjectMissingError becomes a SegmentDeletedError: Kafka has deleted the object."""
     try:
         yield
     except ObjectMissingError as missing:
@@ -146,7 +146,7 @@ def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
 
 
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
-    """Return a segment with the positions at which its log file can be divided. Raises UnavailableError and
+    """Return a segment with positions at which its log file can be divided between tasks. Raises UnavailableError and
     DamageError.
     """
     index = OffsetIndex(segment.base_offset, load_index(store, segment, IndexKind.OFFSETS))

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaTopics:
-    """The topics that Apache Kafka tiered into a store. Nothing is written into the store.
+    """The topics that Apache Kafka has copied into a store. This class writes nothing into the store.
 
     Args:
         store: the object store.
@@ -44,8 +44,8 @@ class KafkaTopics:
     def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, TieredPartition]:
-        """Read the segments of the wanted partitions of these topics. If a name was used by several topics, the topic with the
-        segment that was copied last counts.
+        """Read the segments of the wanted partitions of these topics. If several topics had one name, the topic with
+        the newest segment is used.
         """
         listed = self._layout.partitions(self.store, list(topics))
         read = self._read_segments([one for one in listed if is_wanted((one.topic, one.partition))])
@@ -94,7 +94,7 @@ class KafkaTopics:
         return not lacking
 
     def _segment_of(self, upload: Upload) -> KafkaSegment | None:
-        """Return the segment of an upload; None if it was deleted since the store was listed."""
+        """Return the segment of an upload; None if Kafka has deleted it since the store was listed."""
         if upload.key not in self._known:
             try:
                 self._known[upload.key] = self._layout.segment(self.store, upload)
