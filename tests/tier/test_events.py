@@ -17,12 +17,23 @@ from stablelog.tier.records import (
     SegmentUpdateRecord,
     decode_record,
     encode_record,
-    may_follow,
 )
 from tests.tier.test_manifest import NOW_MS, segment
 
 PARTITION = RemotePartition("t", uuid.UUID(int=5), 3)
 STARTED, FINISHED, DELETING, DELETED = SegmentState
+
+# Kafka's RemoteLogSegmentState: Kafka's readers drop an event whose state does not follow the last one.
+NEXT_STATES = {
+    SegmentState.COPY_STARTED: {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED},
+    SegmentState.COPY_FINISHED: {SegmentState.DELETE_STARTED},
+    SegmentState.DELETE_STARTED: {SegmentState.DELETE_FINISHED},
+    SegmentState.DELETE_FINISHED: set(),
+}
+
+
+def may_follow(state, following):
+    return following is state or following in NEXT_STATES[state]
 
 
 def missing(events, manifest):

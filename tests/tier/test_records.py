@@ -23,7 +23,6 @@ from stablelog.tier.records import (
     TopicIdPartition,
     decode_record,
     encode_record,
-    may_follow,
     metadata_partition,
 )
 from stablelog.tier.remote_log import RemoteLog
@@ -147,7 +146,6 @@ def test_the_records_of_a_kafka_without_the_field_are_read():
 def test_a_segment_of_a_kafka_without_the_field_may_have_aborts_and_a_missing_index_object_means_none():
     segment = RemoteSegment.from_record(decode_record(bytes.fromhex(WITHOUT_THE_FIELD["snapshot"])))
     assert segment.may_have_aborts
-    assert not segment.must_have_aborts
     partition = RemotePartition("t", TOPIC_ID, 3)
     manifest = Manifest("cluster", 100, (segment,))
     loaded = {}
@@ -203,14 +201,3 @@ def test_a_record_of_a_later_release_is_refused(at):
     content[at] += 1
     with pytest.raises(NewerFormatError):
         decode_record(bytes(content))
-
-
-def test_a_segment_goes_through_kafkas_states():
-    valid = {(one, other) for one in SegmentState for other in SegmentState if may_follow(one, other)}
-    started, copied, deleting, deleted = SegmentState
-    assert valid == {(one, one) for one in SegmentState} | {
-        (started, copied),
-        (started, deleting),
-        (copied, deleting),
-        (deleting, deleted),
-    }

@@ -79,12 +79,8 @@ def test_a_summary_of_another_segment_is_refused_with_the_id_of_the_segment(chan
 
 def test_the_summary_tells_whether_the_segment_has_aborts_and_where_they_began():
     without, with_abort = segment(1), segment(1, least=20)
-    assert (without.may_have_aborts, without.must_have_aborts, without.least_aborted_offset) == (
-        False,
-        False,
-        None,
-    )
-    assert (with_abort.may_have_aborts, with_abort.must_have_aborts) == (True, True)
+    assert (without.may_have_aborts, without.least_aborted_offset) == (False, None)
+    assert with_abort.may_have_aborts
     assert with_abort.least_aborted_offset == 20
     assert segment(1, stable=150).stable_offset == 150
 
@@ -93,11 +89,7 @@ def test_a_segment_without_summary_may_have_aborts_from_anywhere_unless_kafka_sa
     known = segment(2, by_kafka=True)
     unknown = replace(known, is_txn_index_empty=False)
     assert (known.may_have_aborts, known.least_aborted_offset) == (False, None)
-    assert (unknown.may_have_aborts, unknown.must_have_aborts, unknown.least_aborted_offset) == (
-        True,
-        False,
-        0,
-    )
+    assert (unknown.may_have_aborts, unknown.least_aborted_offset) == (True, 0)
     assert unknown.stable_offset is None
 
 

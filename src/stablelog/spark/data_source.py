@@ -67,7 +67,7 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.worker import tune_worker
 
         tune_worker()
-        return StablelogReader(*self._asked(BATCH, schema))
+        return StablelogReader(*self._checked_read(BATCH, schema))
 
     @one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -76,10 +76,10 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader
 
-        options, columns = self._asked(STREAM, schema)
+        options, columns = self._checked_read(STREAM, schema)
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
-    def _asked(self, where: str, schema: Any) -> tuple[Any, Any]:
+    def _checked_read(self, where: str, schema: Any) -> tuple[Any, Any]:
         """Check the options and the columns of a read. Return them in their checked form."""
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns

@@ -104,7 +104,7 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
     )
     is_running = SparkContext._gateway is not None  # noqa: SLF001 - a running JVM does not see a new PYSPARK_PYTHON
     is_local = {**users, **made_here}["spark.master"].startswith("local")
-    found = _made(SparkSession, made_here, is_local=is_local)
+    found = _new_session(SparkSession, made_here, is_local=is_local)
     if is_running or not is_local:
         from stablelog.spark.registration import register
 
@@ -137,7 +137,7 @@ def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, s
     return {name: value for name, value in own.items() if name not in users} | arguments
 
 
-def _made(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
+def _new_session(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
     """Create a Spark session with these settings. Find a Java for it, set PYSPARK_PYTHON, and log what was set."""
     before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON")}
     find_java()

@@ -362,14 +362,16 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
         DamageError: it is damaged, missing or of another kind.
     """
     if content is None:
-        raise DamageError(f"{key} is listed and missing")
+        raise DamageError(f"the object store lists {key}, but does not return it: restore the object")
     try:
         with naming(key):
             found, payload = decode_link(content)
     except DamageError as error:
         raise DamageError(f"{key}: {error}") from None
     if found is not kind:
-        raise DamageError(f"{key} is a {found.name.lower()}, and its place is that of a {kind.name.lower()}")
+        raise DamageError(
+            f"{key} contains a {found.name.lower()}, but its size or number is that of a {kind.name.lower()}"
+        )
     return content[LINK.size - NONCE_SIZE : LINK.size], payload
 
 

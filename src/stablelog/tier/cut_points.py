@@ -113,7 +113,9 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
             for (offset, position), crc in zip(points, crcs, strict=True)
         ]
     except ValueError:
-        raise DamageError(f"the remote segment {segment.segment_id} has cut points without CRCs") from None
+        raise DamageError(
+            f"the remote segment {segment.segment_id} has cut points, but a manifest must have a CRC for each of them"
+        ) from None
     edges = [
         (segment.base_offset, 0),
         *((point.offset, point.position) for point in found),
@@ -122,7 +124,7 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     pairs = itertools.pairwise(edges) if found else ()
     if any(one[0] >= other[0] or one[1] >= other[1] for one, other in pairs):
         raise DamageError(
-            f"the cut points of the remote segment {segment.segment_id} do not follow each other"
+            f"the cut points of the remote segment {segment.segment_id} are not in the order of their positions and offsets"
         )
     return found
 
@@ -153,7 +155,7 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
     end, crc_after = (point(after), crc(after)) if after < count else (segment.size, segment.summary.log_crc)
     if not 0 <= begin <= position < end <= segment.size:
         raise DamageError(
-            f"the cut points of the remote segment {segment.segment_id} do not follow each other"
+            f"the cut points of the remote segment {segment.segment_id} are not in the order of their positions and offsets"
         )
     return begin, end, RangeProof(crc_after, crc_before)
 

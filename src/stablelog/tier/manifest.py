@@ -198,7 +198,9 @@ def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment],
 
 
 def _no_part(part: ManifestPart) -> list[RemoteSegment]:
-    raise DamageError(f"the part {part.part_id} of a manifest: the caller expects a manifest without parts")
+    raise DamageError(
+        f"the part {part.part_id} of a manifest cannot be read here: this reader only reads manifests without parts"
+    )
 
 
 def decode_manifest(
@@ -255,7 +257,7 @@ def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
         raise DamageError(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
     if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
         raise DamageError(
-            f"the head of a manifest describes its parts with other values than numbers: {parts}"
+            f"the head of a manifest has a value that is no number in its list of parts: {parts}"
         )
     return parts
 
@@ -271,7 +273,9 @@ def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
         raise DamageError(f"the part {part.part_id} of a manifest is damaged: its size or its CRC is wrong")
     segments = decode_part(content)
     if len(segments) != part.segment_count or (segments and segments[0].base_offset != part.base_offset):
-        raise DamageError(f"the part {part.part_id} of a manifest has other segments than the manifest says")
+        raise DamageError(
+            f"the part {part.part_id} of a manifest does not contain the segments that the manifest lists for it"
+        )
     return segments
 
 
@@ -287,7 +291,9 @@ def decode_part(content: bytes) -> list[RemoteSegment]:
 
 
 def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegment]]:
-    """Decode a file of record batches: a head, and one record for each segment."""
+    """Decode a manifest or a part, which are files of record batches: the first record is the head, and each further
+    record is a segment.
+    """
     what = key.decode()
     records = _records(content)
     first = next(records, None)
@@ -304,7 +310,7 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
         decoded = decode_record(record.value or b"")
         if not isinstance(decoded, SegmentSnapshotRecord) or int(decoded.state) not in STATES:
             raise DamageError(
-                f"a {what} has a record {type(decoded).__name__} that is no segment of a manifest"
+                f"a {what} contains a record {type(decoded).__name__}, where only segments are expected"
             )
         segments.append(RemoteSegment.from_record(decoded))
     return head, segments

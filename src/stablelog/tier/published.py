@@ -92,7 +92,9 @@ def published_of(head: dict[str, Any]) -> Published | None:
         )
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamageError(f"the head of a manifest describes its topic wrongly: {in_words(error)}") from error
+        raise DamageError(
+            f"the field `published` of a manifest cannot be decoded: {in_words(error)}"
+        ) from error
     numbers = [
         published.log_end,
         published.time_ms,
@@ -103,9 +105,9 @@ def published_of(head: dict[str, Any]) -> Published | None:
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):
-        raise DamageError(f"the head of a manifest describes its topic with other values: {found}")
+        raise DamageError(f"the field `published` of a manifest has a value of a wrong type: {found}")
     if partition_count > PARTITION_COUNT_MAX:
         raise DamageError(
-            f"the head of a manifest says that its topic has {partition_count} partitions; at most {PARTITION_COUNT_MAX} are allowed"
+            f"a manifest says that its topic has {partition_count} partitions; at most {PARTITION_COUNT_MAX} are possible, so the manifest is damaged"
         )
     return published

@@ -56,19 +56,6 @@ class DeletionState(IntEnum):
     FINISHED = 2
 
 
-NEXT_STATES: Final = {
-    SegmentState.COPY_STARTED: {SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED},
-    SegmentState.COPY_FINISHED: {SegmentState.DELETE_STARTED},
-    SegmentState.DELETE_STARTED: {SegmentState.DELETE_FINISHED},
-    SegmentState.DELETE_FINISHED: set(),
-}
-
-
-def may_follow(state: SegmentState, following: SegmentState) -> bool:
-    """Whether the state of a segment may change from `state` to `following`. An equal state is valid, too."""
-    return following is state or following in NEXT_STATES[state]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdPartition:
     """A partition, with the name and the id of its topic."""
@@ -214,7 +201,7 @@ def decode_record(value: bytes) -> MetadataRecord:
         )  # `checked` checks all sizes, and removes unknown tags.
         record, size = _reader(kind)(content, at)
     except (SerialError, ValueError) as error:
-        raise DamageError(f"a record of remote segments is not whole: {error}") from error
+        raise DamageError(f"a record of a remote segment cannot be decoded: {error}") from error
     if at + size != len(content):
         raise DamageError(f"a record of remote segments has {len(content) - at - size} bytes too many")
     return record  # type: ignore[no-any-return]

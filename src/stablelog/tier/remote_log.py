@@ -82,7 +82,7 @@ class RemoteLog:
 
     @property
     def rows(self) -> ManifestSegments:
-        """The segments."""
+        """The segments in the store, for the searches in `log.search`."""
         return self.segments
 
     @property
@@ -142,7 +142,7 @@ class RemoteLog:
         self._log_start = max(self._log_start, start_offset)
 
     def begin_at(self, start_offset: int) -> None:
-        """Move the log start offset forward; durable on return. Raises DiskError; nothing changed."""
+        """Move the log start offset forward. Durable on return. If DiskError is raised, nothing has changed."""
         if start_offset > self.start_offset:
             self._save_start(start_offset)
             self._log_start = start_offset
@@ -272,7 +272,8 @@ class RemoteLog:
         return TransactionIndex(self.bytes.index_bytes(row, IndexKind.TRANSACTIONS))
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first record with this timestamp or a later one, in steps; None if there is none.
+        """Find the first record with this timestamp or a later one, in steps that the caller runs; None if there is
+        none.
 
         Raises the same errors as `read`.
         """

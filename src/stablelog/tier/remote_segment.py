@@ -63,14 +63,6 @@ class RemoteSegment:
         return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
 
     @property
-    def must_have_aborts(self) -> bool:
-        """Whether the transaction index certainly has entries, by the summary of the segment.
-
-        If the store lacks the index then, the store is damaged.
-        """
-        return self.summary is not None and self.summary.txnindex_size > 0
-
-    @property
     def stable_offset(self) -> int | None:
         """The first offset of the oldest transaction that was open at the end of the segment: all transactions that
         began before it have ended there. None if unknown.

@@ -72,7 +72,7 @@ class Stored(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The first offset whose record is gone."""
+        """The end of the records in the store: records from this offset on are lost."""
         return self.manifest.end_offset
 
     @property

@@ -237,7 +237,7 @@ class LoadedSegment:
             raise self.no_batch_at(batch.position)
 
     def batch_at(self, position: int, size: int) -> bytes:
-        """Return a copy of a batch."""
+        """Return a copy of the bytes of a batch, which must be loaded."""
         return b"".join(self._content.loaded_views(self._segment, position, size))
 
     def piece(self, position: int, size: int) -> Buffer:

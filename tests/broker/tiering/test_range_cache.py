@@ -211,7 +211,7 @@ def test_a_disk_that_accepts_no_directory_is_not_used(caplog):
     disk.fault = lambda _what, _path: errno.EROFS
     cache = made(disk)
     (line,) = warnings(caplog)
-    assert f"{DIRECTORY} is not used" in line
+    assert f"does not use the directory {DIRECTORY}" in line
     (wanted,) = ranges(1)
     assert loaded(cache, wanted, fetches) == fetches.content(wanted)
 

@@ -172,8 +172,8 @@ class CopyPasses:
         await asyncio.wait({task}, timeout=left_s)
         if left := self._partitions_with_new_start():
             log.warning(
-                "records of %s were deleted, and %s does not know it yet: readers of the store, and a restore, get "
-                "them until this broker is started again",
+                "the deletion of records of %s is not yet recorded in %s: readers of the store, and a restore, still "
+                "get these records until this broker is started again",
                 named([f"{one.topic}-{one.index}" for one in left], NAMED_MAX),
                 self._storage.store.url,
             )

@@ -27,7 +27,8 @@ INDEX_SIZE_MIN = 64  # Bytes that an empty range counts in memory.
 
 
 class RangeCache:
-    """Byte ranges of objects. `load_range` and `write_to_disk` may run in any thread; all other methods belong to the event loop.
+    """Cache of byte ranges of objects, in memory and on the local disk. `load_range` and `write_to_disk` may run in any
+    thread; all other methods belong to the event loop.
 
     Args:
         disk: the disk of `directory`.
@@ -77,7 +78,9 @@ class RangeCache:
             for name in self._disk.list_dir(self._directory):
                 self._disk.remove(self._directory / name)
         except DiskError as error:
-            log.warning("%s is not used as a cache of remote segments: %s", self._directory, error)
+            log.warning(
+                "the cache of remote segments does not use the directory %s: %s", self._directory, error
+            )
             self._disk_size_max = 0
 
     # -- memory ------------------------------------------------------------------------------------------------
@@ -143,7 +146,9 @@ class RangeCache:
     # -- disk --------------------------------------------------------------------------------------------------
 
     def load_range(self, wanted: ObjectRange, fetch: Callable[[], Buffer]) -> Buffer:
-        """Return the bytes of a range from the disk, or by calling `fetch`. Raises the errors of `fetch`."""
+        """Return the bytes of a range from the local disk; if they are not there, call `fetch`, which downloads them.
+        Raises the errors of `fetch`.
+        """
         content = self._read_from_disk(wanted)
         return fetch() if content is None else content
 
@@ -177,7 +182,11 @@ class RangeCache:
         except (DiskError, FileNotFoundError) as error:
             if not self._is_told:
                 self._is_told = True
-                log.warning("%s accepts no ranges of remote segments: %s", self._directory, error)
+                log.warning(
+                    "the cache of remote segments in %s cannot be written, and keeps only what fits into memory: %s",
+                    self._directory,
+                    error,
+                )
             return
         self._is_told = False
         with self._lock:

@@ -193,7 +193,7 @@ class SegmentUploads:
             content = files.get(kind, b"")
             if len(content) < sizes[kind]:
                 raise DamageError(
-                    f"{paths[kind]} has {len(content)} bytes, and the summary of the segment says {sizes[kind]}"
+                    f"{paths[kind]} has {len(content)} bytes, but had {sizes[kind]} when the segment was sealed: restore the file"
                 )
             files[kind] = content[: sizes[kind]]  # Kafka preallocates index files, so zeros may follow.
         files[IndexKind.LEADER_EPOCHS] = epochs.encode()

@@ -84,7 +84,9 @@ def _build(module_name: str) -> dict[str, bytes]:
 
 
 def machine_code(module_name: str, name: str) -> bytes:
-    """Return the machine code of a kernel from the cache. If it is not there, compile it and add it."""
+    """Return the machine code of a kernel from the cache. If the cache lacks it, compile the kernel and add the code to
+    the cache.
+    """
     stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
     for made_before in images_directories(DIRECTORY):
         if (code := _read(made_before / f"{stem}-{name}")) is not None:

@@ -52,7 +52,7 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
         for _ in whole.batches_in(content):
             pass
     if not whole.is_complete:
-        raise DamageError("its last batch is incomplete")
+        raise DamageError("the object ends in the middle of its last batch")
     if segment.summary is not None and whole.header_crc != segment.summary.log_crc:
         raise DamageError("the headers of its batches are not those that its summary describes")
     _check_size(store, key, segment)
@@ -83,7 +83,7 @@ class _BatchCheck:
         if (bases < least).any() or nexts[-1] > self._end_offset:
             place = int(np.argmax((bases < least) | (nexts > self._end_offset)))
             raise DamageError(
-                f"the batch with the base offset {bases[place]} has offsets that are not expected there"
+                f"the batch with the base offset {bases[place]} has offsets that belong before or after its place in the segment"
             )
         self._next_offset = int(nexts[-1])
         positions = table[:, k.POSITION]

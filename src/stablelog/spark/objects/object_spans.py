@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -156,33 +156,8 @@ def points_between(segment: RemoteSegment, begin: int, end: int) -> tuple[tuple[
     )
 
 
-class _Sized(NamedTuple):
-    """A segment, and the bytes of all earlier segments in the table."""
-
-    segment: RemoteSegment
-    size_before: int
-
-    @property
-    def start_offset(self) -> int:
-        return self.segment.base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.segment.end_offset
-
-    @property
-    def size(self) -> int:
-        return self.segment.size
-
-    def size_up_to(self, position: int) -> int:
-        """Bytes of the table up to a position, as if all offsets of a segment had the same size."""
-        segment = self.segment
-        count = min(max(position - segment.base_offset, 0), segment.end_offset - segment.base_offset)
-        return self.size_before + segment.size * count // (segment.end_offset - segment.base_offset)
-
-
-class CommitSpan(TableSpan[Spanned, _Sized]):
-    """A range of positions in commit order, with the segments that contain it."""
+class CommitSpan(TableSpan[Spanned, Stretch]):
+    """A range of positions in commit order, with the segments whose commit indexes contain the positions."""
 
     @property
     def size(self) -> int:
@@ -190,17 +165,19 @@ class CommitSpan(TableSpan[Spanned, _Sized]):
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
+        """Bytes of the table up to a position, as if all offsets of a segment had the same size."""
         if not self._table:
             return 0
         place = bisect_left(self._table, position, hi=len(self._table) - 1, key=attrgetter("end_offset"))
-        return self._table[place].size_up_to(position)
+        row = self._table[place]
+        count = min(max(position, row.start_offset), row.end_offset) - row.start_offset
+        return row.size_before + row.size * count // (row.end_offset - row.start_offset)
 
     def _offset_after(self, size: int) -> int:
         wanted = self._size_up_to(self.start) + size
-        place = bisect_right(self._table, wanted, key=attrgetter("size_before")) - 1
-        segment, size_before = self._table[place]
-        count = (segment.end_offset - segment.base_offset) * (wanted - size_before) // max(segment.size, 1)
-        return max(segment.base_offset + count, self.start + 1)
+        row = self._table[bisect_right(self._table, wanted, key=attrgetter("size_before")) - 1]
+        count = (row.end_offset - row.start_offset) * (wanted - row.size_before) // max(row.size, 1)
+        return max(row.start_offset + count, self.start + 1)
 
     def piece(self) -> Piece:
         """Return the range as the piece of a task, with the segments whose commit indexes and batches it needs."""
@@ -217,6 +194,10 @@ class CommitSpan(TableSpan[Spanned, _Sized]):
 
 def commit_span(stored: Spanned, start: int, end: int, topic_id: str) -> CommitSpan:
     """Return a range of positions in commit order. Raises UnavailableError and DamageError."""
-    segments = stored.segments_between(start, end)
-    sizes_before = accumulate((one.size for one in segments), initial=0)
-    return CommitSpan(stored, start, end, topic_id, list(map(_Sized, segments, sizes_before)))
+    table: list[Stretch] = []
+    size = 0
+    for segment in stored.segments_between(start, end):
+        ends = CutPoint(segment.base_offset, 0, None), CutPoint(segment.end_offset, segment.size, None)
+        table.append(Stretch(segment, *ends, size))
+        size += segment.size
+    return CommitSpan(stored, start, end, topic_id, table)

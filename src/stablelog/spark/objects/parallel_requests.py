@@ -1,4 +1,4 @@
-"""Several requests to an object store at a time."""
+"""Runs several requests to an object store at a time, in threads."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -143,7 +143,9 @@ class WholeBatches:
         length: int = LENGTH.unpack_from(view, LENGTH_AT)[0]
         size = LENGTH_AND_OFFSET_SIZE + length
         if not HEADER.size <= size <= left:
-            raise DamageError(f"a batch of {size} bytes, of which the part has {left}")
+            raise DamageError(
+                f"a batch has {size} bytes, but only {left} bytes are left in the part that was read"
+            )
         return size
 
     @property
@@ -203,7 +205,7 @@ class WholeBatches:
         if wrong.size:
             place = int(wrong[0])
             raise DamageError(
-                f"a batch has the offsets {int(base_offsets[place])} to {int(ends[place]) - 1}, and those at its place are "
-                f"from {int(begins[place])} to before {self._end}"
+                f"a batch has the offsets {int(base_offsets[place])} to {int(ends[place]) - 1}, but only offsets from "
+                f"{int(begins[place])} to before {self._end} can be at its place"
             )
         self._next_offset = int(ends[-1])

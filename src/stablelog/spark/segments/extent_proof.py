@@ -53,7 +53,7 @@ def prove_segment(descriptor: int, extent: FileExtent) -> None:
 
 
 def _name_damage(extent: FileExtent, inode: int) -> None:
-    """Check the file as the broker does. This check is slower, and raises an error that names the damaged batch."""
+    """Repeat the check of a log file with the broker's slower code, which raises an error that names the damaged batch."""
     assert extent.proof is not None
     try:
         for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):

@@ -4,8 +4,7 @@ The directory may belong to a running broker, to a stopped one, or to Apache Kaf
 broker, this module reads only below the last stable offset that the broker has reported. All transactions below that
 offset have ended, and their markers are below the high watermark that the broker reported at the same time. If the
 files were listed after that report and reach that high watermark, they name all aborted transactions. Without a broker,
-this module finds the end of the log and the last stable offset by reading batch headers from the last snapshot or
-summary on. Format: docs/formats.md.
+`scanned_end` finds the end of the log and the last stable offset. Format: docs/formats.md.
 """
 
 import itertools
@@ -17,26 +16,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from stablelog.errors import DamageError, UnavailableError, naming
+from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
     LOG,
-    PRODUCERS,
-    SNAPSHOT,
     SUMMARY,
     TXNINDEX,
-    file_path,
     log_offsets,
-    snapshot_offsets,
 )
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.producer_state.producers import Producers
-from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.source import OFFSET_MAX, ReaderRows
 from stablelog.spark.planning import FileExtent, Piece
+from stablelog.spark.segments.scanned_end import scanned_end
 from stablelog.spark.segments.segment_file import (
     BehindError,
     GoneError,
@@ -398,81 +390,9 @@ class PartitionFiles:
     # -- without a broker --------------------------------------------------------------------------------------
 
     def scan_end(self) -> tuple[int, int]:
-        """Return the end of the log and the last stable offset. Read the batch headers after the last snapshot or
-        summary.
-
-        Raises:
-            GoneError: a file was removed.
-            DamageError: a file is damaged.
+        """Return the log end offset and the last stable offset, for a read without a broker. Raises the errors of
+        `scanned_end`.
         """
-        self._scanned = []
-        if not self.segments:
-            return 0, 0
-        start, producers = self._known_point()
-        end = max(start, self.segments[-1].base_offset)
-        for segment in self.segments.ending_behind(start):
-            batch = segment.find(start) if start > segment.base_offset else None
-            if start > segment.base_offset and batch is None:
-                continue
-            for position, header in segment.walk(batch.position if batch is not None else 0):
-                end = max(end, header.next_offset)
-                if header.is_transactional:
-                    content = segment.batch_at(position, header.size) if header.is_control else b""
-                    ended = producers.take(header, content, 0)
-                    if ended is not None:
-                        producers.ended(ended)
-                        self._scanned += [] if ended.aborted is None else [ended.aborted]
-        first_open = producers.first_open_offset()
-        return end, end if first_open is None else first_open
-
-    def _known_point(self) -> tuple[int, Producers]:
-        """Find the last snapshot or summary that records the open transactions. Return its offset and the producer
-        state; the caller reads batch headers from there on.
-        """
-        last = self.segments[-1]
-        for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
-            path = file_path(self.directory, offset, SNAPSHOT)
-            if offset < self.first_offset or (offset > last.base_offset and last.find(offset - 1) is None):
-                continue  # The snapshot describes records that were removed, or that a crash has lost.
-            try:
-                with naming(path):
-                    table = decode_snapshot(read_or_nothing(path), 0)
-            except DamageError:
-                continue
-            if offset <= self._aborts_known_to(offset):
-                return offset, Producers.restored(table, 0)
-        for segment in reversed(self.segments):
-            if segment.stable_offset is not None and segment.stable_offset <= self._aborts_known_to(None):
-                return max(segment.stable_offset, self.first_offset), Producers()
-        return self.first_offset, Producers()
-
-    def _aborts_known_to(self, snapshot: int | None) -> int:
-        """Return the offset up to which no transaction index is missing.
-
-        The summary says whether a sealed segment has a transaction index. For the growing segment, the `.producers`
-        file of a snapshot says it. Without these files, an index may have been lost, and a reader would get aborted
-        records.
-        """
-        last, agrees = self.segments[-1], self._progress_agrees(snapshot)
-        for segment in self.segments:
-            is_known = segment.summary is not None or segment.has_txn_index
-            if not is_known and not (segment is last and agrees):
-                return segment.base_offset
-        return last.base_offset if agrees is False else 2**63 - 1
-
-    def _progress_agrees(self, snapshot: int | None) -> bool | None:
-        """Whether the transaction index of the growing segment begins with the entries that a snapshot recorded; None
-        if no snapshot records them.
-        """
-        if snapshot is None:
-            return None
-        path, last = file_path(self.directory, snapshot, PRODUCERS), self.segments[-1]
-        try:
-            with naming(path):
-                _, progress = decode_producers(read_or_nothing(path))
-        except DamageError:
-            return None
-        if progress.base_offset != last.base_offset:
-            return None
-        entries = read_or_nothing(last.beside(TXNINDEX))
-        return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
+        found = scanned_end(self.directory, self.segments)
+        self._scanned = found.aborted
+        return found.end_offset, found.stable_offset

@@ -83,7 +83,9 @@ class SegmentFile:
 
     @property
     def stable_offset(self) -> int | None:
-        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
+        """The first offset of the oldest transaction that was open at the end of the segment: all transactions that
+        began before it have ended there. None if unknown.
+        """
         return None if self.summary is None else self.summary.stable_offset
 
     @property

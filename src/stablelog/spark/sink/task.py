@@ -108,7 +108,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
     ] = []  # topic, partition and count of offsets of each batch, by its number
     ends: dict[tuple[str, int], int] = {}
 
-    def note_end(number: int, base_offset: int) -> None:
+    def record_end(number: int, base_offset: int) -> None:
         topic, partition, count = appended[number]
         ends[topic, partition] = max(base_offset + count, ends.get((topic, partition), 0))
 
@@ -117,7 +117,7 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
         transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         deadline_s=options.timeout_ms / 1000,
-        on_acknowledged=note_end,
+        on_acknowledged=record_end,
     )
     encoder = Encoder(options.codec, options.batch_size_max, lingers=True, first_partition=number)
     tune_worker()

@@ -33,7 +33,7 @@ class CountedSegment(Protocol):
         """The summary of the segment; None if it has none."""
 
     def check(self, next_base: int | None) -> None:
-        """Check that the segment is still the one that was listed. Raises GoneError."""
+        """Check that the log file has not been replaced or removed since it was listed. Raises GoneError."""
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each whole batch from the one at `position` on."""

@@ -1,6 +1,6 @@
-"""A segment that Apache Kafka copied, and the walk over the batches of its log file.
+"""A segment that Apache Kafka has copied, and reads of the batch headers in its log file.
 
-Nothing but the batches tells where a log file can be divided. The offset index has the position and the last offset of
+A log file can only be divided between two batches. The offset index has the position and the last offset of
 some batches. The first offset is in the header of the batch, so that each position costs one request for a header.
 """
 

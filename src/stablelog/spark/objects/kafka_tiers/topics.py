@@ -70,11 +70,18 @@ class KafkaTopics:
         for upload, segment in zip(whole, map_parallel(self._segment_of, whole), strict=True):
             if segment is not None:
                 segments.setdefault(upload.partition, []).append(segment)
+
+        def epochs_of(overlapping: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
+            return map_parallel(self._load_epochs, overlapping)
+
+        def cut(segment: KafkaSegment, end_offset: int) -> KafkaSegment:
+            return cut_short(self.store, segment, end_offset)
+
         return [
             KafkaPartition(
                 self.store,
                 partition,
-                self._without_overlaps(segments.get(partition, ())),
+                without_overlaps(segments.get(partition, ()), epochs_of, cut),
                 committed=self._committed,
                 divided=self._divided,
             )
@@ -101,14 +108,6 @@ class KafkaTopics:
             except ObjectMissingError:
                 return None
         return self._known[upload.key]
-
-    def _without_overlaps(self, segments: Sequence[KafkaSegment]) -> list[KafkaSegment]:
-        return without_overlaps(
-            segments, self._load_all_epochs, lambda one, end: cut_short(self.store, one, end)
-        )
-
-    def _load_all_epochs(self, segments: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
-        return map_parallel(self._load_epochs, segments)
 
     def _load_epochs(self, segment: KafkaSegment) -> LeaderEpochs:
         if not segment.indexes:

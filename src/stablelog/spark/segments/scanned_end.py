@@ -1,0 +1,124 @@
+"""The end of the log in segment files, and the last stable offset there, without a broker.
+
+A snapshot or a summary records the open transactions at its offset. From the last of these offsets on, the batch headers
+tell which transactions are open and which were aborted.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.errors import DamageError, naming
+from stablelog.log.files.names import PRODUCERS, SNAPSHOT, TXNINDEX, file_path, snapshot_offsets
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
+from stablelog.log.search.source import ReaderRows
+from stablelog.spark.segments.segment_file import SegmentFile, read_or_nothing
+
+
+class ScannedEnd(NamedTuple):
+    """The end of the log in segment files.
+
+    Attributes:
+        end_offset: the log end offset.
+        stable_offset: the last stable offset.
+        aborted: the aborted transactions whose abort markers were read.
+    """
+
+    end_offset: int
+    stable_offset: int
+    aborted: list[AbortedTxn]
+
+
+def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEnd:
+    """Find the end of the log and the last stable offset by reading the batch headers after the last snapshot or
+    summary.
+
+    Args:
+        directory: the directory of the partition.
+        segments: its segments, as they were listed.
+
+    Raises:
+        GoneError: a file was removed.
+        DamageError: a file is damaged.
+    """
+    aborted: list[AbortedTxn] = []
+    if not segments:
+        return ScannedEnd(0, 0, aborted)
+    start, producers = _known_point(directory, segments)
+    end = max(start, segments[-1].base_offset)
+    for segment in segments.ending_behind(start):
+        batch = segment.find(start) if start > segment.base_offset else None
+        if start > segment.base_offset and batch is None:
+            continue
+        for position, header in segment.walk(batch.position if batch is not None else 0):
+            end = max(end, header.next_offset)
+            if header.is_transactional:
+                content = segment.batch_at(position, header.size) if header.is_control else b""
+                ended = producers.take(header, content, 0)
+                if ended is not None:
+                    producers.ended(ended)
+                    aborted += [] if ended.aborted is None else [ended.aborted]
+    first_open = producers.first_open_offset()
+    return ScannedEnd(end, end if first_open is None else first_open, aborted)
+
+
+def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
+    """Find the last snapshot or summary that records the open transactions. Return its offset and the producer
+    state; the caller reads batch headers from there on.
+    """
+    last, first_offset = segments[-1], segments[0].base_offset
+    for offset in reversed(snapshot_offsets(os.listdir(directory))):
+        path = file_path(directory, offset, SNAPSHOT)
+        if offset < first_offset or (offset > last.base_offset and last.find(offset - 1) is None):
+            continue  # The snapshot describes records that were removed, or that a crash has lost.
+        try:
+            with naming(path):
+                table = decode_snapshot(read_or_nothing(path), 0)
+        except DamageError:
+            continue
+        if offset <= _aborts_known_to(directory, segments, offset):
+            return offset, Producers.restored(table, 0)
+    for segment in reversed(segments):
+        if segment.stable_offset is not None and segment.stable_offset <= _aborts_known_to(
+            directory, segments, None
+        ):
+            return max(segment.stable_offset, first_offset), Producers()
+    return first_offset, Producers()
+
+
+def _aborts_known_to(directory: Path, segments: ReaderRows[SegmentFile], snapshot: int | None) -> int:
+    """Return the offset up to which no transaction index is missing.
+
+    The summary says whether a sealed segment has a transaction index. For the growing segment, the `.producers`
+    file of a snapshot says it. Without these files, an index may have been lost, and a reader would get aborted
+    records.
+    """
+    last = segments[-1]
+    agrees = _progress_agrees(directory, last, snapshot)
+    for segment in segments:
+        is_known = segment.summary is not None or segment.has_txn_index
+        if not is_known and not (segment is last and agrees):
+            return segment.base_offset
+    return last.base_offset if agrees is False else 2**63 - 1
+
+
+def _progress_agrees(directory: Path, last: SegmentFile, snapshot: int | None) -> bool | None:
+    """Whether the transaction index of the growing segment begins with the entries that a snapshot recorded; None
+    if no snapshot records them.
+    """
+    if snapshot is None:
+        return None
+    path = file_path(directory, snapshot, PRODUCERS)
+    try:
+        with naming(path):
+            _, progress = decode_producers(read_or_nothing(path))
+    except DamageError:
+        return None
+    if progress.base_offset != last.base_offset:
+        return None
+    entries = read_or_nothing(last.beside(TXNINDEX))
+    return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
