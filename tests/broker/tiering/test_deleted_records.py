@@ -150,7 +150,7 @@ def test_a_stop_without_the_store_names_what_is_not_published(tmp_path, caplog):
             assert await deleted(desk, BEFORE) == BEFORE
             store.rename(tmp_path / "away")
             store.write_text("")
-        (line,) = [line for line in warnings(caplog) if "records of t-0 were deleted" in line]
+        (line,) = [line for line in warnings(caplog) if "the deletion of records of t-0" in line]
         assert "until this broker is started again" in line
 
     run(conversation())

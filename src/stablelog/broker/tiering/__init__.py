@@ -8,6 +8,7 @@ This package carries out what `stablelog.tier` decides: it runs the threads, the
 | `remote_tiers` | creates the remote tier of each partition | `tier.remote_log` |
 | `copy_passes` | passes over all partitions at intervals, and follows their settings | |
 | `partition_copier` | copies the segments of partitions, publishes their manifests, deletes old objects | `tier.copy_rules`, `tier.manifest`, `tier.deletion` |
+| `published_state` | the state of a partition and its topic that a manifest publishes | `tier.published` |
 | `copy_plans` | says which segments a copier copies: of a topic, or of a coordinator's log | `tier.copy_rules` |
 | `segment_uploads` | uploads the objects of one segment | `tier.cut_points`, `tier.index_object` |
 | `copy_throttle` | limits the rate of the uploads | |

@@ -26,6 +26,7 @@ from stablelog.broker.tiering.copy_throttle import CopyThrottle
 from stablelog.broker.tiering.deleted_partitions import DeletedPartitions
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.partition_copier import PartitionCopier
+from stablelog.broker.tiering.published_state import has_new_start
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.topic_names import is_internal
@@ -182,7 +183,7 @@ class CopyPasses:
         return [
             one
             for one in self._partitions
-            if isinstance(one.remote, RemoteLog) and one.remote.is_known and self._copier.has_new_start(one)
+            if isinstance(one.remote, RemoteLog) and one.remote.is_known and has_new_start(one, one.remote)
         ]
 
     async def _publish_starts(self, partitions: list[Partition]) -> None:

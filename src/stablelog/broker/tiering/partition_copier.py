@@ -28,18 +28,17 @@ from stablelog.broker.tiering.copy_plans import CopyPlan, TopicCopyPlan
 from stablelog.broker.tiering.copy_throttle import CopyThrottle
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.broker.tiering.progress import Progress
+from stablelog.broker.tiering.published_state import has_new_settings, has_new_start, published_state
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.broker.tiering.segment_uploads import SegmentUploads
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import FencedError, StablelogError, StoreError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.tier.chain import Chain
-from stablelog.tier.copy_rules import view_start_of
 from stablelog.tier.deletion import ObjectDeletion
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, ManifestSegments, encode_manifest
 from stablelog.tier.manifest_parts import divide_into_parts
-from stablelog.tier.published import Published
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_log import CHUNK_SIZE, RemoteLog
 from stablelog.tier.remote_segment import RemoteSegment
@@ -185,50 +184,18 @@ class PartitionCopier:
             return True
         waiting = self._plan.segments_to_copy(partition, remote.end_offset)
         progress.add_planned(waiting)
-        if waiting or self.has_new_start(partition) or self._has_new_settings(partition, owned):
+        if waiting or has_new_start(partition, remote) or self._has_new_settings(partition, owned):
             return True
         if owned is None:
             return any(one.state is SegmentState.DELETE_STARTED for one in remote.manifest.segments[:1])
         return False
 
-    def has_new_start(self, partition: Partition) -> bool:
-        """Whether the log start offset has moved since the last manifest: readers of the store, and a restore, would
-        still get deleted records.
-        """
-        remote = self._plan.remote_of(partition)
-        published = remote.manifest.published
-        known = 0 if published is None else max(published.view_start, remote.manifest.log_start)
-        return remote.has_new_start or (published is not None and view_start_of(partition) > known)
-
     def _has_new_settings(self, partition: Partition, owned: _Owned | None) -> bool:
-        """Whether the settings or the partition count of the topic have changed since the last manifest, which a
-        restore would use.
-
-        The first partition publishes a manifest also if nothing was copied, so that a restore finds the topic.
-        """
         topic = self._topic_of(partition.topic)
         if topic is None:
             return False
         manifest = owned.manifest if owned is not None else self._plan.remote_of(partition).manifest
-        known = manifest.published
-        if known is None:
-            return partition.index == 0 and not self._plan.is_routine
-        return (known.partition_count, known.configs) != (topic.partition_count, topic.configs)
-
-    def _topic_state(self, partition: Partition) -> Published | None:
-        topic = self._topic_of(partition.topic)
-        if topic is None:
-            return None
-        return Published(
-            partition.high_watermark,
-            self._now_ms(),
-            topic.partition_count,
-            dict(topic.configs),
-            topic.topic_id,
-            partition.index,
-            partition.restored,
-            view_start_of(partition),
-        )
+        return has_new_settings(partition, topic, manifest.published, is_routine=self._plan.is_routine)
 
     # -- one partition -------------------------------------------------------------------------------------------
 
@@ -378,12 +345,13 @@ class PartitionCopier:
         start offset, and without the segments whose objects were deleted.
         """
         gone = set(owned.deletion.gone)
-        is_new = bool(rows or gone or owned.is_foreign) or self.has_new_start(partition)
+        is_new = bool(rows or gone or owned.is_foreign) or has_new_start(partition, remote)
         if not is_new and not self._has_new_settings(partition, owned):
             return
-        published = self._topic_state(partition)
-        if published is None:
+        topic = self._topic_of(partition.topic)
+        if topic is None:
             return  # The topic was deleted. Its objects are deleted without a manifest that names them.
+        published = published_state(partition, topic, self._now_ms())
         manifest = await in_thread(
             self._threads, self._next_manifest, owned.manifest, remote.start_offset, rows, gone
         )
