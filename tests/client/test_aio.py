@@ -470,3 +470,29 @@ def test_a_second_event_loop_is_refused_by_each_call(stablelog_broker):
         await client.close()  # also of connections whose event loop is closed
 
     asyncio.run(refused())
+
+
+def test_the_asyncio_client_starts_no_thread_for_an_ip_address(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    before, seen = set(threading.enumerate()), []
+
+    async def look():
+        while True:
+            seen.append(set(threading.enumerate()) - before)
+            await asyncio.sleep(0)
+
+    async def conversation():
+        looking = asyncio.create_task(look())
+        async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
+            async with client.transaction() as txn:
+                await txn.write(topic, b"v", key=b"k")
+            async with client.transaction() as txn:
+                await txn.write(topic, b"aborted", key=b"k")
+                await txn.abort()
+            found = [one async for one in client.read(topic, wait=0.05)]
+        looking.cancel()
+        assert [[record.value for record in one.records] for one in found] == [[b"v"]]
+
+    asyncio.run(conversation())
+    assert len(seen) > 10
+    assert not any(seen)

@@ -9,9 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
-from stablelog.client.core.outcomes import Committed, aborted, failure_of
+from stablelog.client.core.outcomes import Committed
 from stablelog.errors import (
-    AuthenticationError,
     DataLossError,
     OutcomeUnknownError,
     RefusedError,
@@ -20,10 +19,7 @@ from stablelog.errors import (
     UsageError,
 )
 from stablelog.testing.faulty_broker import FaultyBroker
-from stablelog.wire.api import ApiKey
 from tests import documented
-from tests.client.model_broker import ModelBroker, ModelShell
-from tests.client.test_core import Transaction
 from tests.client.transactions import create, flush, visible, writing_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
@@ -360,84 +356,3 @@ def test_the_loop_of_the_page_writes_once(broker, snippet, lost):
 
 def test_the_page_has_a_loop_for_each_client():
     assert ["asyncio" in snippet for snippet in LOOPS] == [False, True]
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        AuthenticationError(ErrorCode.sasl_authentication_failed, "the password has changed"),
-        RefusedError(ErrorCode.transactional_id_authorization_failed, "the right was taken away"),
-        RefusedError(ErrorCode.unsupported_version, "another broker is there"),
-        RefusedError(ErrorCode.unknown_server_error, "the request has failed"),
-    ],
-    ids=lambda refused: refused.code.name,
-)
-@pytest.mark.parametrize("is_lost", [True, False])
-def test_a_refusal_that_does_not_look_at_the_transaction_decides_nothing(refused, is_lost, monkeypatch):
-    """The first request for the commit was carried out, and its response lost."""
-    fates = ["answer"] if is_lost else []
-    shell = ModelShell(
-        ModelBroker(), lambda key: fates.pop() if key == ApiKey.COMMIT_JOINT and fates else None
-    )
-    txn = Transaction(shell)
-    txn.write(0, b"v")
-    shell.run(txn.writing.flush())
-    coordinator, asked = txn.writing.cluster.coordinator, []
-
-    def refusing(transactional_id):
-        asked.append(transactional_id)
-        if len(asked) > is_lost:
-            raise refused
-        return (yield from coordinator(transactional_id))
-
-    monkeypatch.setattr(txn.writing.cluster, "coordinator", refusing)
-    with pytest.raises(OutcomeUnknownError if is_lost else RefusedError, match=str(refused)):
-        shell.run(txn.writing.commit())
-    assert txn.outcomes == ([] if is_lost else [refused])
-    monkeypatch.undo()
-    if is_lost:
-        assert shell.run(txn.writing.commit()).commit_sequence == 1
-    assert len(shell.broker.visible) == is_lost
-
-
-def test_an_abort_that_finds_the_commit_returns_it(monkeypatch):
-    """The commit was carried out, its response lost, and the repeated request was refused."""
-    fates = ["answer"]
-    shell = ModelShell(
-        ModelBroker(), lambda key: fates.pop() if key == ApiKey.COMMIT_JOINT and fates else None
-    )
-    txn = Transaction(shell)
-    txn.write(0, b"v")
-    shell.run(txn.writing.flush())
-    coordinator, asked = txn.writing.cluster.coordinator, []
-
-    def refusing(transactional_id):
-        asked.append(transactional_id)
-        if len(asked) == 2:
-            raise RefusedError(ErrorCode.producer_fenced, "fenced")
-        return (yield from coordinator(transactional_id))
-
-    monkeypatch.setattr(txn.writing.cluster, "coordinator", refusing)
-    assert shell.run(txn.writing.commit()).commit_sequence == 1
-    assert len(asked) == 4
-    assert [type(outcome) for outcome in txn.outcomes] == [Committed]
-
-
-@pytest.mark.parametrize(
-    ("cause", "is_repeatable"),
-    [
-        (None, True),
-        (KeyError("mine"), True),
-        (UnavailableError("away"), True),
-        (aborted("it was late"), True),
-        (RefusedError(ErrorCode.producer_fenced, "fenced"), True),
-        (RefusedError(ErrorCode.out_of_order_sequence_number, "lost"), True),
-        (RefusedError(ErrorCode.message_too_large, "large"), False),
-        (AuthenticationError(ErrorCode.sasl_authentication_failed, "who?"), False),
-    ],
-)
-def test_an_abort_says_whether_the_same_records_can_be_committed(cause, is_repeatable):
-    failure = failure_of(cause)
-    assert isinstance(failure, RefusedError)
-    assert isinstance(failure, UnavailableError) == is_repeatable
-    assert failure is cause or failure.__cause__ is cause

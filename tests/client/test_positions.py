@@ -7,28 +7,19 @@ import os
 import uuid
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import stablelog
 from stablelog.client.core import read_position
-from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.read_position import Mark, ReadPosition
-from stablelog.client.core.steps import NOW, Emit
-from stablelog.client.core.transaction_reader import ReaderSelection, TransactionReader
+from stablelog.client.core.steps import NOW
 from stablelog.errors import DataLossError, UsageError
+from tests.client.core.test_transaction_reader import rows
 from tests.client.faces import FACES, connected
-from tests.client.model_broker import ADDRESS, PARTITIONS, TOPIC, ModelBroker, ModelShell
 from tests.client.transactions import create
-from tests.scale import examples, randomness, seeds
+from tests.scale import randomness, seeds
 
 STEP_COUNT = int(os.environ.get("STABLELOG_POSITION_STEPS", "8"))
 by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
-
-
-def rows(transactions):
-    """What a program has got: (topic, partition, offset, value) of each record, in order."""
-    return [(*record[:3], record.value) for one in transactions for record in one.records]
 
 
 @contextlib.contextmanager
@@ -56,78 +47,6 @@ def took(client, topics, count, **more):
 
 
 # --- over the model ---
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("commit"), st.sets(st.integers(0, PARTITIONS - 1), min_size=1)),
-        st.tuples(st.just("late"), st.sets(st.integers(0, PARTITIONS - 1), min_size=1)),
-        st.tuples(st.just("resolve"), st.none()),
-        st.tuples(st.just("outside"), st.sets(st.integers(0, PARTITIONS - 1), min_size=1)),
-        st.tuples(st.just("read"), st.integers(1, 4)),
-        st.tuples(st.just("crash"), st.none()),
-    ),
-    max_size=30,
-)
-
-
-@by
-@settings(max_examples=examples(150), deadline=None)
-@given(STEPS)
-def test_a_program_that_ends_anywhere_gets_every_transaction_once(cut, steps):
-    broker = ModelBroker()
-    shell, core, reading, text, got, wanted = ModelShell(broker), None, None, 0, [], []
-
-    def begin():
-        after = ReadPosition.parse(text) if text else 0
-        core = TransactionReader(ReaderSelection((TOPIC,), cut, after, 0, None))
-        return core, core.steps(Cluster(ADDRESS))
-
-    def read():
-        nonlocal core, reading, text
-        if core is None:
-            core, reading = begin()
-        given = given_by(shell, reading)
-        if given.transaction is not None:
-            got.extend(rows([given.transaction]))
-        core.deliver(given)
-        text = str(core.position)
-        return given.transaction is not None
-
-    for number, (kind, what) in enumerate(steps):
-        if kind in ("commit", "late"):
-            value = b"%d" % number
-            before = dict(broker.visible)
-            broker.commit({one: [value, value] for one in what}, resolved=kind == "commit")
-            wanted += [(*place, found) for place, found in broker.visible.items() if place not in before]
-        elif kind == "resolve":
-            broker.unresolved.clear()
-        elif kind == "outside":
-            for partition in what:
-                broker.write_outside(partition, [b"outside"])
-        elif kind == "crash":
-            core = None
-        else:
-            for _ in range(what):
-                read()
-    broker.unresolved.clear()
-    core = None
-    while read():
-        pass
-    assert sorted(got) == sorted(wanted)
-
-
-def given_by(shell, steps):
-    """Run the steps of a reader until they give an item."""
-    answer, failure = None, None
-    while True:
-        effect = steps.send(answer) if failure is None else steps.throw(failure)
-        answer = failure = None
-        if isinstance(effect, Emit):
-            return effect.item
-        try:
-            answer = shell.perform(effect)
-        except OSError as error:
-            failure = error
 
 
 # --- over a broker ---

@@ -3,13 +3,10 @@
 import contextlib
 import datetime as dt
 import pickle
-import re
 import socket
 import ssl
 import threading
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -17,31 +14,18 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client.blocking.cluster import BlockingCluster
-from stablelog.client.core import connection as core
-from stablelog.client.core.frames import ClientFrames
-from stablelog.client.core.login import log_in
 from stablelog.client.core.security import (
-    ACCEPTED,
-    ALIASES,
-    CLIENT_ID,
-    CLIENT_SECRET,
     SECRETS,
-    SETTINGS,
     TOKEN_URL,
-    UNSUPPORTED,
     security_of,
 )
-from stablelog.client.core.tokens import token_of
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
-from stablelog.wire.sasl import SaslMessageError
+from tests.client.core.test_security import OAUTH, SASL, SECRET, TOKEN_JAAS
 from tests.client.faces import FACES, ONE_BY_DAY
 from tests.client.transactions import create
 from tests.commands import run
 from tests.secured import NAMES, PASSWORD, USER, jaas, secured
 
-DOC = Path(__file__).parents[2] / "docs" / "client.md"
-SECRET = "s3cr3t-value"
-SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
 # How long a wrong setting may take to be told: far less than the client's deadline.
 AT_ONCE_S, DEADLINE_S = 20, 60
 
@@ -192,155 +176,6 @@ def test_the_client_authenticates_again_before_its_session_ends(tmp_path, connec
     assert "session" not in log, log
 
 
-def test_requests_in_flight_are_answered_around_an_authentication():
-    """Their responses are received before it, and returned after it."""
-    steps = []
-
-    class Connection(core.BrokerConnection):
-        is_closed = False
-
-        def close(self):
-            raise AssertionError("closed")
-
-        after_fork = close
-
-        def authenticate(self):
-            assert not self.is_awaiting
-            self.renew_at = None
-            steps.append("login")
-            return
-            yield
-
-    security = security_of({**SASL, "sasl.username": "a", "sasl.password": "b"})
-    connection = Connection("h:1", "me", security)
-    connection.renew_at = 5.0
-    responses = iter([b"\0\0\0\5", b"\0\0\0\1A", b"\0\0\0\5", b"\0\0\0\2B", b"\0\0\0\5", b"\0\0\0\3C"])
-
-    def run(work, now):
-        answer = None
-        try:
-            while True:
-                effect = work.send(answer)
-                kind = type(effect).__name__
-                steps.append(kind)
-                answer = now if kind == "Now" else memoryview(next(responses)) if kind == "Receive" else None
-        except StopIteration as end:
-            return end.value
-
-    for now in (1.0, 2.0):
-        run(connection.send_steps(3, 0, [b"x"], flexible=False), now)
-    assert "login" not in steps
-    run(connection.send_steps(3, 0, [b"x"], flexible=False), 6.0)
-    assert steps[-6:] == ["Receive"] * 4 + ["login", "Send"]
-    found = [bytes(run(connection.receive_steps(flexible=False), 7.0)) for _ in range(3)]
-    assert found == [b"A", b"B", b"C"]
-
-
-def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
-    (tmp_path / "a token").write_text(f"{SECRET}\n")
-    by_file = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
-        "sasl.oauthbearer.token.endpoint.url": (tmp_path / "a token").as_uri(),
-    }
-    assert token_of(security_of(by_file).credentials, "h:1") == SECRET
-    (tmp_path / "a token").write_text("\n")
-    with pytest.raises(AuthenticationError, match="a token is empty"):
-        token_of(security_of(by_file).credentials, "h:1")
-    (tmp_path / "a token").unlink()
-    with pytest.raises(AuthenticationError, match="a token: No such file"):
-        token_of(security_of(by_file).credentials, "h:1")
-
-    def failing(_):
-        raise ValueError(SECRET)
-
-    for function, wanted in ((lambda _: SECRET, SECRET), (lambda _: (SECRET, 9.0), SECRET), (failing, None)):
-        by_function = {**by_file, "oauth_cb": function}
-        del by_function["sasl.oauthbearer.token.endpoint.url"]
-        credentials = security_of(by_function).credentials
-        if wanted:
-            assert token_of(credentials, "h:1") == wanted
-        else:
-            with pytest.raises(AuthenticationError, match="raised ValueError") as refused:
-                token_of(credentials, "h:1")
-            assert SECRET not in str(refused.value)
-
-
-OAUTH = {**SASL, "sasl.mechanism": "OAUTHBEARER"}
-TOKEN_JAAS = f'OAuthBearerLoginModule required clientId="a" clientSecret="{SECRET}" scope="s t";'
-
-
-WRONG = [
-    ({"security.protocol": "TLS"}, "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-    ({"security.protocl": "SSL"}, "is unknown; did you mean security.protocol"),
-    (
-        {"sasl.password": SECRET},
-        "sasl.password has no effect with security.protocol=PLAINTEXT: set security.protocol to",
-    ),
-    (
-        {**SASL, "ssl.keystore.key": SECRET},
-        "ssl.keystore.key has no effect with security.protocol=SASL_PLAINTEXT",
-    ),
-    ({"security.protocol": "SSL", "oauth_cb": print}, "oauth_cb has no effect"),
-    ({"security.protocol": "SASL_SSL", "sasl.password": SECRET}, "sasl.mechanism is missing"),
-    ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is none of PLAIN"),
-    ({**SASL, "sasl.password": SECRET}, "the user name of SCRAM-SHA-512 is missing"),
-    ({**SASL, "sasl.username": "a"}, "the password of SCRAM-SHA-512 is missing"),
-    ({**SASL, "sasl.username": "a", "sasl.jaas.config": jaas("a", SECRET)}, "exclude each other"),
-    ({**SASL, "sasl.jaas.config": jaas("a", SECRET).rstrip(";")}, "a semicolon at the end"),
-    (
-        {**SASL, "sasl.jaas.config": jaas("a", SECRET, "plain.PlainLoginModule")},
-        "is ScramLoginModule, not Plain",
-    ),
-    ({**SASL, "sasl.username": "a", "sasl.password": SECRET, "oauth_cb": print}, "a token is given"),
-    ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "the token of OAUTHBEARER is missing"),
-    ({**OAUTH, TOKEN_URL: "http://example.com/b"}, "http:// is accepted for addresses of this machine only"),
-    ({**OAUTH, TOKEN_URL: "example.com"}, "is not valid: write https://..., or file:///path"),
-    ({**OAUTH, TOKEN_URL: "https://[a/b"}, "is not valid: write https://..., or file:///path"),
-    ({**OAUTH, TOKEN_URL: "https://a:b/c"}, "is not valid: write https://..., or file:///path"),
-    ({**OAUTH, TOKEN_URL: "https://a..b/c"}, "is not valid: write https://..., or file:///path"),
-    ({**OAUTH, TOKEN_URL: "https://a/b c"}, "%20 for a space"),
-    ({**SASL, "sasl.username": "a", "sasl.password": f"{SECRET}\udcff"}, "has bytes that are not UTF-8"),
-    ({**OAUTH, TOKEN_URL: "https://a/b"}, "client.id is missing"),
-    ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a"}, "client.secret is missing"),
-    ({**OAUTH, TOKEN_URL: "https://a/b", CLIENT_ID: "a:b", CLIENT_SECRET: SECRET}, "cannot contain a colon"),
-    ({**OAUTH, TOKEN_URL: "file:///a", CLIENT_SECRET: SECRET}, "has no effect without a token endpoint"),
-    ({**OAUTH, "oauth_cb": print, CLIENT_SECRET: SECRET}, "has no effect without a token endpoint"),
-    ({**OAUTH, TOKEN_URL: "https://a/b", "oauth_cb": print}, "exclude each other"),
-    (
-        {**OAUTH, TOKEN_URL: "https://a/b", CLIENT_SECRET: "x", "sasl.jaas.config": TOKEN_JAAS},
-        "exclude each other",
-    ),
-    (
-        {**OAUTH, "sasl.login.callback.handler.class": "a.Other", "oauth_cb": print},
-        "give the function oauth_cb",
-    ),
-    ({**OAUTH, "sasl.oauthbearer.method": "default", "oauth_cb": print}, "is not oidc"),
-    ({**SASL, "sasl.username": "a", "sasl.password": "b", CLIENT_SECRET: SECRET}, "a token is given"),
-    ({**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": SECRET}, "oauth_cb is not a function"),
-    ({**SASL, "sasl.username": "a", "sasl.password": 5}, "the value of sasl.password is not text"),
-    ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "convert the store to a PEM file"),
-    ({"security.protocol": "SSL", "ssl.truststore.password": SECRET}, "convert a JKS or PKCS12 store"),
-    ({"security.protocol": "SSL", "ssl.keystore.password": SECRET}, "an encrypted key is ssl.key.password"),
-    ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.3"}, "accepts TLS 1.2 and 1.3"),
-    ({**SASL, "sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not supported"),
-    ({"kafka.sasl.password": SECRET}, "kafka.sasl.password is unknown; did you mean sasl.password"),
-    ({"security.protocol": "SSL", "ssl.keystore.key": SECRET}, "belong together"),
-    ({"security.protocol": "SSL", "ssl.ca.location": "a", "ssl.truststore.location": "b"}, "given twice"),
-    ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "no"}, "neither https nor empty"),
-]
-
-
-@pytest.mark.parametrize(("settings", "told"), WRONG)
-def test_wrong_settings_are_refused_without_a_secret(settings, told):
-    for connect in (stablelog.connect, stablelog.aio.connect):
-        with pytest.raises(UsageError) as refused:
-            connect("h:1", settings=settings)
-        assert told in str(refused.value)
-        assert SECRET not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     "contents", ["", "x", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"]
 )
@@ -404,38 +239,6 @@ def test_many_threads_share_a_client_with_a_login(server):
     assert not failures
 
 
-def test_a_file_of_java_s_clients_may_say_what_the_client_does_in_any_case():
-    given = {"security.protocol": "SSL"}
-    harmless = {"ssl.protocol": "TLSv1.3", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}
-    assert security_of(given | harmless) == security_of(given)
-    for name in harmless:
-        with pytest.raises(UsageError, match=f"{name} is not supported"):
-            security_of(given | {name: "TLSv1.1"})
-
-
-def test_no_setting_is_both_supported_and_not():
-    assert ACCEPTED.keys() <= UNSUPPORTED.keys()
-    assert not UNSUPPORTED.keys() & {*SETTINGS, *ALIASES}
-
-
-def test_each_setting_is_described():
-    documented = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC.read_text(), re.MULTILINE)
-    assert dict(SETTINGS).items() <= dict(documented).items()
-    assert set(SECRETS) <= set(SETTINGS)
-    for name in SECRETS:
-        assert "A secret." in SETTINGS[name]
-
-
-def test_frames_set_aside_are_in_flight_again():
-    frames = ClientFrames("me")
-    frames.encode(3, 0, [], flexible=False)
-    frames.note_sent(3)
-    held = frames.set_aside()
-    assert not frames.is_awaiting
-    frames.resume(held)
-    assert frames.awaited_count == 1
-
-
 @contextlib.contextmanager
 def listening(certificate, adjust=lambda _context: None):
     """The address of a TLS listener that has this certificate, and serves nobody."""
@@ -464,93 +267,6 @@ def test_an_expired_certificate_is_told_with_what_to_do(tmp_path, connect):
     with listening(expired) as address:
         told = str(refusal(connect, address, settings))
     assert "certificate has expired): renew it at the broker" in told
-
-
-class FalseBroker:
-    """A connection to a broker that answers a login by `answers`: functions of the client's message."""
-
-    address = "h:1"
-    security = None
-
-    def __init__(self, *answers):
-        self.versions = {36: (0, 2)}
-        self.answers = iter(answers)
-        self.received = []
-
-    def call_steps(self, _handshake):
-        return SimpleNamespace(error_code=ErrorCode.none, mechanisms=())
-        yield
-
-    def ask_steps(self, request):
-        self.received.append(bytes(request.auth_bytes))
-        found = next(self.answers)(self.received[-1].decode())
-        if isinstance(found, bytes):
-            found = SimpleNamespace(
-                error_code=ErrorCode.none, auth_bytes=found, session_lifetime=dt.timedelta(0)
-            )
-        return found
-        yield
-
-
-def log_in_at(broker, **settings):
-    """Log in, and return the message of the refusal."""
-    steps = log_in(broker, security_of({**SASL, "sasl.username": "a", **settings}).credentials)
-    with pytest.raises(AuthenticationError) as refused:
-        effect = next(steps)
-        while True:
-            try:
-                answer = effect.function()
-            except SaslMessageError as error:
-                effect = steps.throw(error)
-            else:
-                effect = steps.send(answer)
-    return str(refused.value)
-
-
-def nonce_of(message):
-    return message.rpartition("r=")[2]
-
-
-@pytest.mark.parametrize(
-    ("first", "told"),
-    [
-        (lambda message: f"r={nonce_of(message)}x,s=AAAA,i=4095".encode(), "asks for 4095 iterations"),
-        (
-            lambda message: f"r={nonce_of(message)}x,s=AAAA,i=99999999".encode(),
-            "asks for 99999999 iterations",
-        ),
-        (lambda _: b"r=other,s=AAAA,i=4096", "nonce does not continue the client's"),
-        (lambda message: f"r={nonce_of(message)},s=AAAA,i=4096".encode(), "nonce does not continue"),
-        (lambda _: b"", "not a server-first message"),
-    ],
-)
-def test_a_false_broker_gets_no_proof_of_the_password(first, told):
-    broker = FalseBroker(first)
-    message = log_in_at(broker, **{"sasl.password": SECRET})
-    assert told in message
-    assert len(broker.received) == 1
-    assert "Check user name" not in message  # another password would not help
-
-
-@pytest.mark.parametrize("final", [b"v=AAAA", b"", b"r=x"])
-def test_a_broker_that_does_not_know_the_credential_is_refused(final):
-    broker = FalseBroker(lambda one: f"r={nonce_of(one)}x,s=AAAA,i=4096".encode(), lambda _: final)
-    message = log_in_at(broker, **{"sasl.password": SECRET})
-    assert "signature is wrong" in message or "not a server-final message" in message
-    assert "Check user name" not in message
-
-
-def test_a_brokers_reason_is_short_and_harmless_in_a_message():
-    """The reason is shown on terminals, which obey control characters."""
-    reason = f"\x1b]0;title\x07\r\n{SECRET}{'x' * 5000}"
-    refused = SimpleNamespace(error_code=ErrorCode.sasl_authentication_failed, error_message=reason)
-    message = log_in_at(
-        FalseBroker(lambda _: refused), **{"sasl.mechanism": "PLAIN", "sasl.password": SECRET}
-    )
-    assert message.isprintable()
-    assert len(message) < 600
-    assert SECRET not in message
-    assert "Check user name and password" in message
 
 
 @pytest.mark.extended

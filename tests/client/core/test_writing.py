@@ -1,51 +1,22 @@
-"""The rules of the client without a socket: frames, retries, and what becomes of a transaction whatever is lost."""
+"""A transaction over a broker in memory: what becomes of it whatever is lost, late or cancelled."""
 
 import asyncio
 import itertools
-import threading
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-import stablelog
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.outcomes import Committed
-from stablelog.client.core.partitions import fetch
-from stablelog.client.core.steps import Pause, Receive, Send
+from stablelog.client.core.steps import Receive, Send
 from stablelog.client.core.writing import Writing
-from stablelog.client.responses import RetriableError
 from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UnavailableError
 from stablelog.wire.api import ApiKey
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
-from tests.client.transactions import create
 from tests.scale import examples
-
-
-def test_pauses_between_retries_grow_and_end_at_the_deadline():
-    shell, pauses = ModelShell(ModelBroker()), []
-    cluster = Cluster(ADDRESS, deadline_s=5)
-
-    def failing():
-        raise RetriableError("not yet")
-        yield
-
-    def noted(steps):
-        answer = None
-        while True:
-            effect = steps.send(answer)
-            if isinstance(effect, Pause):
-                pauses.append(effect.seconds)
-                shell.now += effect.seconds
-            answer = shell.now
-
-    with pytest.raises(UnavailableError, match=r"trying: no success within 5 s\. The last failure: not yet"):
-        noted(cluster.retrying("trying", failing))
-    assert pauses[:4] == [0.02, 0.04, 0.08, 0.16]
-    assert max(pauses) == 1.0
-    assert 4 < sum(pauses) <= 5
 
 
 class Transaction:
@@ -135,17 +106,6 @@ def test_the_positions_in_all_partitions_are_asked_at_once(lost):
         assert asked == 4
 
 
-def test_the_number_of_partitions_is_asked_again_after_a_second():
-    shell = ModelShell(ModelBroker())
-    cluster = Cluster(ADDRESS, deadline_s=3.0)
-    for asked in (1, 1, 2):
-        txn = Transaction(shell, cluster=cluster)
-        txn.write(0, b"v")
-        shell.run(txn.writing.commit())
-        assert shell.broker.asked.count(ApiKey.METADATA) == asked
-        shell.now += 0.6
-
-
 def test_the_key_s_next_transaction_gets_the_next_version():
     shell, key = ModelShell(ModelBroker()), WriterKey("")
     for number in range(3):
@@ -154,34 +114,6 @@ def test_the_key_s_next_transaction_gets_the_next_version():
         shell.run(txn.writing.commit())
         assert (key.version, txn.writing.is_key_free) == (number + 1, True)
     assert list(shell.broker.visible.values()) == [b"0", b"1", b"2"]
-
-
-def test_a_client_above_a_quota_waits_before_its_next_request_to_the_broker():
-    """As Kafka's clients: the broker begins no request before, so the request would time out."""
-    sent = []
-
-    def note(key):
-        sent.append((key, shell.now))
-        if [key for key, _ in sent].count(ApiKey.FETCH) == 2:
-            broker.throttle_ms = 0
-
-    broker = ModelBroker()
-    shell = ModelShell(broker, note)
-    broker.write_outside(0, [b"x"])
-    broker.throttle_ms = 12_000  # longer than a client waits for a response
-    fetched = shell.run(fetch(Cluster(ADDRESS, deadline_s=30), TOPIC, 0, 0))
-    assert fetched.records
-    times = [time for key, time in sent if key is not None]
-    assert all(later - earlier >= 12 for earlier, later in itertools.pairwise(times))
-    assert [key for key, _ in sent if key == ApiKey.FETCH] == [ApiKey.FETCH] * 2
-
-
-def test_the_wait_for_a_quota_has_a_limit():
-    broker = ModelBroker()
-    broker.throttle_ms = 2**31 - 1  # 24 days
-    shell = ModelShell(broker, lambda _key: setattr(broker, "throttle_ms", 0) if shell.now else None)
-    shell.run(Cluster(ADDRESS).metadata([TOPIC]))
-    assert shell.now == 60
 
 
 def test_a_writer_above_a_quota_waits_after_its_batches():
@@ -206,8 +138,6 @@ FATES = st.dictionaries(
 )
 STEPS = st.sampled_from(["write 0", "write 1", "flush", "flush"])
 ENDS = st.sampled_from(["commit", "abort", "leave", "raise", "expire"])
-
-
 COMMIT = 7  # the number of the request for the commit after one write
 
 
@@ -292,32 +222,6 @@ def _check(txn, broker, written):
             assert broker.visible == dict(zip(map(tuple, txn.positions()), written, strict=True))
         else:
             assert values == []
-
-
-def test_the_asyncio_client_starts_no_thread_for_an_ip_address(stablelog_broker):
-    topic = create(stablelog_broker.bootstrap)
-    before, seen = set(threading.enumerate()), []
-
-    async def look():
-        while True:
-            seen.append(set(threading.enumerate()) - before)
-            await asyncio.sleep(0)
-
-    async def conversation():
-        looking = asyncio.create_task(look())
-        async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
-            async with client.transaction() as txn:
-                await txn.write(topic, b"v", key=b"k")
-            async with client.transaction() as txn:
-                await txn.write(topic, b"aborted", key=b"k")
-                await txn.abort()
-            found = [one async for one in client.read(topic, wait=0.05)]
-        looking.cancel()
-        assert [[record.value for record in one.records] for one in found] == [[b"v"]]
-
-    asyncio.run(conversation())
-    assert len(seen) > 10
-    assert not any(seen)
 
 
 def test_the_batches_of_all_partitions_are_sent_in_one_request():
