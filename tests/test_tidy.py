@@ -80,6 +80,36 @@ def test_a_room_that_decides_awaits_nothing_and_opens_nothing(room):
                 assert node.func.id != "open", f"{path.name}: files are reached through stablelog.env.disk"
 
 
+# The rooms that decide, of which each module has a test module of its name: src/stablelog/wire/fetch.py and
+# tests/wire/test_fetch.py.
+TESTED_BY_MODULE = ("client/core", "commit_order", "log", "tier")
+# Modules in which nothing can be proven, each with the reason. This list only becomes shorter.
+WITHOUT_TEST_MODULE = dict.fromkeys(
+    ("log/open_log.py", "log/remote_tier.py", "log/view.py"),
+    "interfaces, which mypy holds against the classes that implement them",
+)
+
+
+def test_each_module_that_decides_has_a_test_module_of_its_name():
+    """A failing test then names the module at fault, and a reader finds what a module promises beside its name."""
+    missing = {
+        module: f"tests/{module.parent}/test_{module.name}"
+        for room in TESTED_BY_MODULE
+        for path in sorted((ROOT / "src" / "stablelog" / room).rglob("*.py"))
+        if path.name != "__init__.py"
+        for module in [path.relative_to(ROOT / "src" / "stablelog")]
+        if not (ROOT / "tests" / module.parent / f"test_{module.name}").exists()
+    }
+    untested = {
+        str(module): test for module, test in missing.items() if str(module) not in WITHOUT_TEST_MODULE
+    }
+    assert not untested, (
+        f"state what each of these modules promises in its test module, or move its tests there: {untested}"
+    )
+    tested = WITHOUT_TEST_MODULE.keys() - set(map(str, missing))
+    assert not tested, f"these modules have a test module now: take them off WITHOUT_TEST_MODULE: {tested}"
+
+
 PRIVATE_NAME = re.compile(r"_[A-Za-z0-9]\w*")
 # The classes of libraries of which tests use a private name.
 FOREIGN_OWNERS = ("Handle", "KafkaError")

@@ -1,18 +1,13 @@
 """Lost and damaged files of a partition: the answer is right, or it is refused by name. Nothing is lost in silence."""
 
-import contextlib
 import random
 
 import pytest
 
-from stablelog.batch.header import HEADER, headers_in, read_header
-from stablelog.errors import DamageError, NewerFormatError, UnprovenError
-from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.files.names import SEGMENT_SUFFIXES
+from stablelog.batch.header import HEADER, read_header
+from stablelog.errors import DamageError, UnprovenError
 from stablelog.log.model import Isolation
 from stablelog.log.recovery.tail import batches_behind
-from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 
 COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -51,91 +46,7 @@ def headers(log, path):
 # -- lost segments --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("which", [0, 1, 3, -1], ids=["first", "second", "middle", "last"])
-@pytest.mark.parametrize("what", ["log", "all files"])
-def test_a_segment_that_is_gone_is_named_whichever_it_is(clean, which, what):
-    log = several_segments(clean=clean)
-    base = log.bases[which]
-    for suffix in SEGMENT_SUFFIXES if what == "all files" else (".log",):
-        log.disk.lose(path_of(base, suffix))
-    before = {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"}
-    with pytest.raises(DamageError, match=r"missing|ends at offset"):
-        log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
-    assert {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"} == before
-    if which == 0:
-        assert list(verify_directory(log.disk, DIRECTORY)) != []
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_segments_that_were_being_deleted_are_not_missed(clean):
-    log = several_segments()
-    log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(log.bases[2] + 1))
-    for base in log.bases[:2]:
-        log.disk.lose(path_of(base))
-    log.partition = log.open(clean=clean, is_established=True, leader_epoch=1)
-    assert log.partition.start_offset == log.bases[2] + 1
-    assert log.partition.segments()[0].base_offset == log.bases[2]
-
-
-@pytest.mark.parametrize("known", [1, 2, 3])
-@pytest.mark.parametrize("kept", [".snapshot", ".producers"])
-def test_segments_before_the_logs_start_are_read_from_the_last_snapshot_there(known, kept):
-    """Of a transaction that began in them only a snapshot behind them knows."""
-    log = several_segments()
-    log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(log.bases[4] + 1))
-    for path in list(log.disk.files()):
-        if path.suffix in (".snapshot", ".producers") and (
-            int(path.stem) > log.bases[known] or path.suffix != kept
-        ):
-            log.disk.lose(path)
-    log.partition = log.open(is_established=True, leader_epoch=1)
-    assert [segment.base_offset for segment in log.partition.segments()] == log.bases[known:]
-    assert log.partition.start_offset == log.bases[4] + 1
-
-
-def test_a_partition_that_has_lost_its_only_segment_is_not_taken_for_a_new_one():
-    log = Log().write("- -")
-    log.partition.close(clean=False)
-    for path in [path for path in log.disk.files() if path.name != LOG_START_FILE]:
-        log.disk.lose(path)
-    with pytest.raises(DamageError, match="holds no log file"):
-        log.open()
-
-
 # -- the log's start ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("place", range(len(encode_log_start(31)) - 1))
-@pytest.mark.parametrize("bits", [0x01, 0x08])
-def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
-    log = several_segments()
-    log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(31))
-    changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
-    before = sorted(log.disk.files())
-    with pytest.raises((DamageError, NewerFormatError), match=LOG_START_FILE):
-        log.open(clean=clean, is_established=True, leader_epoch=1)
-    assert sorted(log.disk.files()) == before
-    assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]
-
-
-@pytest.mark.parametrize("start", [61, 10**9])
-def test_a_log_start_past_the_end_refuses_the_partition(start):
-    log = several_segments(clean=True)
-    log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(start))
-    before = [path for path in log.disk.files() if path.suffix == ".log"]
-    with pytest.raises(DamageError, match=rf"begins at offset {start}, but the log ends at {log.end_offset}"):
-        log.open(clean=True)
-    assert [path for path in log.disk.files() if path.suffix == ".log"] == before
-    assert any("it ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))
-
-
-def test_a_lost_log_start_is_named():
-    log = several_segments(clean=True)
-    log.disk.lose(DIRECTORY / LOG_START_FILE)
-    with pytest.raises(DamageError, match=rf"{LOG_START_FILE} is missing"):
-        log.open(clean=True, is_established=True, leader_epoch=1)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -344,55 +255,6 @@ def read_everything(log, isolation):
         start = read.end_offset
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
-    log = several_segments(clean=clean)
-    log.partition = log.open(clean=clean, prove=False)
-    with pytest.raises(UnprovenError) as raised:
-        log.partition.read(0, 100, COMMITTED)
-    assert raised.value.path == path_of(0)
-    for _ in raised.value.prove():
-        pass
-    assert log.partition.read(0, 100, COMMITTED).buffers
-    with pytest.raises(UnprovenError):
-        log.partition.read(log.bases[1], 100, COMMITTED)
-    log.partition.log.prove()
-    assert read_everything(log, ALL)
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
-@pytest.mark.parametrize("at", [0, 7, 8, 11, 13, 16, 18, 22, 24, 30, 40, 46, 52, 54, 60])
-def test_a_changed_header_of_a_sealed_segment_is_named_and_nothing_is_served(clean, which, at):
-    """The transactional bit at 22, the producer id at 46, the length at 11, the base offset at 7: any of them misleads."""
-    log = several_segments(clean=True)
-    base = log.bases[which]
-    contents = {other: log.disk.read_bytes(path_of(other)) for other in log.bases}
-    whole = {
-        contents[other][at : at + found.size]
-        for other in log.bases
-        for at, found in headers(log, path_of(other))
-    }
-    position, _ = headers(log, path_of(base))[1]
-    changed(log, path_of(base), position + at)
-    try:
-        log.partition = log.open(clean=clean, prove=False, gapless_epoch=0, recovery_point=log.end_offset)
-    except DamageError as refused:
-        names = str(refused)
-    else:
-        names = ""
-        for start in range(log.end_offset):
-            for isolation in (COMMITTED, ALL):
-                try:
-                    served = read_proven(log, start, isolation)
-                except DamageError as refused:
-                    names += str(refused)
-                else:
-                    assert {bytes(served[at : at + found.size]) for at, found in headers_in(served)} <= whole
-    assert path_of(base).name in names
-    assert all(path_of(other).name not in names for other in log.bases if other != base)
-
-
 def read_proven(log, start, isolation):
     """A read that proves what it needs, as the broker does."""
     while True:
@@ -443,47 +305,6 @@ def test_a_log_file_that_was_cut_short_is_refused():
         log.open(clean=True)
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("durable", [True, False], ids=["all durable", "the last not durable"])
-def test_a_power_cut_among_the_renames_of_a_deletion_loses_nothing(durable):
-    """Names come back in any subset: a segment's log may be gone, and its summary, or an earlier log file, be there."""
-    for seed in range(150):
-        chance = random.Random(seed)
-        log = Log(segment_bytes=400)
-        log.write("P1 P1a P2 - P1 P1c P2c " * 4)
-        log.partition.roll(log.now_ms)
-        log.write("- -", sync=durable)
-        if not durable:
-            log.partition.roll(log.now_ms)
-            for segment in log.partition.segments():
-                segment.log.sync()
-            log.disk.sync_dir(DIRECTORY)
-            log.partition.assume_synced()  # as where the operating system counts
-        start = chance.randrange(20, log.partition.end_offset)
-        log.disk.crash_at = log.disk.steps + chance.randint(1, 40)
-        with contextlib.suppress(SimulatedCrash):
-            log.partition.deletion.delete_records(start)
-        log.disk.crash_at = None
-        disk = log.disk.crash(chance)
-        after = Log(disk, segment_bytes=400, recovery_point=0)
-        assert after.partition.end_offset >= 28
-        assert list(verify_directory(disk, DIRECTORY)) == []
-
-
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("which", [0, 2], ids=["first", "middle"])
-@pytest.mark.parametrize("batch_count", [0, 1])
-def test_a_sealed_log_file_that_ends_early_behind_a_whole_batch_is_refused(clean, which, batch_count):
-    """The gap to the next segment, of which there is a snapshot, looks like one that compaction has left."""
-    log = several_segments(clean=clean)
-    path = path_of(log.bases[which])
-    size = headers(log, path)[batch_count][0]
-    log.disk.damage(path, log.disk.read_bytes(path)[:size])
-    with pytest.raises(DamageError, match=f"{path} has only {size} bytes"):
-        log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
-    assert path in {finding.path for finding in verify_directory(log.disk, DIRECTORY)}
-
-
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clean):
     """A start looks up where the transaction began, before the log file is proven."""
@@ -515,14 +336,3 @@ def test_a_snapshot_does_not_hide_a_changed_offset_before_it(clean):
     changed(log, path_of(log.bases[-1]), 0)
     with pytest.raises(DamageError, match=f"{log.bases[-1]:020d}.log"):
         log.open(clean=clean)
-
-
-def test_a_damaged_segment_is_not_proven_again():
-    log = several_segments(clean=True)
-    changed(log, path_of(log.bases[2]), 15)
-    log.partition = log.open(clean=True, prove=False)
-    ahead = log.partition.log.segments.unproven_ahead(log.bases[2])
-    assert ahead is not None
-    with pytest.raises(DamageError, match=f"{log.bases[2]:020d}.log"):
-        list(ahead.prove())
-    assert log.partition.log.segments.unproven_ahead(log.bases[2]) is None

@@ -186,16 +186,3 @@ def test_a_closed_partition_tells_nobody_that_it_has_failed():
     log.partition.close()
     log.partition.usability.fail(UnavailableError("too late"))
     assert told == []
-
-
-def test_deleted_segments_that_cannot_be_renamed_are_removed_when_they_are_due():
-    log = Log(segment_bytes=1, retention_bytes=0, file_delete_delay_ms=1000).write("- - -")
-    log.disk.fault = lambda what, path: errno.ENOSPC if what == "renaming" else None
-    assert log.partition.deletion.apply_retention(log.now_ms) == 2
-    names = log.disk.list_dir(log.directory)
-    assert f"{0:020d}.log" in names
-    assert log.partition.deletion.remove_deleted(log.now_ms + 999) == []
-    assert log.disk.list_dir(log.directory) == names
-    removed = log.partition.deletion.remove_deleted(log.now_ms + 1000)
-    assert len(removed) == 2
-    assert {int(name[:20]) for name in log.disk.list_dir(log.directory) if name[0] == "0"} == {2}

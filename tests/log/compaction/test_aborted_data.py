@@ -378,44 +378,6 @@ def test_local_segments_lose_the_same_bytes_as_copies(words, is_late):
     assert committed(log) == before
 
 
-def test_a_pass_takes_only_segments_that_are_new_since_the_last_one():
-    log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    assert cleaned(log) == 2
-    assert cleaned(log) is None
-    log.write("P1 P1 P1a -")
-    log.partition.roll(NOW_MS)
-    log.sync()
-    assert cleaned(log) == 1
-
-
-def test_without_the_setting_nothing_is_removed():
-    log = written("P1 P1 P1a - | P1 P1a P1 P1c |")
-    assert cleaned(log) is None
-
-
-def test_a_segment_with_an_open_transaction_is_left_until_it_has_ended():
-    log = written("P1 P1 P1a - | P2 P1 P1a P1 P1c | -", drops_aborted=True)
-    assert cleaned(log) == 1
-    log.write("P2c")
-    assert cleaned(log) == 1
-
-
-def test_a_pass_that_is_cancelled_leaves_no_file():
-    log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
-    work.cancel()
-    assert list(work.steps()) == []
-    assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))
-
-
-def test_a_segment_that_retention_deletes_meanwhile_is_passed_over():
-    log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
-    log.partition.deletion.delete_records(4)
-    log.partition.deletion.remove_deleted(log.now_ms)
-    assert [one.summary.base_offset for one in work.steps() if one is not None] == [4]
-
-
 @pytest.mark.parametrize("place", [65, -1])
 def test_a_damaged_batch_is_an_error_of_a_pass(place):
     log = written("P1 P1 P1a P1 P1c |", drops_aborted=True)

@@ -14,15 +14,13 @@ from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, RefusedError, UnavailableError
-from stablelog.log.compaction import rewriter
+from stablelog.log.compaction import policy as compaction
 from stablelog.log.compaction.policy import LatestOffsets
-from stablelog.log.files.listing import Listing
-from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.model import LogConfig
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import finished
-from stablelog.log.segments import proof
-from stablelog.log.segments.interrupted import CLEANED, SWAP, begin_swap, finish_interrupted
+from stablelog.log.segments.interrupted import begin_swap
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
@@ -159,20 +157,6 @@ def test_the_latest_record_of_each_key_stays_where_it_was():
     assert log.words() == "3:a=2 4:b=2 5:c=3"
 
 
-def test_a_batch_keeps_its_offsets_and_its_bytes_but_for_what_is_gone():
-    log = KeyedLog()
-    headers = (("name \u00e9", b"\xff\x00"), ("null", None))
-    log.put((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=Codec.ZSTD, headers=headers)
-    before, _ = log.batches()[0]
-    log.write("a=4 c=4")
-    log.compact()
-    header, batch = log.batches()[0]
-    assert (header.base_offset, header.last_offset, header.leader_epoch) == (0, 2, before.leader_epoch)
-    assert header.codec is Codec.ZSTD
-    assert decode_records(batch) == [Record(1, log.now_ms + 1, b"b", b"2", headers)]
-    assert header.max_timestamp == log.now_ms + 1
-
-
 def test_what_is_undecided_growing_or_too_young_is_not_touched():
     log = KeyedLog(min_compaction_lag_ms=HOUR_MS)
     log.write("a=1 a=2")
@@ -188,19 +172,6 @@ def test_what_is_undecided_growing_or_too_young_is_not_touched():
     log.now_ms += 2 * HOUR_MS
     log.compact()
     assert log.words() == "2:P1. 4:a=5 5:P1c"
-
-
-def test_a_topic_that_is_not_to_be_compacted_and_one_with_little_to_do_are_left_alone():
-    log = KeyedLog(cleanup_policy=frozenset({"delete"})).write("a=1 a=2")
-    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
-    log = KeyedLog(min_cleanable_dirty_ratio=0.5).write("a=1 b=1 c=1 d=1")
-    log.compact()
-    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
-    log.write("a=2")
-    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
-    log.write("a=3 b=3 c=3")
-    log.compact()
-    assert log.words() == "3:d=1 5:a=3 6:b=3 7:c=3"
 
 
 def test_an_aborted_value_never_hides_a_committed_one_and_its_marker_goes_in_the_third_pass():
@@ -374,39 +345,6 @@ def test_a_damaged_batch_stops_compaction_and_stays():
         log.compact()
     assert log.disk.read_bytes(segment.path(".log")) == content
     assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
-
-
-@pytest.mark.parametrize("offset", range(1, 9))
-def test_a_segment_that_was_made_of_several_is_not_put_in_place_of_fewer(offset):
-    log = KeyedLog().write("a=1 a=2 b=1").write("a=3 b=2 c=1").write("c=2 a=4", roll=False)
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
-    cleaned = next(one for one in work.steps() if one is not None)
-    assert cleaned.replaced == (0, 3)
-    log.partition.replication.truncate_to(offset)
-    before = log.words()
-    assert log.partition.compaction.put_in_place(cleaned) is (offset == 8), "any cut makes other segments"
-    if offset < 8:
-        assert log.words() == before
-    assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
-    assert list(verify_directory(log.disk, DIRECTORY)) == []
-
-
-def test_segments_that_were_deleted_or_cut_meanwhile_are_not_brought_back():
-    for change in ("delete", "cut"):
-        log = KeyedLog(segment_bytes=100).write("a=1 a=2 a=3 a=4")
-        work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
-        steps = work.steps()
-        cleaned = next(one for one in steps if one is not None)
-        if change == "delete":
-            log.partition.deletion.delete_records(2)
-        else:
-            log.partition.replication.truncate_to(1)
-        before = log.words()
-        assert not log.partition.compaction.put_in_place(cleaned)
-        work.cancel()
-        assert list(steps) == []
-        assert log.words() == before
-        assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
 
 
 def test_the_greatest_time_is_found_when_its_record_is_gone():
@@ -627,26 +565,6 @@ def test_the_records_of_a_committed_transaction_that_stay_are_counted_where_its_
     assert sum(segment.committed_count for segment in log.partition.segments()) == 3
 
 
-@pytest.mark.extended
-def test_a_swap_that_has_begun_is_durable_with_all_its_files():
-    """The log file's name decides: where a crash leaves it, it leaves the others; and after the call it is there."""
-    for crash_at in (None, *range(1, 30)):
-        for seed in range(20):
-            disk = SimDisk()
-            disk.make_dir(DIRECTORY)
-            for suffix in SEGMENT_SUFFIXES:
-                disk.write_atomic(DIRECTORY / f"{7:020d}{suffix}{CLEANED}", b"x")
-            if crash_at is not None:
-                disk.crash_at = disk.steps + crash_at
-            with contextlib.suppress(SimulatedCrash):
-                begin_swap(disk, DIRECTORY, 7)
-            names = disk.crash(random.Random(seed)).list_dir(DIRECTORY)
-            has_begun = f"{7:020d}{LOG}{SWAP}" in names
-            assert has_begun or crash_at is not None
-            if has_begun:
-                assert {f"{7:020d}{suffix}{SWAP}" for suffix in SEGMENT_SUFFIXES} <= set(names)
-
-
 # -- the keys that a pass notes ---------------------------------------------------------------------------------------
 
 
@@ -692,109 +610,7 @@ def test_a_digest_that_stands_for_a_key_is_no_key():
 # -- a pass over what a start has taken on trust ------------------------------------------------------------------------
 
 
-def reopened_unproven(monkeypatch):
-    """A log of three segments that a start takes on trust; a proof of each takes several steps."""
-    monkeypatch.setattr(proof, "PIECE_SIZE", 61)
-    monkeypatch.setattr(proof, "CHUNK_SIZE", 61)
-    log = KeyedLog().write("a=1 b=1 a=2").write("b=2 c=1 c=2")
-    log.partition.close()
-    log.partition = log.open(clean=True, prove=False)
-    return log
-
-
-def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
-    log = reopened_unproven(monkeypatch)
-    assert not any(segment.is_proven for segment in log.partition.segments()[:2])
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
-    steps = list(work.steps())
-    assert steps.count(None) == 4, "a proof of three batches takes two steps"
-    assert [cleaned.replaced for cleaned in steps if cleaned is not None] == [(0, 3)]
-    assert not work.cancelled
-
-
-@pytest.mark.parametrize("count", range(12))
-def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(count, monkeypatch):
-    monkeypatch.setattr(rewriter, "STEP_SIZE", 1)  # so that each batch is a step
-    log = reopened_unproven(monkeypatch)
-    before = sorted(log.disk.files())
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
-    steps = work.steps()
-    assert all(next(steps) is None for _ in range(count))
-    work.cancel()
-    assert work.cancelled
-    assert len(list(steps)) <= 1
-    assert sorted(log.disk.files()) == before
-    assert [segment.base_offset for segment in log.partition.segments()] == [0, 3, 6]
-
-
-def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
-    log = KeyedLog(segment_bytes=400).write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 c=2 e=1 f=1").write("g=1")
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
-    for cleaned in work.steps():
-        if cleaned is not None:
-            assert log.partition.compaction.put_in_place(cleaned)
-            work.cancel()
-    assert log.words() == "3:b=2 4:a=3 5:c=1 6:d=1 7:c=2 8:e=1 9:f=1 10:g=1"
-
-
-def test_what_a_pass_that_nobody_has_ended_has_written_is_replaced_by_the_next_one():
-    """As where the task of a pass is garbage: its files stay, under names that only compaction writes."""
-    log = KeyedLog().write("a=1 b=1 a=2 c=1").write("b=2")
-    steps = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS).steps()
-    assert any(cleaned is not None for cleaned in steps)
-    steps.close()
-    assert any(path.name.endswith(CLEANED) for path in log.disk.files())
-    log.compact()
-    assert log.words() == "2:a=2 3:c=1 4:b=2"
-    assert not any(path.name.endswith(CLEANED) for path in log.disk.files())
-
-
 # -- a swap that Kafka has begun ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("has_summary", [False, True])
-@pytest.mark.parametrize("offsets", [(), (20, 23), (20, 22, 24)])
-def test_a_swap_replaces_the_segments_that_begin_within_its_offsets(offsets, has_summary):
-    """To the end that its summary tells; Kafka has none, and its last batch tells."""
-    disk = SimDisk()
-    disk.make_dir(DIRECTORY)
-    batches = [encode_batch([Record(0, 1, None, b"")], base_offset=at) for at in offsets]
-    end = 27 if has_summary else max(offsets, default=20) + 1
-    files = {f"{base:020d}{suffix}": b"old" for base in (0, 19, *range(20, 30)) for suffix in (LOG, ".index")}
-    files |= {f"{20:020d}.txnindex": b"old", f"{20:020d}{LOG}{SWAP}": b"".join(batches)}
-    files |= {f"{20:020d}.index{SWAP}": b"new"}
-    if has_summary:
-        files[f"{20:020d}.summary{SWAP}"] = Summary(20, 27).encode()
-    for name, content in files.items():
-        disk.write_atomic(DIRECTORY / name, content)
-    finish_interrupted(Listing(disk, DIRECTORY))
-    left = {base for base in (0, 19, *range(20, 30)) if base < 20 or base >= end} | {20}
-    names = {f"{base:020d}{suffix}" for base in left for suffix in (LOG, ".index")}
-    names.add(f"{20:020d}{'.summary' if has_summary else '.txnindex'}")  # which says whether there are aborts
-    assert set(disk.list_dir(DIRECTORY)) == names
-    assert disk.read_bytes(DIRECTORY / f"{20:020d}{LOG}") == b"".join(batches)
-    assert disk.read_bytes(DIRECTORY / f"{20:020d}.index") == b"new"
-
-
-def test_segments_without_any_batch_become_one_batch_without_records():
-    """As Kafka's compaction leaves them. Nothing tells an epoch of their offsets."""
-    log = KeyedLog(segment_bytes=1)
-    log.partition.close()
-    disk = log.disk = SimDisk()
-    disk.make_dir(DIRECTORY)
-    last = encode_batch([Record(0, log.now_ms, b"a", b"1")], base_offset=20, leader_epoch=0)
-    for base, content in ((0, b""), (10, b""), (20, last)):
-        disk.write_atomic(DIRECTORY / f"{base:020d}{LOG}", content)
-    log.partition = log.open(clean=True, recovery_point=None)
-    log.write("b=1")
-    log.compact()
-    found = [
-        (header.base_offset, header.last_offset, header.leader_epoch, header.record_count)
-        for header, _ in log.batches()
-    ]
-    assert found == [(0, 19, -1, 0), (20, 20, 0, 1), (21, 21, 0, 1)]
-    log.reopen(recovery_point=None)
-    assert log.words() == "19:-. 20:a=1 21:b=1"
 
 
 def with_a_snapshot_within_its_first_segment(**config):
@@ -838,3 +654,47 @@ def test_no_snapshot_of_an_original_segment_describes_the_time_index_of_a_merged
     assert len(log.partition.segments()) == 2
     log.reopen()
     assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_a_segment_may_be_cleaned_from_the_end_of_its_lag_on():
+    summaries = [Summary(0, 5, max_timestamp=100), Summary(5, 9, max_timestamp=90)]
+    for now_ms, lag_ms, stable, count in (
+        (110, 10, 9, 2),
+        (109, 10, 9, 0),
+        (105, 0, 9, 2),
+        (0, 0, 8, 1),
+        (0, 0, 4, 0),
+        (0, 0, 5, 1),
+    ):
+        config = LogConfig(min_compaction_lag_ms=lag_ms)
+        assert compaction.count_cleanable(summaries, stable, config, now_ms) == count
+    sized = [Summary(0, 5, log_size=60), Summary(5, 9, log_size=40)]
+    for dirty_from, ratio, is_worth_it in (
+        (5, 0.4, True),
+        (5, 0.41, False),
+        (4, 1.0, True),
+        (9, 0.0, False),
+        (8, 0.4, True),
+    ):
+        config = LogConfig(min_cleanable_dirty_ratio=ratio)
+        assert compaction.is_worth_it(sized, dirty_from, config) is is_worth_it
+
+
+@pytest.mark.parametrize("name", ["log_size", "index_size", "timeindex_size"])
+def test_segments_become_one_as_far_as_that_has_room(name):
+    summaries = [Summary(at, at + 1, **{name: 10}) for at in range(6)]
+    for limit, counts in (
+        (9, [1] * 6),
+        (10, [1] * 6),
+        (19, [1] * 6),
+        (20, [2] * 3),
+        (30, [3] * 2),
+        (59, [5, 1]),
+    ):
+        config = LogConfig(
+            segment_bytes=limit if name == "log_size" else 10**9,
+            segment_index_bytes=10**9 if name == "log_size" else limit,
+        )
+        groups = compaction.grouped(summaries, config)
+        assert [len(group) for group in groups] == counts
+        assert [one for group in groups for one in group] == summaries

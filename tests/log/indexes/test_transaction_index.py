@@ -1,3 +1,4 @@
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,6 @@ from stablelog.errors import DamageError
 from stablelog.log.indexes import transaction_index
 from stablelog.log.indexes.minima import Minima
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
-from stablelog.log.segments import sealed_segment as sealed_segment_module
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, Log, write
 
@@ -123,47 +123,6 @@ def test_an_undecided_transaction_hides_all_that_follows_it():
     assert log.stable_offset == 6
 
 
-def test_an_abort_may_be_found_several_segments_later():
-    """Scenario 23: its index entry lies in the segment of the marker."""
-    log = write("P1 P2 P2c P2 P2c P1a", segment_bytes=160)
-    assert len(log.partition.segments()) == 3
-    assert log.aborted(0, 1) == ["P1@0..5"]
-
-
-@pytest.fixture
-def loaded(monkeypatch):
-    """The base offsets of the segments whose transaction index is loaded."""
-    bases, load = [], sealed_segment_module.load_txn_index
-
-    def noted(disk, path_of, summary):
-        bases.append(summary.base_offset)
-        return load(disk, path_of, summary)
-
-    monkeypatch.setattr(sealed_segment_module, "load_txn_index", noted)
-    return bases
-
-
-def test_where_nothing_was_aborted_no_index_is_read(loaded):
-    log = write("P1 P1c " * 200, segment_bytes=1000)
-    assert len(log.partition.segments()) > 20
-    log.reopen()
-    for segment in log.partition.segments()[:-1]:
-        log.disk.remove(segment.path(".txnindex"))
-    assert log.aborted(0) == []
-    assert not loaded
-
-
-def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
-    """Scenario 3: the marker at the new end is gone with its entry, one below stays."""
-    log = write("P1 P1a P2 P2a")
-    log.partition.replication.truncate_to(3)
-    assert [txn.producer_id for txn in log.partition.log.open_transactions()] == [2]
-    assert log.stable_offset == 2
-    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
-    log.partition.replication.truncate_to(2)
-    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
-
-
 def test_a_transaction_index_that_vanished_is_made_anew():
     """Scenario 6: Kafka would read what was aborted as committed."""
     log = write("P1 P1a " * 50, segment_bytes=1000)
@@ -185,17 +144,6 @@ def test_the_only_segments_transaction_index_vanished():
     log.disk.remove(DIRECTORY / f"{0:020d}.txnindex")
     log.partition = log.open()
     assert log.all_aborted() == before
-
-
-def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_is_nothing_to_be_found(loaded):
-    log = write("P9 " + "P1 P1a " * 60, segment_bytes=300)
-    log.reopen()
-    segments = log.partition.segments()[:-1]
-    assert len(segments) > 20
-    assert {segment.stable_offset for segment in segments} == {0}
-    log.write("P9c")
-    assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
-    assert loaded == [segment.base_offset for segment in segments if segment.base_offset <= 4]
 
 
 def test_an_index_of_another_segment_is_not_taken_for_this_ones():
@@ -246,3 +194,24 @@ def test_aborted_transactions_of_a_range_are_all_that_touch_it(steps, start, siz
     assert complete == any(stops)
     assert found == touching, "what is past the stop begins past the end"
     assert TransactionIndex(bytes(index.content())).collect(start, end) == (found, complete)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_growing_index_of_aborts_answers_as_a_list_however_it_is_searched(seed, monkeypatch):
+    monkeypatch.setattr(transaction_index, "SCAN_COUNT_MAX", seed)
+    chance, rows, stable = random.Random(seed), [], 0
+    index = TransactionIndex()
+    for last in range(3, 300, 5):
+        stable = max(stable, chance.randint(0, last))
+        rows.append(AbortedTxn(chance.randrange(4), chance.randint(max(stable - 9, 0), last), last, stable))
+        index.append(rows[-1])
+        if last % 9 == 0:
+            index = TransactionIndex(bytes(index.content()))
+        for _ in range(4):
+            start = chance.randrange(last + 2)
+            end = chance.randrange(start, last + 9)
+            stop = next((at for at, row in enumerate(rows) if row.stable_offset >= end), None)
+            seen = rows if stop is None else rows[: stop + 1]
+            touching = [row for row in seen if row.first_offset < end and row.last_offset >= start]
+            assert index.collect(start, end) == (touching, stop is not None)
+    assert [index[place] for place in range(len(index))] == rows

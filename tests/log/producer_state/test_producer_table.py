@@ -13,27 +13,20 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, NewerFormatError, RefusedError
+from stablelog.errors import DamageError, RefusedError
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state import producer_table
 from stablelog.log.producer_state import producers as producers_module
-from stablelog.log.producer_state import snapshots
 from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import RECENT_MAX, Producers
 from stablelog.log.producer_state.snapshots import (
-    JSON_BEGINS,
-    PRODUCERS_VERSION,
     ProducersFile,
-    SnapshotFile,
     decode_producers,
-    decode_snapshot,
-    read_producers,
 )
 from tests.log.known_producers import SEQUENCE_END, KnownProducers
-from tests.log.timeline import Log
+from tests.log.timeline import NOW_MS, Log
 
-NOW_MS = 1_700_000_000_000
 PROGRESS = Summary(0, 9)
 IDLE_SIZE_MAX = 200  # bytes that an idle producer may take
 CALLS_MAX = 40_000  # on the event loop, at once: about 5 ms
@@ -345,46 +338,6 @@ def test_what_the_event_loop_does_does_not_grow_with_the_producers():
         assert many_more <= CALLS_MAX
 
 
-@pytest.mark.extended
-def test_a_snapshot_is_written_in_pieces():
-    table = many(50_000)
-    for content in (ProducersFile(table, PROGRESS), SnapshotFile(table)):
-        assert max(map(len, content)) <= 2_000_000
-        assert sum(map(len, content)) == len(content)
-        assert b"".join(content) == b"".join(content), "each iteration begins again"
-
-
-def test_kafkas_file_has_an_entry_for_each_producer():
-    table = ProducerTable.of([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
-    read = decode_snapshot(b"".join(SnapshotFile(table)), NOW_MS)
-    assert [(one.producer_id, one.last_sequence) for one in read] == [
-        (one.producer_id, one.last_sequence) for one in table
-    ]
-    assert [len(one.batches) for one in read] == [0, 1, 1]
-
-
-@pytest.mark.parametrize("size", [len(JSON_BEGINS), 1 << 21])
-def test_a_file_of_json_is_refused_by_its_version(size, tmp_path):
-    content = JSON_BEGINS.ljust(size, b" ")
-    path = tmp_path / "producers"
-    path.write_bytes(content)
-    for read in (lambda: decode_producers(content), lambda: read_producers(LocalDisk(), path)):
-        with pytest.raises(
-            NewerFormatError, match=r"^a file of producers of version 1; no release has written"
-        ):
-            read()
-
-
-def test_a_file_of_a_million_bytes_and_more_is_read(tmp_path):
-    table = many(20_000)
-    content = encoded(table)
-    assert len(content) > 1 << 20
-    path = tmp_path / "producers"
-    path.write_bytes(content)
-    read, _ = read_producers(LocalDisk(), path)
-    assert read.blocks() == table.blocks()
-
-
 def test_producers_whose_ids_rise_fill_their_blocks():
     """As they come from a broker that gives out ids."""
     for count in (1, 31, 32, 33, 64, 65, 200):
@@ -395,45 +348,6 @@ def test_producers_whose_ids_rise_fill_their_blocks():
             count % 32
         )
         assert [one.producer_id for one in table] == [one.producer_id for one in many(count)]
-
-
-@pytest.mark.extended
-def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
-    """In memory is the table, and no copy of the file."""
-    table, disk, path = many(40_000), LocalDisk(), tmp_path / "some.producers"
-    disk.write_atomic(path, ProducersFile(table, PROGRESS))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        read, progress = read_producers(disk, path)
-        peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-    assert peak <= 40_000 * IDLE_SIZE_MAX + 3_000_000
-    assert progress == PROGRESS
-    assert encoded(read) == path.read_bytes()
-    small = path.with_name("small.producers")
-    disk.write_atomic(small, ProducersFile(many(70), PROGRESS))
-    monkeypatch.setattr(snapshots, "PIECE_SIZE", 150)
-    read, _ = read_producers(disk, small)
-    assert encoded(read) == small.read_bytes()
-    disk.write_atomic(small, b"")
-    with pytest.raises(DamageError):
-        read_producers(disk, small)
-
-
-def test_a_changed_byte_is_found():
-    content = encoded(many(100))
-    chance = random.Random(5)
-    for _ in range(200):
-        changed = bytearray(content)
-        changed[chance.randrange(2, len(content))] ^= 1 << chance.randrange(8)
-        with pytest.raises(DamageError):
-            decode_producers(bytes(changed))
-    for size in range(0, len(content), 97):
-        with pytest.raises(DamageError):
-            decode_producers(content[:size])
 
 
 def with_crc(content):
@@ -465,8 +379,106 @@ def test_blocks_that_no_release_has_written_are_damage(seed):
     assert len(ids) == len(table)
 
 
-def test_a_later_version_is_refused():
-    content = encoded(many(3))
-    later = (PRODUCERS_VERSION + 1).to_bytes(2, "big") + content[2:]
-    with pytest.raises(NewerFormatError):
-        decode_producers(later)
+@pytest.mark.parametrize("count", [0, 33, 255])
+def test_a_block_holds_1_to_32_producers(count):
+    assert len(ProducerTable.of_blocks([])) == 0
+    block = producers_of(32).blocks()[0]
+    assert len(ProducerTable.of_blocks([block[:7], block[7:]])) == 32
+    with pytest.raises(DamageError):
+        ProducerTable.of_blocks([bytes([count]) + block[1:]])
+
+
+@pytest.mark.parametrize("kind", range(256))
+def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction(kind):
+    entry = producer_table.SNAPSHOT_ENTRY.pack(7, 0, -1, -1, 0, -1, -1, -1)
+    count = kind & ~8
+    rest_size = (8 + 24 * (count - 1)) * bool(count) + 16 * bool(kind & 8)
+    if count > 5:
+        with pytest.raises(DamageError, match="of an unknown kind"):
+            ProducerTable.of_blocks([b"\1" + entry + bytes(8) + bytes([kind]) + bytes(rest_size)])
+        return
+    for size in (rest_size - 1, rest_size, rest_size + 1):
+        block = b"\1" + entry + bytes(8) + bytes([kind]) + bytes(max(size, 0))
+        if size == rest_size:
+            (producer,) = ProducerTable.of_blocks([block])
+            assert (producer.producer_id, len(producer.batches)) == (7, count)
+        elif size >= 0:
+            with pytest.raises(DamageError):
+                ProducerTable.of_blocks([block])
+
+
+def test_the_ids_of_blocks_rise_from_each_to_the_next():
+    def block(*ids):
+        (found,) = ProducerTable.of(Producer(one, 0) for one in ids).blocks()
+        return found
+
+    assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
+    for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
+        with pytest.raises(DamageError, match="do not ascend after id 3"):
+            ProducerTable.of_blocks(blocks)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkeypatch):
+    monkeypatch.setattr(producer_table, "BLOCK_COUNT_MAX", 4)
+    chance = random.Random(seed)
+
+    def producer(one):
+        used_ms, first = chance.randrange(100), chance.choice([-1, -1, 5])
+        started_ms = -1 if first < 0 else chance.randrange(100)
+        batches = [KeptBatch(one, one, 0, 3)] * chance.randrange(3)
+        return Producer(one, 1, 2, batches, used_ms, 3, first, started_ms, 0 if first < 0 else 7)
+
+    assert ProducerTable().greatest_id(10) == -1
+    given = [producer(chance.randrange(60)) for _ in range(chance.choice([1, 4, 5, 40, 70]))]
+    if seed % 2:
+        given.sort(key=lambda one: one.producer_id)
+    wanted = {one.producer_id: one for one in given}
+    table = ProducerTable.of(given)
+    assert list(table) == [wanted[one] for one in sorted(wanted)]
+    assert len(table) == len(wanted)
+    for one in range(-1, 61):
+        assert table.get(one) == wanted.get(one)
+        assert table.greatest_id(one) == max((known for known in wanted if known <= one), default=-1)
+    opened = [wanted[one] for one in sorted(wanted) if wanted[one].txn_first_offset >= 0]
+    assert table.open_producers() == opened
+    copy, before = table.copy(), list(table)
+    for limit in (90, 50, 10):
+        table.limit_times(limit)
+        for one in wanted.values():
+            one.used_ms, one.txn_started_ms = min(one.used_ms, limit), min(one.txn_started_ms, limit)
+        assert list(table) == [wanted[one] for one in sorted(wanted)]
+    again, idle = table.copy(), [one for one in before if one.txn_first_offset < 0]
+    again.put(Producer(61, 1, used_ms=4))
+    assert again.remove_unused(2**62, 99)[0] == len(idle) + 1
+    assert [one.producer_id for one in again] == [one.producer_id for one in opened]
+    assert [(one.producer_id, one.used_ms) for one in copy] == [
+        (one.producer_id, one.used_ms) for one in before
+    ]
+    for used_before in (3, 9, 11):
+        removed, more = table.remove_unused(used_before, chance.choice([1, 2, 99]))
+        while more:
+            again, more = table.remove_unused(used_before, 1)
+            removed += again
+        gone = {
+            o for o, known in wanted.items() if known.used_ms < used_before and known.txn_first_offset < 0
+        }
+        assert removed == len(gone)
+        wanted = {one: known for one, known in wanted.items() if one not in gone}
+        assert list(table) == [wanted[one] for one in sorted(wanted)]
+        assert len(table) == len(wanted)
+
+
+def producers_of(count):
+    return ProducerTable.of(
+        Producer(
+            one,
+            one % 5,
+            one % 3 - 1,
+            [KeptBatch(one, one, 0, NOW_MS)] * (one % 6),
+            one % 4 - 1,
+            3,
+            2,
+        )
+        for one in range(count)
+    )

@@ -1,3 +1,4 @@
+import random
 from functools import partial
 
 import pytest
@@ -8,8 +9,9 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import RefusedError
 from stablelog.log.model import Isolation, MarkerWrite, Origin
+from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
-from tests.log.timeline import DIRECTORY, Log, write
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 
 DAY_MS = 86_400_000
 
@@ -594,3 +596,59 @@ def test_compaction_is_told_the_last_of_several_batches_of_a_producer():
     last_batch = log.partition.log.producers.last_batches()
     assert last_batch(1).last_offset == 2
     assert last_batch(2) is None
+
+
+def header(producer_id, sequence, base_offset, *, count=1, transactional=True):
+    return read_header(
+        encode_batch(
+            [Record(0, NOW_MS, None, b"")] * count,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            base_offset=base_offset,
+            transactional=transactional,
+        )
+    )
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(is_packed):
+    producers = Producers()
+    for producer_id in (1, 2, 3):
+        producers.note(header(producer_id, 0, 10 * producer_id, count=4), None, NOW_MS)
+    if is_packed:
+        producers.pack_unused(NOW_MS + 1)
+    before = {one.producer_id: one for one in producers}
+    producers.set_open_record_counts({1: 7, 3: 9})
+    producers.note(header(1, 4, 50), None, NOW_MS + 1)
+    after = {one.producer_id: one for one in producers}
+    assert [producers.open_record_count(one) for one in (1, 2, 3)] == [8, 4, 9]
+    assert [after[one].txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
+    assert after[2] == before[2]
+    assert after[3].batches == before[3].batches
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durable(seed):
+    chance, producers = random.Random(seed), Producers()
+    opened, ended, offset, high_watermark = {}, [], 0, 0
+    for _ in range(300):
+        producer_id, choice = chance.randrange(6), chance.random()
+        if choice < 0.4:
+            producers.note(header(producer_id, 0, offset), None, NOW_MS)
+            opened.setdefault(producer_id, offset)
+            offset += 1
+        elif choice < 0.8:
+            marker = Marker(chance.choice(list(MarkerType)), 0)
+            txn = producers.note(header(producer_id, 0, offset), marker, NOW_MS)
+            assert (txn is not None) == (producer_id in opened)
+            if txn is not None:
+                producers.ended(txn)
+                ended.append((offset, opened.pop(producer_id)))
+            offset += 1
+        else:
+            high_watermark = chance.randint(high_watermark, offset)
+            producers.high_watermark_moved(high_watermark)
+        undecided = [*opened.values(), *(first for at, first in ended if at >= high_watermark)]
+        assert producers.first_unstable_offset() == min(undecided, default=None)
+        assert producers.first_open_offset() == min(opened.values(), default=None)

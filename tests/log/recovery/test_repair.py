@@ -42,30 +42,6 @@ def state(disk):
     return {path: disk.read_bytes(path) for path in disk.files()}
 
 
-def test_a_whole_log_has_no_damage():
-    log = several_segments()
-    before = state(log.disk)
-    assert examine(log.disk, DIRECTORY, EXPECTED) is None
-    assert state(log.disk) == before
-
-
-@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
-@pytest.mark.parametrize("at", [4, 5, 6, 7, 8, 11, 12, 15, 16, 30, 50])
-def test_what_a_cut_would_lose_is_counted(which, at):
-    log = damaged(which, at=at)
-    before = state(log.disk)
-    damage = examine(log.disk, DIRECTORY, EXPECTED)
-    assert state(log.disk) == before
-    assert (damage.path, damage.position, damage.end_offset) == (log.path, log.position, log.offset)
-    # No CRC covers the leader epoch: a batch in which only that has changed has its records.
-    lost = [*([log.header] if 12 <= at < 16 else []), *log.behind]
-    assert damage.batch_count == len(lost)
-    assert damage.record_count == sum(one.record_count for one in lost if not one.is_control)
-    assert damage.marker_count == sum(one.is_control for one in lost)
-    assert damage.last_offset == max(one.last_offset for one in lost)
-    assert damage.later == tuple(base for base in log.bases if path_of(base) > log.path)
-
-
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
 def test_a_cut_log_opens_and_what_was_cut_is_kept(which):
     log = damaged(which)

@@ -1,10 +1,12 @@
 """What follows damage in a log file: real batches are found, and what a client wrote to look like one is not."""
 
+import itertools
 import os
 import random
 import struct
 
 import pytest
+from crc32c import crc32c
 
 from stablelog.batch.filtering import emptied
 from stablelog.batch.header import HEADER, read_header
@@ -12,7 +14,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.log.recovery import tail
 from stablelog.log.recovery.tail import batches_behind, keep_segment, keep_tail, lost_batches
 from stablelog.testing.sim_disk import SimDisk
-from tests.log.timeline import DIRECTORY
+from tests.log.test_damage import path_of
+from tests.log.timeline import DIRECTORY, NOW_MS
 
 PATH = DIRECTORY / f"{0:020d}.log"
 
@@ -299,3 +302,51 @@ def test_a_file_that_differs_in_any_byte_is_no_copy(copy_size, at, monkeypatch):
     disk.write_atomic(PATH.with_suffix(".cut"), other)
     assert keep_tail(disk, PATH, 20).name == f"{0:020d}.cut.1"
     assert disk.read_bytes(PATH.with_suffix(".cut")) == other
+
+
+def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch():
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    for base_offset, delta, attributes, is_found in (
+        (7, 0, 0, True),
+        (6, 0, 0, False),  # before the end of what is whole
+        (7 + 2**31 - 1, 0, 0, True),
+        (7 + 2**31, 0, 0, False),
+        (7, -1, 0, False),
+        (7, 3, 0, True),
+        (7, 0, 0x7F, True),
+        (7, 0, 0x80, False),
+    ):
+        batch = bytearray(encode_batch([Record(0, NOW_MS, None, b"x")], base_offset=base_offset))
+        batch[21:23], batch[23:27] = attributes.to_bytes(2, "big"), delta.to_bytes(4, "big", signed=True)
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+        disk.write_atomic(path_of(0), bytes(80) + batch)
+        found = [position for position, _ in tail.batches_behind(disk.open(path_of(0)), 0, 7)]
+        assert found == [80] * is_found, (base_offset, delta, attributes)
+
+
+def test_a_search_in_pieces_of_any_size_finds_the_same_batches(monkeypatch):
+    batches = [encode_batch([Record(0, NOW_MS, None, bytes(at))], base_offset=at) for at in range(4)]
+    content = b"\x02".join([b"damaged" * 11, batches[0] + batches[1], batches[2] + batches[3]])
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    disk.write_atomic(path_of(0), content)
+    wanted = [(content.index(batch), at) for at, batch in enumerate(batches)]
+    for scan_size in (*range(61, 215, 3), 10_000):
+        monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
+        found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
+        assert [(position, one.base_offset) for position, one in found] == wanted, scan_size
+
+
+def test_a_large_batch_is_searched_for_if_another_follows_and_there_is_room_for_its_crc(monkeypatch):
+    large = encode_batch([Record(0, NOW_MS, None, bytes(900))], base_offset=4)
+    small = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=5)
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    for is_followed, (limit, reads) in itertools.product((True, False), ((0, 16), (0, 1), (0, 0), (1, 0))):
+        disk.write_atomic(path_of(0), bytes(100) + large + (small if is_followed else bytes(100)))
+        monkeypatch.setattr(tail, "LONE_SIZE_MAX", len(large) - 1 + limit)
+        monkeypatch.setattr(tail, "SPARE_READS", reads)
+        found = [one.base_offset for _, one in tail.batches_behind(disk.open(path_of(0)), 0, 0)]
+        is_found = bool(limit) or (is_followed and reads > 0)
+        assert found == [4] * is_found + [5] * is_followed, (is_followed, limit, reads)

@@ -7,14 +7,13 @@ import pytest
 from stablelog.batch.header import read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError, UnprovenError
-from stablelog.log.files.names import INDEX, TIMEINDEX, SegmentName
+from stablelog.log.files.names import SegmentName
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import DamagedBatch
 from stablelog.log.segments.sealed_segment import INTERVAL_SIZE, SealedSegment
-from stablelog.log.segments.segments import Segments
 from stablelog.testing.sim_disk import SimDisk
-from tests.log.timeline import DIRECTORY
+from tests.log.timeline import DIRECTORY, NOW_MS
 
 NAME = SegmentName.of(DIRECTORY, 10)
 
@@ -30,10 +29,6 @@ def grown(disk, *, count=40, seed=0, name=NAME):
         segment.append((batch,))
         segment.note(read_header(batch), segment.size, batch[:61], INTERVAL_SIZE)
     return segment
-
-
-def entries(index):
-    return [index[place] for place in range(len(index))]
 
 
 def durable(segment, disk):
@@ -59,21 +54,6 @@ def test_a_sealed_segment_is_what_has_grown():
         assert list(sealed.walk(0)) == batches
         if not sealed.durable:
             durable(sealed, disk)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_indexes_that_are_rebuilt_are_those_that_were_written(seed):
-    """But for the last entry of the time index, which a sealing adds."""
-    disk = SimDisk()
-    growing = grown(disk, seed=seed)
-    offsets, times = entries(growing.offset_index), entries(growing.time_index)
-    assert len(offsets) > 5
-    durable(growing.seal(growing.end_offset, OpenFiles()), disk)
-    summary = growing.progress(growing.end_offset)
-    for suffix in (INDEX, TIMEINDEX):
-        disk.remove(NAME.path(suffix))
-    opened = SealedSegment(disk, NAME, summary, OpenFiles())
-    assert (entries(opened.offset_index), entries(opened.time_index)) == (offsets, times)
 
 
 def test_what_is_found_out_about_the_file_of_a_growing_segment_is_known_when_it_is_sealed():
@@ -105,15 +85,39 @@ def test_a_proof_that_begins_before_the_sealing_holds_after_it():
     assert sealed.find(10) == first.find(10)
 
 
-def test_a_roll_puts_the_sealed_segment_in_place_of_the_growing_one():
+def grown_to(size=200):
+    """A growing segment that begins at offset 10, with a batch of that size and one entry in each index."""
     disk = SimDisk()
-    growing = grown(disk)
-    segments = Segments([], growing)
-    sealed = growing.seal(growing.end_offset, OpenFiles())
-    following = GrowingSegment.created(disk, SegmentName.of(DIRECTORY, growing.end_offset))
-    segments.roll(sealed, following)
-    assert list(segments) == [sealed, following]
-    assert (segments.active, segments.sealed) == (following, [sealed])
-    assert segments.size == sealed.size
-    with pytest.raises(AssertionError):
-        segments.roll(sealed, GrowingSegment.created(disk, SegmentName.of(DIRECTORY, 10**6)))
+    disk.make_dir(DIRECTORY)
+    segment = GrowingSegment.created(disk, SegmentName.of(DIRECTORY, 10))
+    for at, base in enumerate((10, 11)):
+        batch = encode_batch([Record(0, NOW_MS + at, None, bytes(size // 2 - 70))], base_offset=base)
+        header = read_header(batch)
+        segment.append((batch,))
+        segment.note(header, segment.size, batch[:61], 10)
+    return segment
+
+
+def test_a_segment_has_room_up_to_each_bound():
+    segment = grown_to()
+    assert (len(segment.offset_index), len(segment.time_index)) == (1, 1)
+    for size, last_offset, index_bytes, fits in (
+        (50, 20, 36, True),
+        (51, 20, 36, False),  # bytes of the log file
+        (50, 10 + 2**31 - 1, 36, True),
+        (50, 10 + 2**31, 36, False),  # what an entry can say
+        (50, 20, 35, False),  # two entries of the time index, and one place for the last entry
+    ):
+        assert segment.has_room(size, last_offset, segment.size + 50, index_bytes) is fits
+
+
+def test_the_offset_index_bounds_a_segment_where_all_times_are_equal():
+    segment = grown_to()
+    for at in range(2, 20):
+        batch = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=10 + at)
+        segment.append((batch,))
+        segment.note(read_header(batch), segment.size, batch[:61], 10)
+    count = len(segment.offset_index)
+    assert (count, len(segment.time_index)) == (19, 1)
+    assert segment.has_room(1, 99, 10**6, (count + 1) * 8)
+    assert not segment.has_room(1, 99, 10**6, (count + 1) * 8 - 1)

@@ -67,3 +67,25 @@ def test_a_segment_of_which_anything_is_read_counts(name):
         open_files.used(segment)
         segment.close()
     assert len(open_files) == 0
+
+
+def test_of_sealed_segments_the_one_not_used_for_longest_is_closed():
+    class Held:
+        closed = False
+
+        def give_back(self):
+            self.closed = True
+
+    open_files, shared = OpenFiles(2), OpenFiles(2)
+    one, two, three, four = (Held() for _ in range(4))
+    for used in (one, two, one, three):
+        open_files.used(used)
+    assert [held.closed for held in (one, two, three)] == [False, True, False]
+    open_files.forget(one)
+    open_files.forget(one)
+    assert len(open_files) == 1
+    open_files.join(shared)
+    for used in (four, three, one):
+        open_files.used(used)
+    assert [held.closed for held in (one, two, three, four)] == [False, True, False, True]
+    assert (len(open_files), len(shared)) == (0, 2)

@@ -364,34 +364,3 @@ def test_the_logs_start_and_end_are_held_against_what_the_broker_has_recorded():
     assert [one.path for one in forged(log, {start: encode_log_start(log.bases[0] - 1)})] == [
         path_of(log.bases[0] - 1, ".log")
     ]
-
-
-def test_a_snapshot_past_the_end_of_the_log_is_named():
-    log = several_epochs(1)
-    for suffix in (".producers", ".snapshot"):
-        log.disk.write_atomic(
-            path_of(log.end_offset + 1, suffix), content_of(log, path_of(log.bases[-1], suffix))
-        )
-    assert {finding.path for finding in findings(log)} == {path_of(log.end_offset + 1, ".snapshot")}
-
-
-@pytest.mark.parametrize("size", [1, 60, 61, 70])
-def test_a_torn_batch_is_what_a_crash_leaves_at_the_end_and_nowhere_else(size):
-    log = several_epochs(2)
-    (first, _), (second, _) = headers(log, path_of(log.bases[-1], ".log"))[:2]
-    torn = log.disk.read_bytes(path_of(log.bases[-1], ".log"))[first : first + min(size, second - first - 1)]
-    for base in (log.bases[0], log.bases[-1]):
-        path = path_of(base, ".log")
-        found = {finding.path for finding in forged(log, {path: log.disk.read_bytes(path) + torn})}
-        assert found == ({path} if base == log.bases[0] else set()), size
-
-
-@pytest.mark.extended
-def test_every_byte_of_the_log_is_proven():
-    log = several_epochs(3)
-    for base in (log.bases[0], log.bases[-2]):
-        path = path_of(base, ".log")
-        content = log.disk.read_bytes(path)
-        for at in range(base % 41, len(content), 41):
-            changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-            assert path in {finding.path for finding in forged(log, {path: changed})}
