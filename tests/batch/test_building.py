@@ -43,6 +43,8 @@ def test_the_batch_has_the_records_that_were_added_in_their_order(records, codec
     assert header.base_timestamp == records[0].timestamp_ms
     assert header.max_timestamp == max(record.timestamp_ms for record in records)
     assert not header.has_producer
+    unset = header.base_offset, header.leader_epoch, header.producer_epoch, header.base_sequence
+    assert unset == (0, -1, -1, -1)
 
 
 @settings(max_examples=examples(25))

@@ -44,6 +44,10 @@ def test_the_nonces_that_were_written_are_read(nonces):
     assert read_restoring(disk_with(encode_restoring(nonces)), DATA) == nonces
 
 
+def test_the_file_has_the_version_and_the_nonces_in_hexadecimal_digits():
+    assert encode_restoring([b"\xff", b"\x0a"]) == b'{"version": 1, "nonces": ["0a", "ff"]}'
+
+
 def test_the_order_of_the_nonces_does_not_change_the_file():
     assert encode_restoring([b"b", b"a"]) == encode_restoring([b"a", b"b"])
 

@@ -98,6 +98,14 @@ def test_a_rule_says_in_words_whom_it_allows_what():
     assert str(RULE) == "ALLOW User:a from host * READ on TOPIC:PREFIXED:orders"
 
 
+def test_the_numbers_are_kafkas():
+    assert [one.name for one in sorted(Operation)][:5] == ["UNKNOWN", "ANY", "ALL", "READ", "WRITE"]
+    for enum in (Operation, ResourceType, PatternType, Permission):
+        assert [one.value for one in enum] == list(range(len(enum))), enum
+    assert (Operation.TWO_PHASE_COMMIT, ResourceType.USER) == (15, 7)
+    assert (PatternType.LITERAL, PatternType.PREFIXED, Permission.DENY, Permission.ALLOW) == (3, 4, 2, 3)
+
+
 @pytest.mark.parametrize("enum", [Operation, ResourceType, PatternType, Permission])
 def test_a_number_that_a_later_kafka_knows_is_unknown(enum):
     assert known(enum, 2) is enum(2)

@@ -226,19 +226,31 @@ def test_partitions_of_a_transaction_answer_for_the_one_transaction():
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "error", "read"),
-    [
-        (ApiKey.END_TXN, 1, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
-        (ApiKey.END_TXN, 2, ErrorCode.producer_fenced, ErrorCode.producer_fenced),
-        (ApiKey.PRODUCE, 10, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
-        (ApiKey.PRODUCE, 11, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
-        (ApiKey.INIT_PRODUCER_ID, 3, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
-        (ApiKey.FETCH, 0, ErrorCode.producer_fenced, ErrorCode.producer_fenced),
-    ],
-)
-def test_a_version_that_does_not_know_an_error_gets_the_older_one(key, version, error, read):
-    assert error_for(key, version, error) is read
+FENCED, ABORTABLE = ErrorCode.producer_fenced, ErrorCode.transaction_abortable
+# The first version of each API that knows an error (KIP-588, KIP-890).
+KNOWN_FROM = [
+    (ApiKey.INIT_PRODUCER_ID, FENCED, 4),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, FENCED, 2),
+    (ApiKey.ADD_OFFSETS_TO_TXN, FENCED, 2),
+    (ApiKey.END_TXN, FENCED, 2),
+    (ApiKey.TXN_OFFSET_COMMIT, FENCED, 3),
+    (ApiKey.PRODUCE, ABORTABLE, 11),
+    (ApiKey.TXN_OFFSET_COMMIT, ABORTABLE, 4),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, ABORTABLE, 5),
+    (ApiKey.ADD_OFFSETS_TO_TXN, ABORTABLE, 4),
+    (ApiKey.END_TXN, ABORTABLE, 4),
+]
+OLDER = {FENCED: ErrorCode.invalid_producer_epoch, ABORTABLE: ErrorCode.invalid_txn_state}
+
+
+@pytest.mark.parametrize(("key", "error", "first_version"), KNOWN_FROM)
+def test_a_version_that_does_not_know_an_error_gets_the_older_one(key, error, first_version):
+    assert error_for(key, first_version, error) is error
+    assert error_for(key, first_version - 1, error) is OLDER[error]
+
+
+def test_an_api_whose_versions_all_know_an_error_gets_it():
+    assert error_for(ApiKey.FETCH, 0, FENCED) is FENCED
 
 
 @settings(max_examples=examples(25))

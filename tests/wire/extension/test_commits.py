@@ -60,6 +60,10 @@ MESSAGES = {
 }
 
 
+def test_a_request_lists_a_thousand_transactions_unless_it_says_less():
+    assert DescribeCommitsRequest(topic="t", partition_index=1).count_max == COUNT_MAX == 1000
+
+
 @pytest.mark.parametrize(("message", "data"), MESSAGES.values(), ids=MESSAGES)
 def test_a_message_has_these_bytes(message, data):
     assert encoded(message) == data

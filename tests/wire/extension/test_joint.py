@@ -74,6 +74,14 @@ MESSAGES = {
         CommitJointResponse(error_code=ErrorCode.none, commit_sequence=5, already=True, committed_run="r"),
         b"\0\0\0" + struct.pack(">q", 5) + b"\1\2r\0" + NO_TAGS,
     ),
+    "a commit that is refused": (
+        CommitJointResponse(error_code=ErrorCode.invalid_request, error_message="no"),
+        struct.pack(">h", ErrorCode.invalid_request) + b"\3no" + struct.pack(">q", -1) + b"\0\0\0" + NO_TAGS,
+    ),
+    "an abort that was made": (
+        AbortJointResponse(error_code=ErrorCode.none),
+        b"\0\0\0\0" + struct.pack(">q", -1) + NO_TAGS,
+    ),
     "an abort of a child": (
         AbortJointRequest(key="k", version=3, children=(CHILD,)),
         b"\1\2k" + struct.pack(">q", 3) + b"\0\2" + CHILD_BYTES + NO_TAGS,
