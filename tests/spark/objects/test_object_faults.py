@@ -438,5 +438,5 @@ def test_a_batch_that_exceeds_its_part_is_refused_before_it_is_gathered():
     content = bytearray(encode_batch([Record(0, 0, None, bytes(1_000))]))
     content[8:12] = (1 << 30).to_bytes(4, "big")
     whole = WholeBatches(0, len(content), 0, 100)
-    with pytest.raises(DamageError, match="a batch of 1073741836 bytes"):
+    with pytest.raises(DamageError, match="a batch has 1073741836 bytes"):
         list(whole.batches_in(content))
