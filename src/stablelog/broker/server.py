@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_S = 5.0
 SWITCH_INTERVAL_S = 0.0002
-ARENA_COUNT = 2  # of the memory allocator
+ARENA_COUNT = 2  # The number of arenas of the memory allocator.
 
 
 class Server:

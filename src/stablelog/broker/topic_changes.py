@@ -130,7 +130,9 @@ class TopicChanges:
             await self._reserve.attempt_in_thread(None, rename, frees=True)
         except DiskError as error:
             log.error(
-                "directories of the deleted topic %s keep their names; remove them: %s", topic.name, error
+                "cannot rename the directories of the deleted topic %s; remove them by hand: %s",
+                topic.name,
+                error,
             )
 
     async def _delete(self, topic: Topic) -> None:

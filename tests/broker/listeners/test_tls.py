@@ -268,7 +268,7 @@ def test_new_certificates_are_used_without_a_restart_and_bad_ones_are_not(
 
     with caplog.at_level(logging.INFO):
         run(conversation, new_loop)
-    assert "new connections still use the certificates from before the change: listener SSL" in caplog.text
+    assert "so new connections still use the old ones: listener SSL" in caplog.text
     assert "listener SSL uses new certificates" in caplog.text
 
 

@@ -215,8 +215,8 @@ def check_no_missing_markers(broker: Broker, target: TopicPartition, code: Error
     if broker.partition_repair.lacks_markers(target):
         raise RefusedError(
             code or ErrorCode.kafka_storage_error,
-            f"{target[0]}-{target[1]} takes no writes: it lacks markers of transactions that were decided before the "
-            "start, and the markers wait for disk space",
+            f"{target[0]}-{target[1]} cannot be written yet: markers that end earlier transactions are missing there, and "
+            "there is no disk space to write them",
         )
 
 

@@ -33,7 +33,11 @@ async def handle(
     broker: Broker, request: "AlterUserScramCredentialsRequest", context: Context
 ) -> "AlterUserScramCredentialsResponse":
     """Change the credentials, and return the outcome for each user."""
-    from stablelog.security.credentials import Deletion, Outcome, Upsertion  # few brokers have users
+    from stablelog.security.credentials import (
+        Deletion,
+        Outcome,
+        Upsertion,
+    )  # Imported here, because few brokers have users.
 
     async with context.appending:
         deletions = await for_each(request.deletions, lambda one: Deletion(one.name, one.mechanism))

@@ -51,7 +51,7 @@ def _partition_count(broker: Broker, asked: "CreatableTopic") -> int:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                "the request has a replica assignment and counts: give only one of the two",
+                "the request has a replica assignment, and also a number of partitions or replicas: send only one of the two",
             )
         indexes = sorted(assignment.partition_index for assignment in asked.assignments)
         if indexes != list(range(len(indexes))) or any(

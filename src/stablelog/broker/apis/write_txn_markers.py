@@ -96,7 +96,10 @@ def _write_marker(
         if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
-            raise RefusedError(ErrorCode.invalid_txn_state, "its transaction is decided to be committed")
+            raise RefusedError(
+                ErrorCode.invalid_txn_state,
+                f"the coordinator has decided to commit the transaction of producer id {asked.producer_id}",
+            )
         if broker.reserve.is_full and not _ends_open_transaction(broker, partition, asked.producer_id):
             broker.reserve.check(WHILE_FULL)
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)

@@ -78,7 +78,10 @@ class ListenerTls:
                 try:
                     self._context = self._make_context()
                 except UsageError as error:
-                    log.error("new connections still use the certificates from before the change: %s", error)
+                    log.error(
+                        "cannot load the changed certificates, so new connections still use the old ones: %s",
+                        error,
+                    )
                 else:
                     log.info(
                         "listener %s uses new certificates: %s", self._listener.name, ", ".join(self._paths)

@@ -128,7 +128,7 @@ class TlsListener:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:  # such as: too many open files
-                log.error("the listener cannot accept connections: %s", error)
+                log.error("a listener cannot accept a connection, and retries in 1 s: %s", error)
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
                 continue
             self._begin_handshake(accepted, str(address[0]), f"{address[0]}:{address[1]}")

@@ -45,7 +45,7 @@ def start_thread(name: str, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception:
-            log.exception("unexpected error in %s; it has ended", name)
+            log.exception("unexpected error in the thread %s, which has ended", name)
 
     threading.Thread(target=run, name=name, daemon=True).start()
 
@@ -186,7 +186,7 @@ async def each_in_threads(
             try:
                 running.append(loop.run_in_executor(threads, run))
             except RuntimeError as error:  # The process may have no more threads. The others go on.
-                log.warning("no further thread can be started: %s", error)
+                log.warning("cannot start another thread, so the running ones do all the work: %s", error)
                 return
         adding = loop.call_later(ADD_INTERVAL_S, add_thread)
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-# At most so many lines of one limited log are written in each period.
+# The number of lines that one limited log writes in each period.
 LINES_MAX: Final = 100
 PERIOD_MS: Final = 10_000
-LINE_SIZE_MAX: Final = 2000  # characters of a message
+LINE_SIZE_MAX: Final = 2000  # The number of characters of a message.
 SHOWN_SIZE_MAX: Final = 200
 
 

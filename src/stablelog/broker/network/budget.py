@@ -303,7 +303,7 @@ class MemoryBudget:
         if claim.is_whole:
             if now_s - claim.since < PATIENCE_S:
                 return None
-            return f"a request of {claim.size} bytes blocks, and other requests wait for its memory"
+            return f"a request of {claim.size} bytes has been waiting for long, and other requests need its memory"
         arrived, marked_s = claim.mark
         took_s = now_s - marked_s
         if took_s < PATIENCE_S:

@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024  # of connections that the operating system keeps until they are accepted
+BACKLOG: Final = 1024  # The number of connections that the operating system keeps until they are accepted.
 CLOSING: Final = "closing %s: %s"
 AT_ONCE: Final = Arrival(0)
 
@@ -57,7 +57,7 @@ class ConnectionLimits:
     idle_ms_max: int
     receive_ms_max: int
     handshake_ms_max: int = 10_000
-    login_size_max: int = 65_536  # of a request before the login
+    login_size_max: int = 65_536  # The largest request before the login.
     listener: str = LOCAL.name
     listener_count_max: int | None = None
     host_count_max: Mapping[str, int] = field(default_factory=dict)

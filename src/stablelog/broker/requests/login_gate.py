@@ -58,7 +58,8 @@ class LoginGate:
                 return None
             if len(frame) < REQUEST_SIZE_MIN:
                 raise RefusedError(
-                    ErrorCode.illegal_sasl_state, "the end of a login has a request without a header"
+                    ErrorCode.illegal_sasl_state,
+                    f"the frame has {len(frame)} bytes, too few for the header of a request",
                 )
             api_key, version = API_AND_VERSION.unpack_from(frame)
             api = self._apis.get(api_key)
@@ -100,7 +101,7 @@ def admit(session: Session, api: ServedApi | None, api_key: int, version: int, n
         if login.is_expired(now_ms):
             raise RefusedError(
                 ErrorCode.illegal_sasl_state,
-                f"the session of {login.principal} has ended: the client has to authenticate again in time",
+                f"the session of {login.principal} has expired: the client must authenticate again before its session ends",
             )
         return
     if api is not None and api_key == ApiKey.API_VERSIONS:
@@ -113,6 +114,6 @@ def admit(session: Session, api: ServedApi | None, api_key: int, version: int, n
     name = f"API key {api_key}" if api is None else ApiKey(api_key).snake_name
     raise RefusedError(
         ErrorCode.illegal_sasl_state,
-        f"an unexpected request ({name}) on listener {session.listener.name} before the login: set security.protocol and "
+        f"the client has sent {name} on listener {session.listener.name} before its login: set security.protocol and "
         "sasl.mechanism in the client",
     )

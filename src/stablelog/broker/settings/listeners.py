@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from stablelog.settings import INT_MAX, SettingType
 from stablelog.types import SecurityProtocol
 
-LISTENER_PREFIX: Final = "listener.name."  # of the name of a setting for one listener
+LISTENER_PREFIX: Final = "listener.name."  # The name of a setting for one listener begins with this.
 PORT_MAX: Final = 65535
 LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 LOOPBACK: Final = "127.0.0.1"

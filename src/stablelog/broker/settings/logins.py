@@ -114,7 +114,7 @@ LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
         "",
         "The URL of the JSON Web Key Set with the keys that sign bearer tokens. OAUTHBEARER needs it.",
         per_listener=True,
-        is_secret=True,  # it may contain a key of the API that it names
+        is_secret=True,  # A URL may contain a secret key.
     ),
     BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
