@@ -1,21 +1,12 @@
 """IncrementalAlterConfigs and DescribeConfigs: which settings count, where they come from, and over restarts."""
 
 import asyncio
+import random
 import uuid
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
 from kio.schema.errors import ErrorCode
 
-import stablelog
 from stablelog.broker.settings.table import (
     FIXED_BROKER_SETTINGS,
     SETTINGS,
@@ -24,8 +15,8 @@ from stablelog.broker.settings.table import (
 )
 from stablelog.data_directory.settings_file import encode_settings
 from stablelog.errors import DamageError, UsageError
-from tests.broker.desk import DATA, opened, part
-from tests.clients.drivers import unique
+from stablelog.testing.sim_disk import SimDisk
+from tests.broker.desk import DATA, batch, opened, part
 
 DESCRIBE, ALTER = 32, 44
 TOPIC, BROKER = 2, 4
@@ -394,40 +385,30 @@ def test_a_broker_does_not_start_without_the_settings_that_it_was_given(content,
 # -- with a real client and a real broker ----------------------------------------------------------------------------
 
 
-def set_at(broker, operation, name, value=None):
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    entry = ConfigEntry(name, value, incremental_operation=operation)
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(60)
+async def is_taken(desk, size):
+    """Whether the broker appends a batch with a record of this size."""
+    return (await desk.produce(batch(bytes(size)))).error_code is ErrorCode.none
 
 
-def is_taken(broker, topic, size):
-    """Whether the broker takes a record of this size."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 1 << 24, "log_level": 0})
-    told = []
-    producer.produce(topic, bytes(size), partition=0, on_delivery=lambda error, _message: told.append(error))
-    assert producer.flush(60) == 0
-    return told[0] is None
+@pytest.mark.parametrize("end", ["stop", "power loss"])
+def test_a_setting_of_the_broker_outlives_it(end):
+    async def conversation():
+        disk = SimDisk()
+        async with opened(disk, message_max_bytes=100_000) as desk:
+            assert not await is_taken(desk, 200_000)
+            await changed(desk, (SET, "message.max.bytes", "300000"))
+            assert await is_taken(desk, 200_000)
+            crashed = disk.crash(random.Random(0))
+        async with opened(disk if end == "stop" else crashed, message_max_bytes=100_000) as desk:
+            assert await is_taken(desk, 200_000)
+            assert not await is_taken(desk, 400_000)
+            await changed(desk, (DELETE, "message.max.bytes", None))
+            assert not await is_taken(desk, 200_000)
+            code, message = await alter(desk, (SET, "num.partitions", "3"))
+            assert code is ErrorCode.invalid_request
+            assert "can only be set when the broker starts" in message
 
-
-@pytest.mark.extended
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_setting_of_the_broker_outlives_it(tmp_path, end):
-    topic = unique("altered")
-    with stablelog.serve(tmp_path / "data", message_max_bytes=100_000) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
-        assert not is_taken(broker, topic, 200_000)
-        set_at(broker, AlterConfigOpType.SET, "message.max.bytes", "300000")
-        assert is_taken(broker, topic, 200_000)
-        getattr(broker, end)()
-        broker.start()
-        assert is_taken(broker, topic, 200_000)
-        assert not is_taken(broker, topic, 400_000)
-        set_at(broker, AlterConfigOpType.DELETE, "message.max.bytes")
-        assert not is_taken(broker, topic, 200_000)
-        with pytest.raises(KafkaException, match="can only be set when the broker starts"):
-            set_at(broker, AlterConfigOpType.SET, "num.partitions", "3")
+    run(conversation)
 
 
 def test_every_setting_of_a_topic_can_be_described():

@@ -9,18 +9,18 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.schema.alter_client_quotas.v1 import request as alter
 from kio.schema.errors import ErrorCode
 from prometheus_client.parser import text_string_to_metric_families
 
 import stablelog
 from stablelog.broker.loop.tasks import Scope
 from stablelog.broker.monitoring import metrics
-from stablelog.client.blocking.connection import SocketConnection
 from stablelog.errors import UnavailableError
+from stablelog.security.quotas.entities import Alteration, entity_of
 from stablelog.wire.acls import AclBinding, Operation, Pattern, Permission, ResourceType
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import batch, delete_topic, opened, part
 from tests.broker.security.test_logging_in import Client, on_desk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments
@@ -29,6 +29,7 @@ from tests.clients.proxy import Peer
 from tests.waiting import until
 
 FETCH = 1
+T_0 = {"topic": "t", "partition": "0"}
 
 
 def scrape(port):
@@ -166,19 +167,6 @@ def admin(broker):
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
-@pytest.fixture
-def topic(admin):
-    name = unique("metrics")
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
-    return name
-
-
-@pytest.fixture
-def peer(broker):
-    with contextlib.closing(Peer(broker.port)) as made:
-        yield made
-
-
 def write(broker, topic, *values):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for value in values:
@@ -200,18 +188,35 @@ def fetch_fields(topic, *, wait=timedelta(0), min_bytes=0, session_id=0, session
     }
 
 
-def fetch(peer, topic, **session):
-    answer = peer.ask(FETCH, 7, **fetch_fields(topic, **session))
+def with_metrics(conversation, **settings):
+    """Run a conversation with a broker that serves its metrics, and with a function that reads the value of one."""
+
+    async def run():
+        async with served(topics=("t",), partitions=1, **settings) as desk:
+            read = teller(desk.broker.metrics.port)
+
+            async def value(name, **labels):
+                return await asyncio.to_thread(lambda: read(name, **labels))
+
+            await conversation(desk, value)
+
+    asyncio.run(run())
+
+
+async def fetch(desk, **session):
+    answer = await desk.ask(FETCH, 7, **fetch_fields("t", **session))
     assert answer.error_code is ErrorCode.none
     return answer
 
 
-@pytest.mark.extended
-def test_requests_are_counted_by_api(told, peer, topic):
-    before = told("stablelog_requests", api="fetch") or 0
-    for _ in range(3):
-        fetch(peer, topic)
-    assert told("stablelog_requests", api="fetch") == before + 3
+def test_requests_are_counted_by_api():
+    async def conversation(desk, told):
+        assert await told("stablelog_requests", api="fetch") is None
+        for _ in range(3):
+            await fetch(desk)
+        assert await told("stablelog_requests", api="fetch") == 3
+
+    with_metrics(conversation)
 
 
 def test_a_request_is_counted_when_it_is_answered():
@@ -239,25 +244,26 @@ def test_a_request_is_counted_when_it_is_answered():
     asyncio.run(conversation())
 
 
-@pytest.mark.extended
-def test_appended_and_fetched_bytes_and_the_size_of_the_log_are_those_of_the_batches(
-    told, peer, broker, topic
-):
-    labels = {"topic": topic, "partition": "0"}
-    appended, fetched = told("stablelog_appended_bytes"), told("stablelog_fetched_bytes")
-    write(broker, topic, b"x" * 1000)
-    size = told("stablelog_log_size_bytes", **labels)
-    assert 1000 < size < 1200
-    assert told("stablelog_appended_bytes") == appended + size
-    answer = fetch(peer, topic)
-    assert len(answer.responses[0].partitions[0].records) == size
-    assert told("stablelog_fetched_bytes") == fetched + size
+def test_appended_and_fetched_bytes_and_the_size_of_the_log_are_those_of_the_batches():
+    async def conversation(desk, told):
+        data = batch(b"x" * 1000)
+        assert (await desk.produce(data)).error_code is ErrorCode.none
+        assert await told("stablelog_log_size_bytes", **T_0) == len(data)
+        assert await told("stablelog_appended_bytes") == len(data)
+        answer = await fetch(desk)
+        assert len(answer.responses[0].partitions[0].records) == len(data)
+        assert await told("stablelog_fetched_bytes") == len(data)
+
+    with_metrics(conversation)
 
 
-def test_a_round_of_flush_is_counted(told, broker, topic):
-    before = told("stablelog_flush_rounds")
-    write(broker, topic, b"x")
-    assert told("stablelog_flush_rounds") > before
+def test_a_round_of_flush_is_counted():
+    async def conversation(desk, told):
+        before = await told("stablelog_flush_rounds")
+        await desk.produce(batch(b"x"))
+        assert await told("stablelog_flush_rounds") > before
+
+    with_metrics(conversation)
 
 
 @pytest.mark.extended
@@ -323,32 +329,26 @@ def test_unexpected_errors_are_counted_by_where_they_were_raised():
     asyncio.run(conversation())
 
 
-def test_what_the_scrub_reads_and_finds_is_counted(told, topic):
+def test_what_the_scrub_reads_and_finds_is_counted():
     """A pass begins a minute after the start, and the one before it: `tests/broker/upkeep/test_proofs.py` makes them."""
-    assert told("stablelog_scrubbed_bytes") >= 0
-    assert told("stablelog_damaged_batches", topic=topic, partition="0") == 0
+
+    async def conversation(_desk, told):
+        assert await told("stablelog_scrubbed_bytes") == 0
+        assert await told("stablelog_damaged_batches", **T_0) == 0
+
+    with_metrics(conversation)
 
 
-@pytest.mark.extended
-def test_throttled_requests_and_their_clients_are_counted(told, broker):
-    entity = (alter.EntityData(entity_type="client-id", entity_name="throttled"),)
+def test_throttled_requests_and_their_clients_are_counted():
+    async def conversation(desk, told):
+        quota = Alteration(entity_of([("client-id", "me")]), {"producer_byte_rate": 10_000.0})
+        assert await desk.broker.quotas.alter_quotas([quota], validate_only=False) == [None]
+        assert (await desk.produce(batch(bytes(110_000)))).error_code is ErrorCode.none
+        assert await told("stablelog_throttled", quota="producer_byte_rate") == 1
+        assert 1.0 <= await told("stablelog_throttle_seconds", quota="producer_byte_rate") < 2.0
+        assert await told("stablelog_measured_clients") == 1
 
-    def set_quota(value):
-        op = alter.OpData(key="producer_byte_rate", value=value or 1.0, remove=value is None)
-        entry = alter.EntryData(entity=entity, ops=(op,))
-        with SocketConnection(broker.bootstrap, timeout_s=10) as connection:
-            connection.ask(alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
-
-    set_quota(10_000.0)
-    try:
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "throttled"})
-        producer.produce(unique("throttled"), bytes(110_000))
-        assert producer.flush(60) == 0
-        assert told("stablelog_throttled", quota="producer_byte_rate") == 1
-        assert 1.0 <= told("stablelog_throttle_seconds", quota="producer_byte_rate") < 2.0
-        assert told("stablelog_measured_clients") == 1
-    finally:
-        set_quota(None)
+    with_metrics(conversation)
 
 
 @pytest.mark.extended
@@ -376,26 +376,31 @@ def test_logins_are_counted():
     on_desk(conversation)
 
 
-@pytest.mark.extended
-def test_fetch_sessions_are_counted_while_they_are_kept(told, peer, topic):
-    before = told("stablelog_fetch_sessions")
-    session_id = fetch(peer, topic, session_epoch=0).session_id
-    assert session_id
-    assert told("stablelog_fetch_sessions") == before + 1
-    fetch(peer, topic, session_id=session_id, session_epoch=-1)
-    assert told("stablelog_fetch_sessions") == before
+def test_fetch_sessions_are_counted_while_they_are_kept():
+    async def conversation(desk, told):
+        session_id = (await fetch(desk, session_epoch=0)).session_id
+        assert session_id
+        assert await told("stablelog_fetch_sessions") == 1
+        await fetch(desk, session_id=session_id, session_epoch=-1)
+        assert await told("stablelog_fetch_sessions") == 0
+
+    with_metrics(conversation)
 
 
-def test_offsets_of_a_partition_follow_writes_and_deletions(told, admin, broker, topic):
-    labels = {"topic": topic, "partition": "0"}
-    assert told("stablelog_high_watermark", **labels) == 0
-    write(broker, topic, b"1", b"2", b"3")
-    assert told("stablelog_high_watermark", **labels) == 3
-    assert told("stablelog_last_stable_offset", **labels) == 3
-    assert told("stablelog_log_start_offset", **labels) == 0
-    wanted = TopicPartition(topic, 0, 2)
-    admin.delete_records([wanted])[wanted].result(60)
-    assert told("stablelog_log_start_offset", **labels) == 2
+def test_offsets_of_a_partition_follow_writes_and_deletions():
+    async def conversation(desk, told):
+        assert await told("stablelog_high_watermark", **T_0) == 0
+        await desk.produce(batch(b"1", b"2", b"3"))
+        assert await told("stablelog_high_watermark", **T_0) == 3
+        assert await told("stablelog_last_stable_offset", **T_0) == 3
+        assert await told("stablelog_log_start_offset", **T_0) == 0
+        wanted = {"name": "t", "partitions": [{"partition_index": 0, "offset": 2}]}
+        values = {"topics": [wanted], "timeout": timedelta(seconds=60)}
+        answer = await desk.ask_with(ApiKey.DELETE_RECORDS, 2, values)
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.none
+        assert await told("stablelog_log_start_offset", **T_0) == 2
+
+    with_metrics(conversation)
 
 
 @pytest.mark.extended
