@@ -25,6 +25,7 @@ from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.monitoring.metrics import Metrics, Sample
 from stablelog.broker.runtime import Runtime
+from stablelog.broker.security.opening import open_acls, open_logins
 from stablelog.broker.security.quotas import BrokerQuotas
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.tiering import Tiering
@@ -45,17 +46,15 @@ from stablelog.broker.upkeep.proofs import Proofs
 from stablelog.broker.upkeep.scrub import Scrub
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
-from stablelog.data_directory.noted_file import ACLS, USERS, has_noted_file
+from stablelog.data_directory.noted_file import USERS, has_noted_file
 from stablelog.data_directory.settings_file import GroupConfigs
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
-from stablelog.errors import DiskError, UnavailableError, UsageError
+from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.acls import BrokerAcls
-    from stablelog.broker.security.logins import Logins
     from stablelog.broker.security.users import BrokerUsers
 
 log = logging.getLogger(__name__)
@@ -168,8 +167,8 @@ class Broker:
         self.reserve.open()
         self._dynamic_settings.load_into(self.config)
         self.config.groups.log_conflicts()
-        self.acls = self._load_acls(self.directory.path)
-        self.logins = self._make_logins()
+        self.acls = open_acls(self.runtime, threads=self.message_threads)
+        self.logins = open_logins(self.runtime, lambda: self.users.credentials)
         if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
             self.users  # noqa: B018 - a damaged file must end the start, not the first login
         self.quotas = BrokerQuotas(self.runtime, threads=self.message_threads)
@@ -177,21 +176,6 @@ class Broker:
         self.directory.begin()
         if self.acls is not None:
             self.acls.record_file()
-
-    def _load_acls(self, directory: Path) -> "BrokerAcls | None":
-        if not self.config["authorizer.class.name"]:
-            if has_noted_file(ACLS, self.disk, directory):
-                from stablelog.data_directory.acl_file import acl_file
-
-                if acl_file(self.disk, directory).load():
-                    raise UsageError(
-                        f"{directory / ACLS.name} has ACLs, and authorizer.class.name is not set: every client could do "
-                        "everything. Set authorizer.class.name, or remove the ACLs first"
-                    )
-            return None
-        from stablelog.broker.security.acls import BrokerAcls
-
-        return BrokerAcls(self.runtime, threads=self.message_threads)
 
     def _open_coordinators(self, own_logs: OwnLogs) -> None:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
@@ -229,20 +213,6 @@ class Broker:
         from stablelog.broker.security.users import BrokerUsers
 
         return BrokerUsers(self.runtime, threads=self.message_threads)
-
-    def _make_logins(self) -> "Logins | None":
-        if not any(listener.is_sasl for listener in self.config.listeners):
-            return None
-        from stablelog.broker.security.listener_logins import listener_logins
-        from stablelog.broker.security.logins import Logins
-
-        return Logins(
-            listener_logins(self.config),
-            lambda: self.users.credentials,
-            clock=self.clock,
-            tasks=self.tasks,
-            failure_delay_ms=self.config["connection.failed.authentication.delay.ms"],
-        )
 
     def _make_maintenance(self) -> Maintenance:
         return Maintenance(

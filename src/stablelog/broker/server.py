@@ -5,23 +5,20 @@ import contextlib
 import logging
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from stablelog.broker.broker import Broker
+from stablelog.broker.listeners.open_listeners import (
+    OpenListeners,
+    check_address,
+    load_certificates,
+    prefix_os_errors,
+)
 from stablelog.broker.loop.garbage import collect_often
-from stablelog.broker.monitoring.limited_log import LimitedLog
 from stablelog.broker.monitoring.metrics import Sample
-from stablelog.broker.network.budget import LOGIN_SIZE_MAX, MemoryBudget, MemoryBudgets
-from stablelog.broker.network.connection import Connection, OnMade
-from stablelog.broker.network.connection_limits import BACKLOG, CLOSING, ConnectionLimits, OpenConnection
-from stablelog.broker.network.inbox import LOGIN_INBOX_SIZE
-from stablelog.broker.network.session import Session
+from stablelog.broker.network.connection_limits import OpenConnection
 from stablelog.broker.requests.router import Router
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.settings.listeners import Listener
@@ -30,11 +27,6 @@ from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.malloc import use_arenas
 from stablelog.errors import DiskError, UnavailableError, in_words
-from stablelog.types import SecurityProtocol
-
-if TYPE_CHECKING:
-    from stablelog.broker.listeners.tls import ListenerTls
-    from stablelog.broker.listeners.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +47,7 @@ class Server:
 
     Attributes:
         connections: the open connections.
-        listeners: the listeners that accept connections, with the ports that are bound.
+        open_listeners: the listeners that accept connections.
         failure: the error that stops the server; None while it runs, and if a signal stops it.
 
     Raises:
@@ -69,11 +61,16 @@ class Server:
         self.stopping = stopping
         self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
         self.connections: set[OpenConnection] = set()
-        self.listeners: list[Listener] = []
+        self.open_listeners = OpenListeners(
+            self.broker.runtime,
+            Router(self.broker),
+            self.broker.logins,
+            self.broker.quotas.count_connection,
+            self.connections,
+        )
         self.broker.metrics.register_source(
             lambda: [Sample("stablelog_connections", (), len(self.connections))]
         )
-        self._listening: list[asyncio.Server | TlsListener] = []
 
     def _fail(self, error: BaseException) -> None:
         """Stop the server, because the disk or another part that the whole broker depends on has failed."""
@@ -104,13 +101,13 @@ class Server:
         metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]
         # Made before the data directory, because a listener without a valid certificate ends the start.
-        tls = _load_certificates(config)
+        tls = load_certificates(config)
         for listener in config.listeners:
-            with _prefix_os_errors(f"cannot listen on {listener.address}"):
-                await _check_address(listener.host, listener.port)
+            with prefix_os_errors(f"cannot listen on {listener.address}"):
+                await check_address(listener.host, listener.port)
         if metrics_port >= 0:
-            with _prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
-                await _check_address(metrics_host, metrics_port)
+            with prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+                await check_address(metrics_host, metrics_port)
         server = cls(
             config,
             directory,
@@ -120,8 +117,10 @@ class Server:
         )
         try:
             await server.broker.start()
-            await server._listen(config, tls)
-            with _prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
+            server.broker.tasks.watch_loop(asyncio.get_running_loop())
+            for listener in config.listeners:
+                await server.open_listeners.open(listener, tls.get(listener))
+            with prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
                 server.broker.metrics.serve(metrics_host, metrics_port)
         except BaseException:
             await server.stop()
@@ -130,75 +129,10 @@ class Server:
             log.info("metrics are served at http://%s:%d/metrics", metrics_host, server.broker.metrics.port)
         return server
 
-    async def _listen(self, config: BrokerConfig, tls: "Mapping[Listener, ListenerTls]") -> None:
-        """Begin to accept connections on each listener."""
-        closings = LimitedLog(log, logging.WARNING, "closed connections", self.broker.now_ms)
-        in_flight_size_max: int = config["queued.max.request.bytes"]
-        limits = ConnectionLimits(
-            request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
-            **_connection_counts(config),
-            in_flight_count_max=config["stablelog.max.in.flight.requests"],
-            idle_ms_max=config["connections.max.idle.ms"],
-            receive_ms_max=config["stablelog.request.receive.timeout.ms"],
-            handshake_ms_max=config["stablelog.ssl.handshake.timeout.ms"],
-            login_size_max=min(config["sasl.server.max.receive.size"], LOGIN_SIZE_MAX),
-            arrive=self.broker.quotas.count_connection,
-            log_close=partial(closings.write, CLOSING),
-        )
-        loop = asyncio.get_running_loop()
-        tasks = self.broker.tasks
-        tasks.watch_loop(loop)
-        more = limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
-        budgets = MemoryBudgets(
-            MemoryBudget(in_flight_size_max, *more),
-            MemoryBudget(LOGIN_SIZE_MAX, *more, inbox_size=LOGIN_INBOX_SIZE),
-        )
-        router = Router(self.broker)
-
-        for listener in config.listeners:
-            listening = [listener]  # with the port, once it is bound
-            count_max = None
-            if config.is_set_for_listener(listener.name, "max.connections"):
-                count_max = config.listener_value(listener.name, "max.connections")
-            own_limits = replace(limits, listener=listener.name, listener_count_max=count_max)
-
-            def present_limits(limits: ConnectionLimits = own_limits) -> ConnectionLimits:
-                return replace(limits, **_connection_counts(config))
-
-            def connect(
-                on_made: OnMade | None = None,
-                at: list[Listener] = listening,
-                present_limits: Callable[[], ConnectionLimits] = present_limits,
-            ) -> Connection:
-                logins = self.broker.logins
-                session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
-                return Connection(
-                    router, present_limits(), budgets, self.connections, tasks, session, on_made
-                )
-
-            with _prefix_os_errors(f"cannot listen on {listener.address}"):
-                if listener.protocol.is_tls:
-                    from stablelog.broker.listeners.tls_listener import TlsListener
-
-                    accepting = TlsListener(tls[listener], present_limits, self.connections, tasks, connect)
-                    self._listening.append(accepting)
-                    await accepting.open(listener.host, listener.port)
-                    sockets = accepting.sockets
-                else:
-                    plain = await loop.create_server(connect, listener.host, listener.port, backlog=BACKLOG)
-                    self._listening.append(plain)
-                    sockets = plain.sockets
-            port: int = sockets[0].getsockname()[1]
-            host, advertised_port = listener.advertised
-            listening[0] = listener._replace(port=port, advertised=(host, advertised_port or port))
-            self.listeners.append(listening[0])
-            if len(config.listeners) > 1 or listener.protocol is not SecurityProtocol.PLAINTEXT:
-                log.info(
-                    "listener %s (%s) accepts connections on %s",
-                    listener.name,
-                    listener.protocol.value,
-                    listening[0].address,
-                )
+    @property
+    def listeners(self) -> list[Listener]:
+        """The listeners that accept connections, with the ports that are bound."""
+        return self.open_listeners.listeners
 
     @property
     def port(self) -> int:
@@ -210,8 +144,7 @@ class Server:
 
         Each connection is closed when its client has read all responses, or after `DRAIN_S` seconds.
         """
-        for listening in self._listening:
-            listening.close()
+        self.open_listeners.close()
         # Requests that wait for records, or for other members of a group, are answered now.
         self.broker.long_polls.end_all()
         self.broker.groups.end_waits()
@@ -231,57 +164,6 @@ class Server:
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
-
-
-def _load_certificates(config: BrokerConfig) -> "dict[Listener, ListenerTls]":
-    """Return the certificates of each listener with TLS."""
-    secured = [listener for listener in config.listeners if listener.protocol.is_tls]
-    if not secured:
-        return {}
-    from stablelog.broker.listeners.tls import ListenerTls
-
-    now_s = asyncio.get_running_loop().time
-    return {listener: ListenerTls(config, listener, now_s) for listener in secured}
-
-
-async def _check_address(host: str, port: int) -> None:
-    """Check that a listener can be bound to an address: bind each address of the host for a moment.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, kind, protocol, _name, address in found:
-        try:
-            probe = socket.socket(family, kind, protocol)
-        except OSError:
-            continue  # This machine does not support the address family (IPv4 or IPv6).
-        with probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Bind the IPv6 address for IPv6 only, as asyncio does for a listener: an IPv4 address has a socket of its
-            # own.
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            probe.bind(address)
-
-
-def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
-    """Return the limits of the number of connections. They may change while the broker runs."""
-    return {
-        "connection_count_max": config["max.connections"],
-        "connection_count_per_host_max": config["max.connections.per.ip"],
-        "host_count_max": config["max.connections.per.ip.overrides"],
-    }
-
-
-@contextlib.contextmanager
-def _prefix_os_errors(what: str) -> Iterator[None]:
-    """Convert an OSError of the `with` block to an UnavailableError, with `what` at the beginning of its message."""
-    try:
-        yield
-    except OSError as error:
-        raise UnavailableError(f"{what}: {error.strerror or error}") from error
 
 
 async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, int], None]) -> None:

@@ -148,7 +148,7 @@ class TlsListener:
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:  # macOS refuses it if the client has closed the connection
-            limits.log_close(peer, _reason(error))
+            limits.log_close(peer, _error_reason(error))
             accepted.close()
             return
         arrival = limits.arrive(host)
@@ -184,12 +184,12 @@ class TlsListener:
                 ssl_handshake_timeout=limits.handshake_ms_max / 1000,
             )
         except OSError as error:  # ssl.SSLError and the errors of a lost connection are OSErrors
-            limits.log_close(handshake.peer, f"the TLS handshake failed: {_reason(error)}")
+            limits.log_close(handshake.peer, f"the TLS handshake failed: {_error_reason(error)}")
         finally:
             self._open_connections.discard(handshake)
 
 
-def _reason(error: OSError) -> str:
+def _error_reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate was refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

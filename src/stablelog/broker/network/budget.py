@@ -183,7 +183,7 @@ class MemoryBudget:
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
-        return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
+        return self._grow_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def fill_claim(self, claim: MemoryClaim) -> bool:
         """Take memory for a whole request that has arrived already in the inbox of its connection.
@@ -192,9 +192,9 @@ class MemoryBudget:
         of its owner when it has granted the bytes.
         """
         claim.arrived = claim.size
-        return self._take_or_wait(claim, claim.size)
+        return self._grow_or_wait(claim, claim.size)
 
-    def _take_or_wait(self, claim: MemoryClaim, target: int) -> bool:
+    def _grow_or_wait(self, claim: MemoryClaim, target: int) -> bool:
         claim.target = target
         is_behind_others = claim.held == 0 and bool(self._waiting)
         if not is_behind_others and self._has_room(claim):

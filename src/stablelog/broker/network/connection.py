@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from stablelog.broker.loop.tasks import Scope, Tasks
 from stablelog.broker.network import connection_states as states
+from stablelog.broker.network.arriving import ArrivingRequests
 from stablelog.broker.network.budget import MemoryBudgets, MemoryClaim
 from stablelog.broker.network.connection_limits import (
     AT_ONCE,
@@ -22,7 +23,6 @@ from stablelog.broker.network.connection_limits import (
 )
 from stablelog.broker.network.connection_states import transition
 from stablelog.broker.network.contained import contained
-from stablelog.broker.network.inbox import Inbox
 from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.mute import Mute
 from stablelog.broker.network.request_head import request_api, request_name
@@ -83,12 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budgets = budgets
         self._open_connections = open_connections
         self._transport: asyncio.Transport | None = None
-        self._inbox = Inbox()
-        # The buffer of an arriving request that is too large for the inbox.
-        self._frame: memoryview | None = None
-        self._frame_filled = 0
-        # The claim (bytes of the memory budget) of the request that is arriving, or that waits in the inbox for room.
-        self._claim: MemoryClaim | None = None
+        self._arriving = ArrivingRequests()
         self._responses = Responses()
         self._in_flight = RequestsInFlight()
         self._heavy_turn = asyncio.Lock()
@@ -100,10 +95,10 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
         self._last_request_at = self._loop.time()
-        # The time at which the incomplete request in the inbox began to arrive.
-        self._partial_since: float | None = None
         self.peer = "?"
         self.host = "?"
+
+    # -- life ------------------------------------------------------------------------------------------------
 
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -136,8 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after the connection was lost. As in Kafka, Produce requests with acks=0 that have arrived are still
-        appended.
+        """Clean up after the connection was lost. As in Kafka, Produce requests with acks=0 are still appended.
 
         The connection counts as open until its requests have ended, because they take memory: otherwise clients that
         connect, send and leave could use more memory than the limits allow. The stop of the broker waits for it, too.
@@ -156,9 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection, and cancel its requests. If the client has caused the close, the reason `why` is
-        logged.
-        """
+        """Close the connection, and cancel its requests. If the client has caused the close, the reason is logged."""
         if why is not None:
             self._limits.log_close(self.peer, why)
         if self._life is states.LOST:
@@ -170,22 +162,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection can neither send nor receive, because it is closed or the client has not connected
-        yet.
-        """
+        """Whether the connection can neither send nor receive: it is closed, or not established yet."""
         return self._transport is None or self._transport.is_closing()
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the client reads its responses fast enough. If not, the connection sends no response and begins no
-        request.
-        """
-        return self._responses.state is not states.BLOCKED
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the connection accepts no more requests, because it will be closed."""
-        return self._intake is states.DROPPING
 
     @property
     def scope(self) -> Scope:
@@ -199,11 +177,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._in_flight.tasks
 
     def drain(self) -> None:
-        """Accept no more requests. Requests that have not begun are dropped, and bytes that arrive later are read and
-        dropped.
+        """Accept no more requests. Requests that have not begun are dropped.
 
-        If the broker closed a socket with unread bytes, the operating system would reset the connection, and the client
-        would lose the responses that it has not read yet.
+        Bytes that arrive later are read and dropped. If the broker closed a socket with unread bytes, the operating
+        system would reset the connection, and the client would lose the responses that it has not read yet.
         """
         if self._life is states.OPEN:
             self._life = transition(self._life, states.DRAINING)
@@ -211,10 +188,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_arriving(self) -> None:
         """Drop the requests that have not begun, and all bytes that arrive from now on."""
-        if self._claim is not None:
-            self._claim.budget.release_claim(self._claim)
-        self._claim = self._frame = self._partial_since = None
-        self._inbox.clear()
+        self._arriving.drop()
         if self._intake is not states.DROPPING:
             was_paused = self._intake not in states.READ
             self._intake = transition(self._intake, states.DROPPING)
@@ -254,45 +228,40 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._timer = self._later(max(idle_s, 1), self._check_idle)
 
+    # -- bytes in --------------------------------------------------------------------------------------------
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes: the inbox, or the frame (buffer) of the large request that is arriving."""
-        if self._frame is not None:
-            assert self._claim is not None
-            return self._frame[self._frame_filled : self._claim.held]
-        return self._inbox.free_space(self._budgets.budget_for(self.session.login).inboxes)
+        return self._arriving.free_space(self._budgets.budget_for(self.session.login).inboxes)
 
     @contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process `nbytes` bytes that have arrived in the buffer that `get_buffer` returned."""
+        arriving = self._arriving
         if self._intake is states.DROPPING:
-            self._inbox.clear()
-            return
-        if self._frame is None:
-            self._inbox.filled += nbytes
+            arriving.inbox.clear()
+        elif not arriving.has_frame:
+            arriving.inbox.filled += nbytes
             self._split_inbox()
-            return
-        self._frame_filled += nbytes
-        claim = self._claim
-        assert claim is not None
-        claim.arrived = self._frame_filled
-        if self._frame_filled == claim.size:
-            frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
+        elif (complete := arriving.fill_frame(nbytes)) is not None:
             self._intake = transition(self._intake, states.READING)
-            self._begin_request(frame.toreadonly(), claim)
-        elif self._frame_filled == claim.held and not claim.budget.grow_claim(claim, self._frame_filled):
+            self._begin_request(*complete)
+        elif not arriving.has_room():
             self._pause_reading(states.LARGE_ROOM)
 
     def _split_inbox(self) -> None:
+        """Begin the complete requests in the inbox, until one of them has to wait."""
+        arriving, inbox = self._arriving, self._arriving.inbox
         at = begun = 0
-        while self._intake is states.READING and self._inbox.filled - at >= LENGTH.size:
-            size = LENGTH.unpack_from(self._inbox.buffer, at)[0]
+        while self._intake is states.READING and inbox.filled - at >= LENGTH.size:
+            size = LENGTH.unpack_from(inbox.buffer, at)[0]
             size_min, size_max = self._limits.request_sizes(self.session.login)
             if not size_min <= size <= size_max:
                 self.close(f"a request has {size} bytes, and {size_min} to {size_max} are allowed")
                 return
             end = at + LENGTH.size + size
-            if end > self._inbox.filled:
-                if at == 0 and self._inbox.filled == len(self._inbox.buffer):
+            if end > inbox.filled:
+                if at == 0 and inbox.filled == len(inbox.buffer):
                     self._expect_large(size)
                 break
             if begun == BEGUN_AT_ONCE_COUNT:
@@ -305,18 +274,18 @@ class Connection(asyncio.BufferedProtocol):
             if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
                 if not claim.budget.fill_claim(claim):
-                    self._claim = claim
+                    arriving.claim = claim
                     self._pause_reading(states.ROOM)
                     break
-            frame = bytes(self._inbox.buffer[at + LENGTH.size : end])
+            frame = bytes(inbox.buffer[at + LENGTH.size : end])
             at = end
             begun += 1
             self._begin_request(frame, claim)
         if at and self._intake is not states.DROPPING:
-            self._partial_since = None
-            self._inbox.drop_bytes(at)
-        if self._partial_since is None and (self._inbox.filled > 0 or self._frame is not None):
-            self._partial_since = self._loop.time()
+            arriving.since = None
+            inbox.drop_bytes(at)
+        if arriving.since is None and (inbox.filled > 0 or arriving.has_frame):
+            arriving.since = self._loop.time()
             if self._receive_timer is None:
                 self._receive_timer = self._later(
                     self._limits.receive_ms_max / 1000, self._check_receive_time
@@ -324,23 +293,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expect_large(self, size: int) -> None:
         """Begin to receive a request that is too large for the inbox, into a frame (buffer) of its own."""
-        self._claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
-        if self._partial_since is not None:
-            self._claim.since = self._partial_since
-        if self._claim.budget.grow_claim(self._claim, self._inbox.filled - LENGTH.size):
+        claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
+        if self._arriving.expect_large(claim):
             self._intake = transition(self._intake, states.LARGE)
-            self._open_frame(size)
         else:
             self._pause_reading(states.ROOM)
-
-    def _open_frame(self, size: int) -> None:
-        """Get a frame (buffer) for a large request, and copy the bytes that have arrived in the inbox to the frame."""
-        assert self._claim is not None
-        self._frame = self._claim.budget.frames.take_frame(size)
-        part = self._inbox.buffer[LENGTH.size : self._inbox.filled]
-        self._frame[: len(part)] = part
-        self._frame_filled = len(part)
-        self._inbox.clear()
 
     def _continue_inbox(self) -> None:
         if self._intake is states.TURN:
@@ -350,19 +307,14 @@ class Connection(asyncio.BufferedProtocol):
     @contained
     def resume_receiving(self) -> None:
         """Continue receiving a request, because the memory budget has granted the bytes that the request waited for."""
-        claim = self._claim
-        assert claim is not None
         if self._intake is states.LARGE_ROOM:
             self._intake = transition(self._intake, states.LARGE_HELD)
-        elif LENGTH.size + claim.size <= len(self._inbox.buffer):
+        elif (complete := self._arriving.take_from_inbox()) is not None:
             self._intake = transition(self._intake, states.HELD)
-            frame = bytes(self._inbox.buffer[LENGTH.size : LENGTH.size + claim.size])
-            self._inbox.drop_bytes(LENGTH.size + claim.size)
-            self._claim = self._partial_since = None
-            self._begin_request(frame, claim)
+            self._begin_request(*complete)
         else:
             self._intake = transition(self._intake, states.LARGE_HELD)
-            self._open_frame(claim.size)
+            self._arriving.open_frame()
         self._resume_reading()
 
     def _check_receive_time(self) -> None:
@@ -371,16 +323,18 @@ class Connection(asyncio.BufferedProtocol):
         The time in which the request waited for the memory budget does not count.
         """
         self._receive_timer = None
-        if self._partial_since is None:
+        since = self._arriving.receives_since
+        if self._arriving.since is None or since is None:
             return
         left_s = limit_s = self._limits.receive_ms_max / 1000
         if self._intake in states.READ:
-            since = self._partial_since if self._claim is None else self._claim.since
             left_s -= self._loop.time() - since
         if left_s <= 0:
             self.close(f"the rest of a request did not arrive within {limit_s:g} s")
         else:
             self._receive_timer = self._later(left_s, self._check_receive_time)
+
+    # -- requests and responses ------------------------------------------------------------------------------
 
     def _begin_request(self, frame: Buffer, claim: MemoryClaim | None) -> None:
         self._last_request_at = self._loop.time()
@@ -393,9 +347,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def _end_request(self, task: "asyncio.Task[None]") -> None:
-        """Free the memory of a request that has ended. Also called for a request whose task was cancelled before its
-        first step.
-        """
+        """Free the memory of a request whose task has ended, perhaps by a cancellation before its first step."""
         self._in_flight.end_request(task)
         if self._life is states.LOST and not self._in_flight:
             self._open_connections.discard(self)
@@ -435,6 +387,8 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.end_turn()
         self._send_answered()
 
+    # -- flow ------------------------------------------------------------------------------------------------
+
     def pause_writing(self) -> None:
         """Send no more responses and begin no more requests, because the client leaves too many response bytes unread."""
         self._responses.block_sending(self._loop.time())
@@ -447,13 +401,11 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
-        """Begin no more requests for `ms` milliseconds, because the client is above a quota; then close if `why_closed`
-        is given.
+        """Begin no more requests for `ms` milliseconds: the client is above a quota. Then close, if a reason is given.
 
-        A large request whose first bytes have arrived is still received and processed, because it holds memory of the
-        budget.
+        A large request whose first bytes have arrived is still received and processed: it holds memory of the budget.
         """
-        if not self.is_draining and not self.is_closing:
+        if self._intake is not states.DROPPING and not self.is_closing:
             self._mute.begin(ms, why_closed)
             if self._intake is states.READING:
                 self._pause_reading(states.HELD)
@@ -461,8 +413,8 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         if self._mute.why_closed is not None:
             self.close(self._mute.why_closed)
-        if self._partial_since is not None:
-            self._partial_since = self._loop.time()
+        if self._arriving.since is not None:
+            self._arriving.since = self._loop.time()
         self._resume_reading()
 
     def _hold_reading(self) -> None:
@@ -478,9 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Read from the socket again, unless there still is a reason to wait: a mute, unread responses, or many
-        requests in flight.
-        """
+        """Read from the socket again, unless a mute, unread responses or many requests in flight forbid it."""
         is_held = self._intake is states.HELD
         if (
             not (is_held or self._intake is states.LARGE_HELD)

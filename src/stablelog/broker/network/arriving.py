@@ -1,0 +1,108 @@
+"""The bytes of a connection whose requests have not begun: its inbox, and the frame of a large request."""
+
+from stablelog.broker.network.budget import MemoryClaim
+from stablelog.broker.network.inbox import Inbox, Inboxes
+from stablelog.broker.network.responses import LENGTH
+from stablelog.env.disk import Buffer
+
+
+class ArrivingRequests:
+    """The requests of one connection that are arriving, or that wait for memory of the budget.
+
+    Small requests, and the beginning of a large one, arrive in the inbox. A request that is too large for the inbox arrives
+    in a frame (buffer) of its own, for which it needs a claim of the memory budget.
+
+    Attributes:
+        inbox: the bytes that are not in a frame.
+        claim: the claim of the request that arrives in a frame, or that waits for memory; None if there is none.
+        since: when the incomplete request began to arrive, in seconds of the event loop; None if none is incomplete.
+    """
+
+    __slots__ = ("_frame", "_frame_filled", "claim", "inbox", "since")
+
+    def __init__(self) -> None:
+        self.inbox = Inbox()
+        self.claim: MemoryClaim | None = None
+        self.since: float | None = None
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether a large request arrives in a frame (buffer)."""
+        return self._frame is not None
+
+    @property
+    def receives_since(self) -> float | None:
+        """When the incomplete request began to arrive, without the time in which it has waited for memory."""
+        return self.since if self.claim is None else self.claim.since
+
+    def free_space(self, inboxes: Inboxes) -> memoryview:
+        """Return the buffer for the next bytes: the rest of the frame, or the free part of the inbox."""
+        if self._frame is None:
+            return self.inbox.free_space(inboxes)
+        assert self.claim is not None
+        return self._frame[self._frame_filled : self.claim.held]
+
+    def expect_large(self, claim: MemoryClaim) -> bool:
+        """Begin to receive the request in the inbox into a frame, because it is too large for the inbox.
+
+        Returns False if the memory budget has too few bytes. The claim then waits, and the caller calls `open_frame` when
+        it has got them.
+        """
+        self.claim = claim
+        if self.since is not None:
+            claim.since = self.since
+        if not claim.budget.grow_claim(claim, self.inbox.filled - LENGTH.size):
+            return False
+        self.open_frame()
+        return True
+
+    def open_frame(self) -> None:
+        """Get a frame (buffer) for the large request, and move the bytes that have arrived in the inbox to the frame."""
+        assert self.claim is not None
+        self._frame = self.claim.budget.frames.take_frame(self.claim.size)
+        part = self.inbox.buffer[LENGTH.size : self.inbox.filled]
+        self._frame[: len(part)] = part
+        self._frame_filled = len(part)
+        self.inbox.clear()
+
+    def fill_frame(self, size: int) -> tuple[Buffer, MemoryClaim] | None:
+        """Count `size` bytes that have arrived in the frame. Return the request with its claim if it is complete."""
+        frame, claim = self._frame, self.claim
+        assert frame is not None
+        assert claim is not None
+        self._frame_filled += size
+        claim.arrived = self._frame_filled
+        if self._frame_filled < claim.size:
+            return None
+        self._frame = self.claim = self.since = None
+        return frame.toreadonly(), claim
+
+    def has_room(self) -> bool:
+        """Whether more bytes may arrive in the frame. If not, the claim waits for memory of the budget."""
+        claim = self.claim
+        assert claim is not None
+        return self._frame_filled < claim.held or claim.budget.grow_claim(claim, self._frame_filled)
+
+    def take_from_inbox(self) -> tuple[Buffer, MemoryClaim] | None:
+        """Remove the request that has waited for memory from the inbox. Return it with its claim.
+
+        None if the request is too large for the inbox, so that it needs a frame.
+        """
+        claim = self.claim
+        assert claim is not None
+        end = LENGTH.size + claim.size
+        if end > len(self.inbox.buffer):
+            return None
+        request = bytes(self.inbox.buffer[LENGTH.size : end])
+        self.inbox.drop_bytes(end)
+        self.claim = self.since = None
+        return request, claim
+
+    def drop(self) -> None:
+        """Drop all bytes, and release the claim."""
+        if self.claim is not None:
+            self.claim.budget.release_claim(self.claim)
+        self.claim = self._frame = self.since = None
+        self.inbox.clear()
