@@ -104,7 +104,7 @@ async def _walk(directory):
     broker.topic_files.create("t", 1, {})
     router = Router(broker)
     for api_key, version in VERSIONS.items():
-        router.prepare(APIS[api_key], version)  # the first request of an API imports its messages
+        router.prepare_api(APIS[api_key], version)  # the first request of an API imports its messages
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     client = Client(reader, writer)
     fields = produce_fields(VERSIONS[PRODUCE], "t", 0, batch(b"v"))

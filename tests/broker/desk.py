@@ -201,7 +201,7 @@ class Desk:
 
         A request that later ones of its connection wait for comes on a connection of its own.
         """
-        self.router.prepare(APIS[api_key], version)
+        self.router.prepare_api(APIS[api_key], version)
         connection = self.stranger
         if APIS[api_key].is_alone or EXTENSION_MODULES.get(api_key) == "joint":
             connection = SimpleNamespace(**vars(connection) | {"appending": asyncio.Lock()})

@@ -182,7 +182,7 @@ def _no_collections() -> Iterator[None]:
 async def cost_of(desk: Any, worst: Worst, principal: Principal) -> Cost:
     """Send a request, and measure the steps of the event loop."""
     desk.stranger.session.principal = principal
-    desk.router.prepare(APIS[worst.api], int.from_bytes(worst.data[2:4], "big"))
+    desk.router.prepare_api(APIS[worst.api], int.from_bytes(worst.data[2:4], "big"))
     # The broker has short garbage collections of its own (`broker.loop.garbage`).
     with timed_steps() as holds, _no_collections():
         await asyncio.sleep(0)

@@ -134,21 +134,21 @@ class BrokerGroups:
         dropped.
         """
         self.coordinator.txn_ended(producer_id, commit=commit)
-        self._settle_soon()
+        self._apply_ended_soon()
         self.set_timer()
 
-    def _settle_soon(self) -> None:
+    def _apply_ended_soon(self) -> None:
         """Apply the offsets of ended transactions in further turns of the event loop, if there are too many for one
         turn.
         """
         if not self._is_settling and not self.coordinator.table.offsets.is_settled:
             self._is_settling = True
-            self._tasks.soon("consumer groups", self._settle)
+            self._tasks.soon("consumer groups", self._apply_ended)
 
-    def _settle(self) -> None:
+    def _apply_ended(self) -> None:
         self._is_settling = False
         self.coordinator.table.offsets.settle()
-        self._settle_soon()
+        self._apply_ended_soon()
 
     def set_timer(self) -> None:
         """Set the timer to the next deadline of the group coordinator, such as the end of a member's session."""

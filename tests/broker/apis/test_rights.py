@@ -301,7 +301,7 @@ def test_no_api_answers_a_client_without_rights(api_key: int) -> None:
             fields = {name: named(value, names, chance) for name, value in fields.items()}
             try:
                 async with asyncio.timeout(2):
-                    desk.router.prepare(APIS[api_key], version)
+                    desk.router.prepare_api(APIS[api_key], version)
                     if api_key == ApiKey.DESCRIBE_TRANSACTIONS:
                         answer = await ask(desk, ApiKey(api_key), version, fields)
                     else:

@@ -48,13 +48,13 @@ def in_threads(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(1, []), (2_000, ["prepare", "decode_request", "encode_response"])]
+    ("count", "expected"), [(1, []), (2_000, ["prepare_api", "decode_request", "encode_response"])]
 )
 def test_long_messages_are_decoded_and_encoded_in_a_thread(in_threads, count, expected):
     async def conversation():
         async with opened() as desk:
             data = metadata_of(unknown(count))
-            desk.router.prepare(APIS[METADATA], 9)
+            desk.router.prepare_api(APIS[METADATA], 9)
             answer, _ = read_answer(METADATA, 9, b"".join(await desk.router.respond(desk.stranger, data)))
             assert [topic.name for topic in answer.topics] == unknown(count)
             assert in_threads == expected
@@ -97,8 +97,8 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
                 begun.append(context.correlation_id)
 
             desk.router.handlers |= {METADATA: begin, 0: begin}
-            desk.router.prepare(APIS[METADATA], 9)
-            desk.router.prepare(APIS[0], 9)
+            desk.router.prepare_api(APIS[METADATA], 9)
+            desk.router.prepare_api(APIS[0], 9)
             long, short = unknown(2_000), unknown(1)
             assert len(metadata_of(long)) > REQUEST_SIZE_MAX
             write = produce_fields(9, "t", 0, batch(b"v"))
@@ -152,8 +152,8 @@ def test_a_produce_request_of_many_topics_is_decoded_in_turns_and_not_passed_by_
                 begun.append((context.correlation_id, len(request.topics)))
 
             desk.router.handlers |= {METADATA: begin, 0: begin}
-            desk.router.prepare(APIS[METADATA], 9)
-            desk.router.prepare(APIS[0], 9)
+            desk.router.prepare_api(APIS[METADATA], 9)
+            desk.router.prepare_api(APIS[0], 9)
             many = 3 * STEP_COUNT + 1
             frames = [produce_to(unknown(many), 1), metadata_of(unknown(1), 2), produce_to(unknown(1), 3)]
             asked = [asyncio.ensure_future(desk.router.respond(desk.stranger, data)) for data in frames]
@@ -172,7 +172,7 @@ def test_a_produce_request_of_many_topics_is_decoded_in_turns_and_not_passed_by_
 def test_a_produce_request_of_an_old_version_or_with_damage_is_refused_however_long_it_is(count):
     async def conversation():
         async with opened() as desk:
-            desk.router.prepare(APIS[0], 9)
+            desk.router.prepare_api(APIS[0], 9)
             data = produce_to(unknown(count))
             old = data[:2] + (2).to_bytes(2, "big") + data[4:]
             with pytest.raises(RefusedError, match="version 2 is not supported"):
@@ -188,13 +188,13 @@ def test_what_an_api_needs_is_imported_in_a_thread_when_it_is_asked_for_the_firs
 
     async def conversation():
         async with opened() as desk:
-            prepare = desk.router.prepare
+            prepare = desk.router.prepare_api
 
             def noted(api, version):
                 threads.append(threading.current_thread())
                 prepare(api, version)
 
-            monkeypatch.setattr(desk.router, "prepare", noted)
+            monkeypatch.setattr(desk.router, "prepare_api", noted)
             for _ in range(2):
                 await desk.router.respond(desk.stranger, metadata_of(unknown(1)))
             assert len(threads) == 1
@@ -271,8 +271,8 @@ def test_a_request_does_not_pass_one_that_waits_and_has_not_begun(monkeypatch):
                 begun.append("read")
 
             desk.router.handlers |= {0: write, METADATA: read}
-            desk.router.prepare(APIS[METADATA], 9)
-            desk.router.prepare(APIS[0], 9)
+            desk.router.prepare_api(APIS[METADATA], 9)
+            desk.router.prepare_api(APIS[0], 9)
             lock, respond = desk.stranger.appending, desk.router.respond
             await lock.acquire()
             frames = [frame(0, 9, **produce_fields(9, "t", 0, batch(b"v"))), metadata_of(unknown(1))]

@@ -157,7 +157,7 @@ def test_a_request_that_changes_state_after_an_await_holds_the_later_ones(key):
 
             both = (key, ApiKey.HEARTBEAT)
             for one in both:
-                desk.router.prepare(APIS[one], APIS[one].last_version)
+                desk.router.prepare_api(APIS[one], APIS[one].last_version)
             desk.router.handlers |= {key: change, ApiKey.HEARTBEAT: later}
             first, second = (
                 asyncio.ensure_future(desk.router.respond(desk.stranger, any_request(one))) for one in both

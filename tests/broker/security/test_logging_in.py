@@ -286,8 +286,8 @@ def test_a_request_that_follows_the_login_without_a_pause_is_answered():
         client = Client(desk)
         await client.handshake(PLAIN)
         await Client(desk).log_in(PLAIN)  # so that all is imported
-        client.router.prepare(APIS[36], 2)
-        client.router.prepare(APIS[16], 4)
+        client.router.prepare_api(APIS[36], 2)
+        client.router.prepare_api(APIS[16], 4)
         login = asyncio.ensure_future(client.say(encode_plain("alice", "alice-secret")))
         await asyncio.sleep(0)
         assert await client.is_served()

@@ -10,7 +10,7 @@ from stablelog.security import acls
 from stablelog.wire.acls import AclFilter, Operation, PatternType, Permission, ResourceType, known
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.acls import Author
+    from stablelog.broker.security.acls import AclAuthor
 
 NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every client may do everything; set authorizer.class.name"
 
@@ -49,9 +49,9 @@ def parse_filter(asked: AskedFilter) -> AclFilter:
     return found
 
 
-def request_author(context: Context) -> "Author":
+def request_author(context: Context) -> "AclAuthor":
     """Return the client that changes ACLs with a request, for the log."""
     assert context.access is not None
-    from stablelog.broker.security.acls import Author  # only a broker with an authorizer needs it
+    from stablelog.broker.security.acls import AclAuthor  # only a broker with an authorizer needs it
 
-    return Author(context.access.principal, context.access.host)
+    return AclAuthor(context.access.principal, context.access.host)

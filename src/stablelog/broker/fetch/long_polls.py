@@ -159,7 +159,7 @@ class LongPoll:
         if self.moved:
             return True
         self._woken = loop.create_future()
-        timer = self._tasks.later("long poll", left_s, _finish, self._woken, False)
+        timer = self._tasks.later("long poll", left_s, _set_result, self._woken, False)
         try:
             return await self._woken
         finally:
@@ -169,14 +169,14 @@ class LongPoll:
         """Wake the long poll, and add the partition that has woken it to `moved`."""
         self.moved[key] = None
         if self._woken is not None:
-            _finish(self._woken, True)
+            _set_result(self._woken, True)
 
     def end_wait(self) -> None:
         """End the wait of the long poll, as if its timeout had passed."""
         if self._woken is not None:
-            _finish(self._woken, False)
+            _set_result(self._woken, False)
 
 
-def _finish(future: "asyncio.Future[bool]", is_woken: bool) -> None:
+def _set_result(future: "asyncio.Future[bool]", is_woken: bool) -> None:
     if not future.done():
         future.set_result(is_woken)

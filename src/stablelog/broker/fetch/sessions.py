@@ -135,7 +135,7 @@ class FetchSessions:
                 f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
             )
         if len(changed) > SESSION_PARTITIONS_MAX:
-            raise self._too_large(session_id)
+            raise self._too_large_error(session_id)
         if _has_long_name(changed):
             self._remove(session_id)
             raise RefusedError(
@@ -154,10 +154,10 @@ class FetchSessions:
             session.partitions.pop(key, None)
         self._partition_count += len(session.partitions) - count_before
         if len(session.partitions) > SESSION_PARTITIONS_MAX or self._partition_count > PARTITIONS_MAX:
-            raise self._too_large(session_id)
+            raise self._too_large_error(session_id)
         return session
 
-    def _too_large(self, session_id: int) -> RefusedError:
+    def _too_large_error(self, session_id: int) -> RefusedError:
         """Remove a fetch session that would have too many partitions. Return the error for its client."""
         self._remove(session_id)
         return RefusedError(

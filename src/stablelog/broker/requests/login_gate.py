@@ -63,7 +63,7 @@ class LoginGate:
                 )
             api_key, version = API_AND_VERSION.unpack_from(frame)
             api = self._apis.get(api_key)
-            admit(session, api, api_key, version, self._broker.now_ms())
+            check_allowed_now(session, api, api_key, version, self._broker.now_ms())
             if not login.is_open or (api is not None and api.is_login):
                 buffers = await self._respond(connection, frame)
                 if login.has_failed:
@@ -80,7 +80,7 @@ class LoginGate:
             return None
 
 
-def admit(session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int) -> None:
+def check_allowed_now(session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int) -> None:
     """Check that a request is allowed now, before it is decoded.
 
     Args:

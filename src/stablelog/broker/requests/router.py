@@ -49,7 +49,7 @@ class Router:
         # The (API key, version) pairs whose message classes are imported.
         self._prepared: set[tuple[int, int]] = set()
 
-    def prepare(self, api: Api, version: int) -> None:
+    def prepare_api(self, api: Api, version: int) -> None:
         """Import the message classes of a version of an API, if they are not imported yet. May be called in any thread."""
         if (api.key, version) not in self._prepared:
             import_messages(api, version)
@@ -111,7 +111,7 @@ class Router:
             client_id, request = decode_request(api, api_version, frame)
         else:
             client_id, request = await connection.decoding.decode_in_order(
-                self._broker.message_threads, api, api_version, frame, self.prepare
+                self._broker.message_threads, api, api_version, frame, self.prepare_api
             )
         context = self._make_context(
             connection, api_key, api_version, correlation_id, client_id, len(frame), timer

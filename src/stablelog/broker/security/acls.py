@@ -28,7 +28,7 @@ ACL_COUNT_MAX: Final = 100_000
 CHANGED_AT_ONCE: Final = 500  # The number of rules that change in one turn of the event loop.
 
 
-class Author(NamedTuple):
+class AclAuthor(NamedTuple):
     """The client that changes rules, for the log."""
 
     principal: str
@@ -92,7 +92,7 @@ class BrokerAcls:
                 self._threads, lambda: list(self.authorizer.index.matching(asked))
             )
 
-    async def create_bindings(self, bindings: Sequence[AclBinding], author: Author) -> None:
+    async def create_bindings(self, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
         """Create rules. A rule that exists already stays as it is. Durable on return.
 
         Raises:
@@ -100,7 +100,7 @@ class BrokerAcls:
         """
         await self._tasks.run_for_request("acls", lambda: self._create(bindings, author))
 
-    async def delete_bindings(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
+    async def delete_bindings(self, filters: Sequence[AclFilter], author: AclAuthor) -> list[list[AclBinding]]:
         """Delete the rules that the filters select. Durable on return.
 
         Returns:
@@ -111,7 +111,7 @@ class BrokerAcls:
         """
         return await self._tasks.run_for_request("acls", lambda: self._delete(filters, author))
 
-    async def _create(self, bindings: Sequence[AclBinding], author: Author) -> None:
+    async def _create(self, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
         async with self._lock:
             index = self.authorizer.index
             added = await in_thread_to_its_end(
@@ -133,7 +133,7 @@ class BrokerAcls:
                 _log_changes("created", some, author)
                 await asyncio.sleep(0)
 
-    async def _delete(self, filters: Sequence[AclFilter], author: Author) -> list[list[AclBinding]]:
+    async def _delete(self, filters: Sequence[AclFilter], author: AclAuthor) -> list[list[AclBinding]]:
         async with self._lock:
             index = self.authorizer.index
 
@@ -165,7 +165,7 @@ class BrokerAcls:
         await store_in_thread(self._threads, self._file, content)
 
 
-def _log_changes(what: str, bindings: Sequence[AclBinding], author: Author) -> None:
+def _log_changes(what: str, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
     for binding in bindings:
         log.info(
             "%s, by %s from host %s: %s",

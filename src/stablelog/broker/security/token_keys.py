@@ -129,7 +129,7 @@ class TokenKeys:
         if (
             self._clock.now_ms() - self._loaded_ms >= self._refresh_ms
             and not self._is_refreshing
-            and self._is_due()
+            and self._is_load_due()
         ):
             self._is_refreshing = True
             self._tasks.start("token keys", self._refresh)
@@ -158,7 +158,7 @@ class TokenKeys:
         finally:
             self._is_refreshing = False
 
-    def _is_due(self) -> bool:
+    def _is_load_due(self) -> bool:
         return self._tried_ms is None or self._clock.now_ms() - self._tried_ms >= RELOAD_INTERVAL_MS
 
     async def _reload_if_due(self) -> bool:
@@ -169,7 +169,7 @@ class TokenKeys:
         """
         loaded_ms = self._loaded_ms if self._keys is not None else None
         async with self._turn:
-            if self._is_due():
+            if self._is_load_due():
                 try:
                     await self._load_now()
                 except StablelogError as error:

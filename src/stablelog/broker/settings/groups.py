@@ -73,7 +73,7 @@ class GroupSettings:
         Raises:
             UsageError: a setting is unknown or out of range; nothing changed.
         """
-        times = {group: _usable(*self._parse_times(configs)) for group, configs in groups.items()}
+        times = {group: _usable_times(*self._parse_times(configs)) for group, configs in groups.items()}
         self.own = {group: dict(configs) for group, configs in groups.items()}
         self.times.clear()
         self.times.update(times)
@@ -94,7 +94,7 @@ class GroupSettings:
             )
 
 
-def _usable(session_ms: int, heartbeat_ms: int) -> tuple[int, int]:
+def _usable_times(session_ms: int, heartbeat_ms: int) -> tuple[int, int]:
     """Return the session timeout and the heartbeat interval that members of a group get, in ms.
 
     A heartbeat interval that is not smaller than the timeout is replaced by a third of the timeout.
