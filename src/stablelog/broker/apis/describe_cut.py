@@ -1,6 +1,7 @@
-"""DescribeCut (10004): the offsets in all partitions of some topics at which a cut lies.
+"""DescribeCut (10004): the offsets of a cut through all partitions of some topics.
 
-A cut is a commit sequence R, and for each partition the offset before which all commits up to R stand.
+A cut is a line through all partitions between two commits. It consists of a commit sequence R and of one offset for
+each partition: all commits up to R stand before these offsets, and all later commits behind them.
 
 Behaviour: R is resolved: every commit up to R has all its markers durable in all partitions. A reader that reads from
 one cut to another therefore sees every transaction whole or not at all. A request names an R that is resolved, or asks
@@ -10,7 +11,7 @@ transactions that were written together may be on different sides of a cut. The 
 partition that is not opened yet after a start may have lost markers in a crash, so the last resolved R is unknown until
 all partitions are open. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline,
 KAFKA_STORAGE_ERROR with the partition's name. A request for an R that a client got before the start gets the same
-response.
+response as before.
 """
 
 from typing import TYPE_CHECKING

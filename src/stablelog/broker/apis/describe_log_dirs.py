@@ -1,8 +1,8 @@
 """DescribeLogDirs (35): the data directory, and the size of each partition in it.
 
 A client on the same machine can read the segment files instead of fetching. The file `partition.metadata` in each
-partition's directory has the topic id, by which the client checks that it has found the broker's directory. Partitions
-that are not open are left out.
+partition's directory contains the topic id. The client compares this id to check that the directory is the broker's.
+Partitions that are not open are left out.
 Version notes: v4+ the size of the volume; its usable bytes are 0 while the broker refuses writes because the disk is
 full.
 """

@@ -179,7 +179,9 @@ class FetchSessions:
 
 
 def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
-    """Return whether a name is none of a topic, so that it could take more memory than a topic's name."""
+    """Return whether a name cannot be that of a topic, because it is too long or not ASCII. Such names could take much
+    memory.
+    """
     # There are many partitions and few topic names. To collect the names in a set takes less time than to check the
     # name of each partition.
     return any(len(name) > NAME_SIZE_MAX or not name.isascii() for name in {name for name, _ in partitions})

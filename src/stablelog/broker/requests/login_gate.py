@@ -80,7 +80,9 @@ class LoginGate:
             return None
 
 
-def check_allowed_now(session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int) -> None:
+def check_allowed_now(
+    session: Session, api: ServedApi | None, api_key: int, version: int, now_ms: int
+) -> None:
     """Check that a request is allowed now, before it is decoded.
 
     Args:

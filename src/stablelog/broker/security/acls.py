@@ -100,7 +100,9 @@ class BrokerAcls:
         """
         await self._tasks.run_for_request("acls", lambda: self._create(bindings, author))
 
-    async def delete_bindings(self, filters: Sequence[AclFilter], author: AclAuthor) -> list[list[AclBinding]]:
+    async def delete_bindings(
+        self, filters: Sequence[AclFilter], author: AclAuthor
+    ) -> list[list[AclBinding]]:
         """Delete the rules that the filters select. Durable on return.
 
         Returns:

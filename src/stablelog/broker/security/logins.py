@@ -161,8 +161,8 @@ class Logins:
         """Wait before a failed login is answered, so that passwords cannot be guessed fast on one connection.
 
         Args:
-            begun_s: the time of the event loop when the request arrived. The wait ends a fixed time after it, so that
-                the time of the answer tells little about the check of the password.
+            begun_s: the time of the event loop when the request arrived. The wait ends a fixed time after it. The time
+                of the answer therefore shows little of how long the check of the password took.
         """
         left_s = begun_s + self._failure_delay_s - asyncio.get_running_loop().time()
         if left_s > 0:
