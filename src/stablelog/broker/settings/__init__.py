@@ -1,4 +1,5 @@
-"""Settings of the broker, of topics and of consumer groups: the table of all settings, and the checks of their values.
+"""Settings of the broker, of topics and of consumer groups: the tables of all settings, and the checks of their values.
 
-`table` lists all settings. `config` holds the values of a running broker.
+`table` joins the tables of the modules, one for each subject. `config` has the values of a running broker, and
+`group_settings` those of single consumer groups.
 """

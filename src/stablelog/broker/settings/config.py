@@ -9,7 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from stablelog.broker.settings.groups import GroupSettings
+from stablelog.broker.settings.group_settings import GroupSettings
 from stablelog.broker.settings.listeners import (
     LISTENER_PREFIX,
     Address,
