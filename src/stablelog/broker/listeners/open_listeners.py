@@ -105,7 +105,7 @@ class OpenListeners:
                 loop = asyncio.get_running_loop()
                 plain = await loop.create_server(connect, listener.host, listener.port, backlog=BACKLOG)
                 self._accepting.append(plain)
-                sockets = plain.sockets
+                bound = plain.sockets[0]
             else:
                 from stablelog.broker.listeners.tls_listener import TlsListener
 
@@ -113,8 +113,8 @@ class OpenListeners:
                 secured = TlsListener(tls, limits, self._open_connections, self._tasks, connect)
                 self._accepting.append(secured)
                 await secured.open(listener.host, listener.port)
-                sockets = secured.sockets
-        port: int = sockets[0].getsockname()[1]
+                bound = secured.sockets[0]
+        port: int = bound.getsockname()[1]
         host, advertised_port = listener.advertised
         at[0] = listener._replace(port=port, advertised=(host, advertised_port or port))
         self.listeners.append(at[0])
