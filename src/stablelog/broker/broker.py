@@ -126,7 +126,10 @@ class Broker:
         self.compactor = Compactor(self.topic_files, self.runtime)
         self.proofs = Proofs(self.tasks, self.long_polls.wake)
         self.damage_log = DamageLog()
-        self.tiering = self._make_tiering()
+        self.tiering = Tiering(
+            self.topic_files, self.runtime, on_loaded=self.long_polls.wake, damage_log=self.damage_log
+        )
+        self.topic_files.directories.attach_remote = self.tiering.attach
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
         # Beside the event loop: reads of log data that is not in the page cache, and the codec of long messages.
@@ -197,13 +200,6 @@ class Broker:
         self.partition_repair = PartitionRepair(self.transactions, self.topics)
         for partition in offsets:
             self.partition_repair.partition_opened(partition)
-
-    def _make_tiering(self) -> Tiering:
-        tiering = Tiering(
-            self.topic_files, self.runtime, on_loaded=self.long_polls.wake, damage_log=self.damage_log
-        )
-        self.topic_files.directories.attach_remote = tiering.attach
-        return tiering
 
     @cached_property
     def users(self) -> "BrokerUsers":
