@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from stablelog.broker.network.request_router import RequestRouter
 
 FREE_IN_FLIGHT_COUNT = 8
-# The number of requests of one connection that are begun in one turn of the event loop, before other connections get
-# their turn.
+# The number of requests of one connection that begin in one turn of the event loop, before other connections' turns.
 BEGUN_AT_ONCE_COUNT = 8
 
 OnMade = Callable[["Connection", asyncio.BaseTransport], None]
@@ -51,14 +50,11 @@ class Connection(asyncio.BufferedProtocol):
         budgets: the memory that all connections share.
         open_connections: the open connections of the broker, to which this one adds itself.
         tasks: starts the work on requests, and timers.
-        on_made: called with the connection and its transport when the client has connected. If it raises ValueError,
-            the connection is closed.
+        on_made: called with the connection and its transport. If it raises ValueError, the connection is closed.
 
     Attributes:
-        peer: the client's address and port.
         decoding: decodes the requests in the order in which they arrived.
-        appending: a lock that a request holds while it makes its changes, which may take several turns of the event
-            loop. Later requests wait for it, so that changes keep the order of the requests.
+        appending: a lock that a request holds while it makes its changes, so that these keep the order of requests.
     """
 
     def __init__(
@@ -164,6 +160,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         """Whether the connection can neither send nor receive: it is closed, or not established yet."""
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads its responses fast enough, so that they are sent and requests begin."""
+        return self._responses.state is not states.BLOCKED
 
     @property
     def scope(self) -> Scope:
@@ -326,9 +327,9 @@ class Connection(asyncio.BufferedProtocol):
         since = self._arriving.receives_since
         if self._arriving.since is None or since is None:
             return
-        left_s = limit_s = self._limits.receive_ms_max / 1000
-        if self._intake in states.READ:
-            left_s -= self._loop.time() - since
+        limit_s = self._limits.receive_ms_max / 1000
+        waited_s = self._loop.time() - since if self._intake in states.READ else 0
+        left_s = limit_s - waited_s
         if left_s <= 0:
             self.close(f"the rest of a request did not arrive within {limit_s:g} s")
         else:

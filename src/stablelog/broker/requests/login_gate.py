@@ -116,6 +116,6 @@ def check_allowed_now(
     name = f"API key {api_key}" if api is None else ApiKey(api_key).snake_name
     raise RefusedError(
         ErrorCode.illegal_sasl_state,
-        f"the client has sent {name} on listener {session.listener.name} before its login: set security.protocol and "
+        f"the client has sent {name} on listener {session.listener.name} before the login: set security.protocol and "
         "sasl.mechanism in the client",
     )
