@@ -362,7 +362,7 @@ def test_a_session_ends_unless_the_client_authenticates_again(mechanism):
         desk.broker.clock.advance(1)
         assert await client.is_served()
         for ask in (late.is_served(), late.versions()):
-            with pytest.raises(RefusedError, match="the session of User:alice has ended"):
+            with pytest.raises(RefusedError, match="the session of User:alice has expired"):
                 await ask
         assert (await late.log_in(mechanism)).error_code is NONE
         assert await late.is_served()

@@ -167,6 +167,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._responses.state is not states.BLOCKED
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the connection accepts no more requests, because it will be closed."""
+        return self._intake is states.DROPPING
+
+    @property
     def scope(self) -> Scope:
         """The scope of the connection's work: an unexpected exception in this work closes the connection."""
         # Made for each call: an attribute with the scope would create a reference cycle.
@@ -406,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
 
         A large request whose first bytes have arrived is still received and processed: it holds memory of the budget.
         """
-        if self._intake is not states.DROPPING and not self.is_closing:
+        if not self.is_draining and not self.is_closing:
             self._mute.begin(ms, why_closed)
             if self._intake is states.READING:
                 self._pause_reading(states.HELD)
