@@ -102,9 +102,7 @@ class Broker:
         make_flush: Callable[..., GroupFlush] = GroupFlush,
         is_restoring: bool = False,
     ) -> None:
-        self.config = config
-        self.disk = disk
-        self.clock = clock
+        self.config, self.disk, self.clock = config, disk, clock
         reserve = self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.directory = LockedDirectory(disk, directory, config, reserve, clock, is_restoring=is_restoring)
         tasks = self.tasks = Tasks(on_failure, self.fail_partition)
