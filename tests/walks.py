@@ -92,7 +92,7 @@ async def _transaction(client, transactional_id, producer):
 async def _durable(broker):
     """Wait until all that was appended is durable, markers too."""
     for log in broker.partitions:
-        waiting = broker.flush.durable(log, log.end_offset)
+        waiting = broker.flush.durable_future(log, log.end_offset)
         if waiting is not None:
             await waiting
 

@@ -290,7 +290,7 @@ class Desk:
         """Wait until all that has been appended is durable, markers too: readers see it then."""
         flush = self.broker.flush
         waits = [
-            flush.durable(partition, partition.end_offset)
+            flush.durable_future(partition, partition.end_offset)
             for partition in self.broker.partitions
             if partition.failure is None
         ]
@@ -318,7 +318,7 @@ class Desk:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(partition, "unsynced", lambda: None)
             yield
-        self.broker.flush.dirty(partition)
+        self.broker.flush.mark_dirty(partition)
 
     @contextlib.contextmanager
     def held_disk(self):

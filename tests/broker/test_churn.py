@@ -184,7 +184,7 @@ async def complete(desk):
     """Write the summaries and snapshots of sealed segments. The flush of a record that no request waits for writes them
     after a time, so a slow machine has more of them at the end of a life.
     """
-    await desk.broker.flush.in_next_round(desk.broker.partitions)
+    await desk.broker.flush.wait_for_next_round(desk.broker.partitions)
     await desk.broker.maintenance.remove_deleted()
 
 

@@ -11,7 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.directory.broker_time import BROKER_TIME_FILE
 from stablelog.broker.upkeep.clock_watch import RECORD_EVERY, ClockWatch
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import COMMIT, DATA, batch, opened, part
@@ -122,13 +122,13 @@ def test_transactions_time_out_by_broker_time(step_ms):
             clock.advance(59_000)
             await maintenance.abort_overdue()
             table = desk.broker.transactions.default.coordinator.table
-            assert table.known("a").state is State.ONGOING
+            assert table.require_state("a").state is TransactionState.ONGOING
             described = await desk.ask(65, 0, transactional_ids=("a",))
             began = described.transaction_states[0].transaction_start_time
             assert began.timestamp() * 1000 == clock.wall_ms() - 59_000
             clock.advance(1_001)
             await maintenance.abort_overdue()
-            assert table.known("a").state is not State.ONGOING
+            assert table.require_state("a").state is not TransactionState.ONGOING
 
     run(conversation())
 
@@ -227,11 +227,11 @@ def test_nothing_expires_after_a_late_start_whose_clock_was_set_right(late_ms):
             await maintenance.forget_expired()
             await maintenance.abort_overdue()
             table = desk.broker.transactions.default.coordinator.table
-            assert table.known("idle")
-            assert table.known("open").state is State.ONGOING
+            assert table.require_state("idle")
+            assert table.require_state("open").state is TransactionState.ONGOING
             clock.advance(2 * 60_000)
             await maintenance.abort_overdue()
-            assert table.known("open").state is not State.ONGOING
+            assert table.require_state("open").state is not TransactionState.ONGOING
             clock.advance(7 * DAY_MS)
             desk.broker.groups.apply_decision(coordinator.tick(clock.now_ms()))
             assert not offsets_of(desk, "early")
@@ -287,9 +287,9 @@ def test_a_power_loss_does_not_lose_broker_time(step_ms):
             clock, watch = desk.broker.clock, ClockWatch(desk.broker.clock, desk.broker.directory.time)
             for _ in range(RECORD_EVERY + 1):
                 clock.advance(1000)
-                await watch.look()
+                await watch.check_clock()
             clock.set_wall_clock(step_ms)
-            await watch.look()
+            await watch.check_clock()
             wall_ms = clock.wall_ms()
             crashed = [disk.crash(random.Random(seed)) for seed in range(8)]
         for one in crashed:
@@ -338,7 +338,7 @@ def test_a_clock_that_is_set_counts_although_it_was_later_once():
         async with opened(disk, now_ms=NOW_MS - HOUR_MS) as desk:
             watch = ClockWatch(desk.broker.clock, desk.broker.directory.time)
             desk.broker.clock.set_wall_clock(HOUR_MS)
-            await watch.look()
+            await watch.check_clock()
         async with opened(disk, now_ms=NOW_MS + HOUR_MS) as desk:
             assert desk.broker.clock.now_ms() == NOW_MS + ahead_ms + HOUR_MS
 

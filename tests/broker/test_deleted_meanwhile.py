@@ -136,11 +136,11 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
 def sync_under_way(desk):
     """While the block runs, who waits for the end of a sync goes on waiting."""
     flush, ended = desk.broker.flush, asyncio.Event()
-    idle, flush.idle = flush.idle, ended.wait
+    idle, flush.wait_until_idle = flush.wait_until_idle, ended.wait
     try:
         yield
     finally:
-        flush.idle = idle
+        flush.wait_until_idle = idle
         ended.set()
 
 
@@ -239,7 +239,7 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
             desk.broker.fail_partition(old, UnavailableError("the file is gone"))
             assert not [one for one in caplog.records if one.name.startswith("stablelog")]
             assert desk.broker.partitions.state("z", 0) is PartitionState.OPEN
-            assert desk.broker.flush.durable(old, 0).exception() is not None
+            assert desk.broker.flush.durable_future(old, 0).exception() is not None
 
     run(conversation)
 

@@ -241,7 +241,7 @@ def test_old_versions_of_produce_are_told_what_they_know():
     disk = NoRoom()
 
     async def conversation(desk):
-        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        desk.broker.reserve.record_failure(DiskError("writing", errno.ENOSPC))
         for version, code in ((3, ErrorCode.not_leader_or_follower), (4, ErrorCode.kafka_storage_error)):
             assert (await desk.produce(batch(b"x"), version=version)).error_code is code
 
@@ -385,7 +385,7 @@ def test_nothing_is_compacted_on_a_full_disk():
             assert (await desk.produce(records, topic="k")).error_code is NONE
         partition = desk.broker.partitions.require("k", 0)
         size = partition.size
-        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        desk.broker.reserve.record_failure(DiskError("writing", errno.ENOSPC))
         await desk.broker.compactor.compact_all()
         assert partition.size == size
         await tend(desk)
@@ -406,7 +406,7 @@ def test_the_usable_bytes_of_a_full_disk_are_none(monkeypatch):
             return (await desk.ask(35, 4, topics=None)).results[0].usable_bytes
 
         assert await usable() == 500
-        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        desk.broker.reserve.record_failure(DiskError("writing", errno.ENOSPC))
         assert await usable() == 0
         await tend(desk)
         assert await usable() == 500
@@ -1015,7 +1015,7 @@ def test_a_topic_that_clients_make_by_asking_for_it_is_asked_for_again():
     disk = NoRoom()
 
     async def conversation(desk):
-        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        desk.broker.reserve.record_failure(DiskError("writing", errno.ENOSPC))
         asked = {"topics": (part(3, 4, "request", "MetadataRequestTopic", name="late"),)}
         answer = await desk.ask(3, 4, **asked, allow_auto_topic_creation=True)
         assert answer.topics[0].error_code is ErrorCode.leader_not_available

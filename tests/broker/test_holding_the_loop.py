@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from stablelog.broker.durability import journal as journal_module
-from stablelog.coordinators.transactions.decisions import Decision
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
 from tests.broker.holding import HOLD_S_MAX, longest
@@ -24,7 +24,7 @@ def with_idle_ids(broker, count):
             1_000_000 + number,
             1,
             60_000,
-            State.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_COMMIT,
             update_ms=broker.now_ms(),
             start_ms=broker.now_ms(),
             transaction_version=2,
@@ -45,7 +45,7 @@ def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, ho
             broker = desk.broker
             group = broker.transactions.default
             with_idle_ids(desk.broker, ID_COUNT)
-            await group.journal.settled()
+            await group.journal.wait_until_durable()
             await asyncio.sleep(0.01)
             end = group.journal.partition.end_offset
             holds.clear()
@@ -77,7 +77,7 @@ def test_ids_expire_between_requests(holds):
         async with working(**settings) as (desk, clock):
             group = desk.broker.transactions.default
             with_idle_ids(desk.broker, 20_000)
-            await group.journal.settled()
+            await group.journal.wait_until_durable()
             clock.advance(2000)
             holds.clear()
             await desk.broker.maintenance.forget_expired()
@@ -129,7 +129,7 @@ def test_transactions_time_out_between_requests(holds):
             holds.clear()
             await desk.broker.maintenance.abort_overdue()
             group = desk.broker.transactions.default
-            await until(lambda: not group.coordinator.table.decided())
+            await until(lambda: not group.coordinator.table.decided_ids())
             found = longest(holds)
             assert found[0] < HOLD_S_MAX, found
             slices, _ = group.coordinator.table.list_transactions(now_ms=desk.broker.now_ms())

@@ -13,7 +13,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -85,17 +85,23 @@ class KafkaDirectory:
 
     def transaction(self, kind):
         """A whole transaction over both partitions: offsets 0 and 1 of each."""
-        self.state(State.ONGOING, "t-0", "t-1")
+        self.state(TransactionState.ONGOING, "t-0", "t-1")
         for name in ("t-0", "t-1"):
             self.data(name, b"before", sequence=0)
-        self.state(State.PREPARE_COMMIT if kind is MarkerType.COMMIT else State.PREPARE_ABORT, "t-0", "t-1")
+        self.state(
+            TransactionState.PREPARE_COMMIT if kind is MarkerType.COMMIT else TransactionState.PREPARE_ABORT,
+            "t-0",
+            "t-1",
+        )
         for name in ("t-0", "t-1"):
             self.marker(name, kind)
-        self.state(State.COMPLETE_COMMIT if kind is MarkerType.COMMIT else State.COMPLETE_ABORT)
+        self.state(
+            TransactionState.COMPLETE_COMMIT if kind is MarkerType.COMMIT else TransactionState.COMPLETE_ABORT
+        )
 
     def begin_another(self):
         """The next transaction, open in both partitions from offset 2 on."""
-        self.state(State.ONGOING, "t-0", "t-1")
+        self.state(TransactionState.ONGOING, "t-0", "t-1")
         for name in ("t-0", "t-1"):
             self.data(name, b"open", sequence=1)
 
@@ -167,7 +173,11 @@ def test_a_pending_decision_is_carried_out_where_its_marker_is_missing(kind, mar
     directory = KafkaDirectory()
     directory.transaction(MarkerType(1 - kind))
     directory.begin_another()
-    directory.state(State.PREPARE_COMMIT if kind is MarkerType.COMMIT else State.PREPARE_ABORT, "t-0", "t-1")
+    directory.state(
+        TransactionState.PREPARE_COMMIT if kind is MarkerType.COMMIT else TransactionState.PREPARE_ABORT,
+        "t-0",
+        "t-1",
+    )
     for name in marked:
         directory.marker(name, kind)
 
@@ -186,7 +196,7 @@ def test_the_next_transaction_is_not_taken_for_what_kafka_had_decided(seed):
     chance = random.Random(seed)
     directory = KafkaDirectory()
     directory.begin_another()  # with sequence 1: nothing checks it
-    directory.state(State.PREPARE_COMMIT, "t-0", "t-1")
+    directory.state(TransactionState.PREPARE_COMMIT, "t-0", "t-1")
 
     async def conversation():
         disk = directory.disk
@@ -219,7 +229,7 @@ def test_what_a_takeover_adds_is_durable_before_anyone_can_write(seed):
     """A pending decision of Kafka's is written again with the place where its partitions ended."""
     directory = KafkaDirectory()
     directory.begin_another()
-    directory.state(State.PREPARE_COMMIT, "t-0", "t-1")
+    directory.state(TransactionState.PREPARE_COMMIT, "t-0", "t-1")
 
     async def take_over():
         broker = Broker(BrokerConfig({}), DATA, disk=directory.disk, clock=SimClock(), on_failure=pytest.fail)
@@ -230,5 +240,9 @@ def test_what_a_takeover_adds_is_durable_before_anyone_can_write(seed):
     log = run(take_over()).read_bytes(DATA / "__transaction_state-0" / f"{0:020d}.log")
     values = [record.value for at, _ in headers_in(log) for record in decode_records(log, at)]
     written = [decode_transaction(value) for value in values]
-    assert [txn.state for txn in written] == [State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_COMMIT]
+    assert [txn.state for txn in written] == [
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_COMMIT,
+    ]
     assert written[2].ends == {("t", 0): LogEnd(3, 0), ("t", 1): LogEnd(3, 0)}

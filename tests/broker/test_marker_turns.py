@@ -188,7 +188,7 @@ def test_the_children_of_a_joint_commit_in_one_partition_are_ended_in_several_tu
             fields = {"key": "k", "version": 0, "run": "r", "children": children, "group_offsets": ()}
             committing = asyncio.create_task(desk.ask(ApiKey.COMMIT_JOINT, 0, **fields))
             open_counts, known_counts = set(), set()
-            while not committing.done() or table.decided():
+            while not committing.done() or table.decided_ids():
                 open_counts.add(len(log.log.open_transactions()))
                 known_counts.add(len(table))
                 assert not (committing.done() and log.log.open_transactions())

@@ -51,8 +51,8 @@ async def started(directory):
     server.broker.topic_files.create("t", 1, {"max.message.bytes": str(16 << 20)})
     log = server.broker.partitions.require("t", 0)
     appended = log.append(batch(VALUE), now_ms=server.broker.now_ms())
-    server.broker.flush.dirty(log)
-    await server.broker.flush.durable(log, appended.last_offset + 1)
+    server.broker.flush.mark_dirty(log)
+    await server.broker.flush.durable_future(log, appended.last_offset + 1)
     yield server, server.port
 
 

@@ -157,7 +157,7 @@ class World:
         self.desk.broker.partition_repair.partition_opened(closed)
 
     def _durable(self, partitions):
-        waits = [self.desk.broker.flush.durable(p, p.end_offset) for p in partitions]
+        waits = [self.desk.broker.flush.durable_future(p, p.end_offset) for p in partitions]
         return [wait for wait in waits if wait is not None]
 
     async def restart(self):
@@ -886,7 +886,7 @@ def open_in_kafka(disk):
             )
             partition = desk.broker.partitions.require("t", 0)
             partition.append(batch(b"open", producer=who, sequence=0), now_ms=desk.broker.now_ms())
-            desk.broker.flush.dirty(partition)
+            desk.broker.flush.mark_dirty(partition)
             await desk.durable()
             return who
 

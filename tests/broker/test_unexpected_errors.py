@@ -309,7 +309,7 @@ def test_a_view_that_fails_takes_its_partition_offline(monkeypatch, caplog):
 async def durable(desk, index):
     """Wait until all that was written to a partition can be read."""
     partition = desk.broker.partitions.require("t", index)
-    wait = desk.broker.flush.durable(partition, partition.end_offset)
+    wait = desk.broker.flush.durable_future(partition, partition.end_offset)
     if wait is not None:
         await wait
 
@@ -476,7 +476,7 @@ def test_an_effect_of_a_journal_that_fails_stops_the_broker(caplog):
             journal = desk.broker.transactions.default.journal
             with desk.held_disk():
                 journal.append([(b"\0\0\0\0", b"x")])
-                journal.after(faulty())
+                journal.run_when_durable(faulty())
             async with asyncio.timeout(60):
                 while not failures:  # noqa: ASYNC110 - the flush fails
                     await asyncio.sleep(0.001)

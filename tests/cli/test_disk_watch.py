@@ -85,7 +85,7 @@ def below_half(broker):
     broker.fill()
 
     def release(made):
-        made.reserve.note(DiskError("writing", errno.ENOSPC))
+        made.reserve.record_failure(DiskError("writing", errno.ENOSPC))
         for _ in range(10):
             made.reserve.release()
         broker.disk.fill()

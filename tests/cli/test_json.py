@@ -16,7 +16,7 @@ from stablelog.cli.main import app
 from stablelog.cli.storage import GARBAGE_COLUMNS
 from stablelog.cli.transactions import HANGING_COLUMNS
 from stablelog.client.blocking.cuts import PendingMarker
-from stablelog.coordinators.transactions.restoring import Torn
+from stablelog.coordinators.transactions.restored_transactions import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import Fault
 from tests.broker.tiering.world import World

@@ -89,7 +89,7 @@ def test_readers_are_served_with_their_groups(client, broker, topic):
     client.produce(topic, values)
     broker.fill()
     try:
-        broker.call(lambda made: made.reserve.note(DiskError("writing", errno.ENOSPC)))
+        broker.call(lambda made: made.reserve.record_failure(DiskError("writing", errno.ENOSPC)))
         assert [value for _, value in client.read(topic)] == values
         group = unique("group")
         assert len(client.consume(group, topic, 10)) == 10

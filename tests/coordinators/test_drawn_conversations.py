@@ -11,19 +11,20 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from stablelog.coordinators import deadlines
+from stablelog.coordinators import deadline_queue
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
 from stablelog.coordinators.consumer_groups import expiry as group_expiry
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
 from stablelog.coordinators.transactions import idle_ids, spare_ids, table
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import MarkerOrder, TransactionConfig
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.joint.checks import is_of_run
+from stablelog.coordinators.transactions.joint.name_checks import is_of_run
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.errors import RefusedError
@@ -40,6 +41,13 @@ def digest(*contents: Any) -> str:
     """A word for everything that is given."""
     told = repr([sorted(one) if isinstance(one, frozenset | set) else one for one in contents])
     return "#" + hashlib.sha256(told.encode()).hexdigest()[:6]
+
+
+class Identity(NamedTuple):
+    """A producer id and epoch, under the name that the digests of the recorded conversations contain."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class Transactions(test_transaction_scripts.Conversation):
@@ -73,7 +81,7 @@ class Transactions(test_transaction_scripts.Conversation):
     def turn_away(self, name: str, **given: str) -> None:
         """`turn-away A as=0/1`: a partition was refused to A's transaction."""
         producer = self.producers[name]
-        self.coordinator.turn_away(producer.transactional_id, *self.identity(producer, given))
+        self.coordinator.mark_abort_only(producer.transactional_id, *self.identity(producer, given))
 
     def await_sequences(self) -> None:
         """`await-sequences`: no commit is decided."""
@@ -85,7 +93,7 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def met_sequence(self, sequence: str) -> None:
         """`met-sequence 7`: a partition has it in a marker."""
-        self.lines.append(f"is new: {self.coordinator.table.sequences.met(int(sequence))}")
+        self.lines.append(f"is new: {self.coordinator.table.sequences.observe_marker(int(sequence))}")
 
     def durable(self, answer: str) -> None:
         """`durable yes`, `durable no`, `durable never`: whether all markers are, for whoever asks from now on."""
@@ -114,7 +122,7 @@ class Transactions(test_transaction_scripts.Conversation):
     def knows(self, text: str, producer_id: str) -> None:
         """`knows t-0 4`: whether an open transaction of the producer id may be one of this group."""
         target = test_transaction_scripts.partition(text)
-        self.lines.append(f"knows: {self.coordinator.table.knows(target, int(producer_id))}")
+        self.lines.append(f"knows: {self.coordinator.table.may_own_transaction(target, int(producer_id))}")
 
     def told(self, command: str) -> list[str]:
         """What comes of a command, and what can be counted afterwards."""
@@ -137,7 +145,7 @@ class Transactions(test_transaction_scripts.Conversation):
     def kept(self) -> Iterator[Any]:
         """What takes memory, and what is done because of it."""
         known = self.coordinator.table
-        yield sorted(known.turned_away.items())
+        yield sorted((name, Identity(*producer)) for name, producer in known.abort_only.items())
         yield len(known.history)
         yield known.live_state() is None
 
@@ -218,7 +226,7 @@ LIMITS = (
     (group_coordinator, "TICK_ALARMS_MAX", 2),
     (group_coordinator, "TICK_RECORDS_MAX", 2),
     (group_expiry, "TICK_RECORDS_MAX", 2),
-    (deadlines, "COMPACT_SIZE_MIN", 2),
+    (deadline_queue, "COMPACT_SIZE_MIN", 2),
 )
 KINDS = {"transactions": Transactions, "groups": Groups}
 

@@ -13,7 +13,7 @@ from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.coordinators.transactions.recovery import DecisionHistory
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import UNDIVIDED_MAX, TransactionTable
 from stablelog.coordinators.transactions.transaction import Transaction
 from tests.coordinators.transactions import test_model as model
@@ -92,17 +92,24 @@ def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
     history = DecisionHistory()
     for number in range(30):
         txn = Transaction(
-            number, 1, 1, State.PREPARE_ABORT, PartitionSet({("t", number % 3)}), transaction_epoch=0
+            number,
+            1,
+            1,
+            TransactionState.PREPARE_ABORT,
+            PartitionSet({("t", number % 3)}),
+            transaction_epoch=0,
         )
         for _ in range(2):
-            history.remember(f"id-{number}", b"", txn)
+            history.add_decision(f"id-{number}", b"", txn)
     assert history.record_count == 60
-    history.take(("t", 0), set(), lambda txn: txn)  # type: ignore[arg-type, return-value]
+    history.take_decisions(("t", 0), set(), lambda txn: txn)  # type: ignore[arg-type, return-value]
     assert history.record_count == 40
     coordinator = model.World(iter(())).new_coordinator()
     assert coordinator.table.live_state() is not None
     for number in range(UNDIVIDED_MAX + 1):
-        coordinator.table.history.remember(
-            f"id-{number}", b"", Transaction(number, 1, 1, State.PREPARE_ABORT, PartitionSet({("t", 0)}))
+        coordinator.table.history.add_decision(
+            f"id-{number}",
+            b"",
+            Transaction(number, 1, 1, TransactionState.PREPARE_ABORT, PartitionSet({("t", 0)})),
         )
     assert coordinator.table.live_state() is None

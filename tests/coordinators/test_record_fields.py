@@ -48,7 +48,7 @@ def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number:
 def test_strings_and_bytes_are_read_as_they_were_written(text: str | None, data: bytes) -> None:
     reader = FieldReader(string(text) + byte_string(data), "it")
     assert (reader.nullable_string(), reader.byte_string()) == (text, data)
-    reader.done()
+    reader.check_end()
 
 
 @pytest.mark.extended
@@ -56,7 +56,7 @@ def test_strings_and_bytes_are_read_as_they_were_written(text: str | None, data:
 def test_flexible_fields_are_read_as_they_were_written(text: str, fields: dict[int, bytes]) -> None:
     reader = flexible(compact_string(text) + tagged_fields(sorted(fields.items())) + b"\0")
     assert (reader.string(), reader.tagged_fields(), reader.nullable_string()) == (text, fields, None)
-    reader.done()
+    reader.check_end()
 
 
 def test_a_version_that_is_not_flexible_has_no_tagged_fields() -> None:
@@ -86,6 +86,6 @@ def test_damage_is_named_with_its_place() -> None:
     with pytest.raises(DamageError, match="at byte 4: an array cannot have -1 items"):
         FieldReader(b"\xff" * 4, "it").array(lambda: None)
     reader = FieldReader(b"abc", "it")
-    reader.take(1)
+    reader.read_bytes(1)
     with pytest.raises(DamageError, match="at byte 1: 2 bytes follow the last field"):
-        reader.done()
+        reader.check_end()

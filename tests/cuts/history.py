@@ -262,7 +262,9 @@ class History:
         """Until everything is durable, and every transaction has its end."""
         flush = self.broker.flush
         for _ in range(4):
-            waits = [flush.durable(partition, partition.end_offset) for partition in self.broker.partitions]
+            waits = [
+                flush.durable_future(partition, partition.end_offset) for partition in self.broker.partitions
+            ]
             await asyncio.gather(*(wait for wait in waits if wait is not None))
             await asyncio.sleep(0.01)
             self._tick()

@@ -120,7 +120,7 @@ def the_commit_log_is_trimmed_at_once(trim):
     async def mutant(self, journal, live):
         before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is not None:
-            await journal.settled()
+            await journal.wait_until_durable()
             journal.trim(before_offset)
 
     return mutant

@@ -23,7 +23,7 @@ from stablelog.broker.apis import (
 from stablelog.broker.network.session import Session
 from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest, JointChild
-from stablelog.wire.produce import PartitionRecords, ProduceRequest, TopicRecords
+from stablelog.wire.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 GROUPS = {"": {"t": 2, "u": 1}, "other": {"v": 2}}  # their topics, with how many partitions
 TXN_TIMEOUT_MS = 400
@@ -110,7 +110,7 @@ class Calls:
 
     async def produce(self, target, batch, *, name=None, version=9):
         request = ProduceRequest(
-            name, -1, [TopicRecords(target[0], [PartitionRecords(target[1], memoryview(batch))])]
+            name, -1, [TopicProduceData(target[0], [PartitionProduceData(target[1], memoryview(batch))])]
         )
         while True:
             (answer,) = await produce.handle(

@@ -353,7 +353,7 @@ async def second_life(disk):
             journal.partition.roll(
                 desk.broker.now_ms()
             )  # so that the broker's own logs have several segments, too
-            desk.broker.flush.dirty(journal.partition)
+            desk.broker.flush.mark_dirty(journal.partition)
         await desk.durable()
         return copied(disk)  # killed
 
@@ -380,7 +380,7 @@ async def third_life(disk, after):
         for partition in desk.broker.partitions:
             if (partition.topic, partition.index) in DEFAULT_TARGETS:
                 partition.log.take_snapshot()
-                desk.broker.flush.dirty(partition)
+                desk.broker.flush.mark_dirty(partition)
         await write_plainly(desk, "plain", 0, "behind the snapshot")
         await desk.durable()
         desk.broker.topic_files.checkpoints.log_starts.update()

@@ -65,7 +65,7 @@ class Points:
         return self.checkpoints.recovery_point(at)
 
     def opened(self, at):
-        self.checkpoints.opened(at)
+        self.checkpoints.remove_recovery_point(at)
 
     def changed(self, ends):
         self.ends = ends
@@ -82,7 +82,7 @@ class Points:
             self.checkpoints.recovery_points.update()
 
     def forget(self, topic):
-        self.checkpoints.forget(topic, ())
+        self.checkpoints.remove_topic(topic, ())
 
 
 def test_an_end_is_kept_until_its_partition_is_opened_however_often_it_cannot_be(disk):

@@ -8,7 +8,7 @@ import pytest
 from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, quota_file
 from stablelog.errors import DamageError, NewerFormatError
-from stablelog.security.quotas.entities import Entity, Part
+from stablelog.security.quotas.entities import Entity, NamePlaceholder
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.quotas import QuotaKey
 from tests.broker.directory.test_dynamic_settings import META, META_CONTENT
@@ -16,8 +16,8 @@ from tests.broker.directory.test_dynamic_settings import META, META_CONTENT
 DATA = Path("/data")
 BEFORE = {Entity(user="alice"): {QuotaKey.PRODUCER_BYTE_RATE: 1024.0}}
 AFTER = {
-    Entity(user="alice", client_id=Part.DEFAULT): {QuotaKey.REQUEST_PERCENTAGE: 12.5},
-    Entity(ip=Part.DEFAULT): {QuotaKey.CONNECTION_CREATION_RATE: 5.0},
+    Entity(user="alice", client_id=NamePlaceholder.DEFAULT): {QuotaKey.REQUEST_PERCENTAGE: 12.5},
+    Entity(ip=NamePlaceholder.DEFAULT): {QuotaKey.CONNECTION_CREATION_RATE: 5.0},
 }
 
 

@@ -7,15 +7,18 @@ import pytest
 from stablelog.data_directory.noted_file import encode_json
 from stablelog.data_directory.user_file import decode_users, encode_users, user_file
 from stablelog.errors import DamageError, NewerFormatError
-from stablelog.security.credentials import SECRET_SIZE, Credentials, Upsertion
+from stablelog.security.credentials import SECRET_SIZE, CredentialTable, CredentialUpsertion
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.sasl.scram import Mechanism
 
 DATA = Path("/data")
 SECRET = bytes(range(SECRET_SIZE))
-USERS, _ = Credentials(SECRET).altered(
+USERS, _ = CredentialTable(SECRET).with_changes(
     [],
-    [Upsertion("alice", 1, 4096, b"salt", b"s" * 32), Upsertion("bob", 2, 8192, b"other", b"t" * 64)],
+    [
+        CredentialUpsertion("alice", 1, 4096, b"salt", b"s" * 32),
+        CredentialUpsertion("bob", 2, 8192, b"other", b"t" * 64),
+    ],
 )
 ONE = {"iterations": 4096, "salt": "c2FsdA==", "stored_key": "QQ==" * 8, "server_key": "QQ==" * 8}
 

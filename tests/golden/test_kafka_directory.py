@@ -12,7 +12,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.broker.durability.journal import batches_of
+from stablelog.broker.durability.log_replay import batches_of
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.coordinators.transactions.decisions import TransactionConfig
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.log.model import LogConfig
 from tests.mutants import drawn, lines, server
 from tests.mutants.__main__ import try_rules

@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
-from stablelog.coordinators.transactions.records import GroupState
+from stablelog.coordinators.transactions.records import TransactionGroupState
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producer import Producer
 from stablelog.log.producer_state.producer_table import ProducerTable
@@ -45,12 +45,12 @@ def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):
         (Given(), Given(), False, None),
         (Given({"": 5}, 1000), Given({"": 5}, 1000), False, None),
         (Given({}, 7), Given({}, 1000), False, None),
-        (Given({}, 1), Given(), False, GroupState(2 * BLOCK_SIZE, 1)),
-        (Given({}, 1000), Given(), False, GroupState(2 * BLOCK_SIZE, 1)),
-        (Given({}, 1001), Given({"": 3}, 1000), False, GroupState(3 * BLOCK_SIZE, 3)),
-        (Given({"": 6}, 7), Given({"": 5}, 1000), False, GroupState(2 * BLOCK_SIZE, 6)),
-        (Given(), Given(), True, GroupState(BLOCK_SIZE, 1)),
-        (Given({"": 5}, 7), Given({"": 9}, 2000), True, GroupState(3 * BLOCK_SIZE, 9)),
+        (Given({}, 1), Given(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
+        (Given({}, 1000), Given(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
+        (Given({}, 1001), Given({"": 3}, 1000), False, TransactionGroupState(3 * BLOCK_SIZE, 3)),
+        (Given({"": 6}, 7), Given({"": 5}, 1000), False, TransactionGroupState(2 * BLOCK_SIZE, 6)),
+        (Given(), Given(), True, TransactionGroupState(BLOCK_SIZE, 1)),
+        (Given({"": 5}, 7), Given({"": 9}, 2000), True, TransactionGroupState(3 * BLOCK_SIZE, 9)),
     ],
 )
 def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_cut, expected):
@@ -60,4 +60,4 @@ def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_
 def test_all_commit_logs_tell_which_producer_ids_are_reserved_and_each_may_have_lost_a_block():
     said = {"": Given({}, 1000), "a": Given({}, 3000)}
     assert next_numbers(Given({}, 3000), said, "", is_cut=False) is None
-    assert next_numbers(Given({}, 3000), said, "", is_cut=True) == GroupState(5 * BLOCK_SIZE, 1)
+    assert next_numbers(Given({}, 3000), said, "", is_cut=True) == TransactionGroupState(5 * BLOCK_SIZE, 1)

@@ -7,7 +7,11 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
-from stablelog.coordinators.consumer_groups.consumer_protocol.model import Current, MemberState, Subscription
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    CurrentAssignment,
+    MemberState,
+    Subscription,
+)
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey, GroupEpochs
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
@@ -22,14 +26,14 @@ from stablelog.coordinators.transactions.joint.records import JointState, encode
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
-    GroupState,
+    TransactionGroupState,
     encode_group,
     encode_transaction,
     group_key,
     joint_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig
@@ -44,14 +48,14 @@ def test_the_state_of_a_transaction():
         7,
         3,
         60_000,
-        State.PREPARE_COMMIT,
+        TransactionState.PREPARE_COMMIT,
         PartitionSet({("t", 1), ("t", 0)}),
         update_ms=5,
         start_ms=4,
         transaction_version=1,
         commit_sequence=9,
         transaction_epoch=3,
-        ends=LogEnds.under(2, [("t", 0), ("t", 1)], [10, 0]),
+        ends=LogEnds.from_offsets(2, [("t", 0), ("t", 1)], [10, 0]),
     )
     assert describe_commit_record(transaction_key("a"), encode_transaction(txn)) == (
         {"transactional_id": "a"},
@@ -72,7 +76,7 @@ def test_the_state_of_a_transaction():
 
 
 def test_the_other_kinds_of_the_commit_log():
-    assert describe_commit_record(group_key("g"), encode_group(GroupState(1000, 7))) == (
+    assert describe_commit_record(group_key("g"), encode_group(TransactionGroupState(1000, 7))) == (
         {"transaction_group": "g"},
         {"producer_ids_end": 1000, "commit_sequence_next": 7},
     )
@@ -104,7 +108,7 @@ def test_a_consumer_group_and_its_members():
         rebalance_timeout_ms=9,
         assignor="range",
     )
-    current = Current(3, 2, MemberState.UNREVOKED, frozenset(), partitions)
+    current = CurrentAssignment(3, 2, MemberState.UNREVOKED, frozenset(), partitions)
     told = {
         ConsumerKey(3, "g"): (
             consumer_records.encode_group_epochs(GroupEpochs(5, 6)),

@@ -110,7 +110,7 @@ def test_after_each_change_the_index_has_the_rules_of_a_plain_set(steps):
     assert set(index) == model
     assert set(index.patterns()) == {one.pattern for one in model}
     for pattern in index.patterns():
-        assert set(index.of_pattern(pattern)) == {one for one in model if one.pattern == pattern}
+        assert set(index.rules_of_pattern(pattern)) == {one for one in model if one.pattern == pattern}
     for host in HOSTS:
         assert index.names_host(host) is (host in {one.host for one in model})
     for kind in TYPES:

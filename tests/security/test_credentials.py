@@ -7,9 +7,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import DamageError
 from stablelog.security.credentials import (
-    Credentials,
-    Deletion,
-    Upsertion,
+    CredentialDeletion,
+    CredentialTable,
+    CredentialUpsertion,
     derive,
     is_password,
 )
@@ -20,13 +20,13 @@ SHA_256, SHA_512 = Mechanism.SHA_256, Mechanism.SHA_512
 
 
 def upsertion(user, mechanism=SHA_256, iterations=4096, salt=b"salt", password="pw"):
-    return Upsertion(
+    return CredentialUpsertion(
         user, mechanism.value, iterations, salt, salted_password(mechanism, password, salt, iterations)
     )
 
 
 def with_users(*upsertions):
-    credentials, outcomes = Credentials(SECRET).altered([], upsertions)
+    credentials, outcomes = CredentialTable(SECRET).with_changes([], upsertions)
     assert {one.code for one in outcomes} <= {ErrorCode.none}
     return credentials
 
@@ -47,8 +47,14 @@ def test_a_password_is_checked():
 
 def test_the_outcome_of_each_user():
     credentials = with_users(upsertion("alice"), upsertion("bob"))
-    after, outcomes = credentials.altered(
-        [Deletion("alice", 1), Deletion("bob", 2), Deletion("nobody", 1), Deletion("", 1), Deletion("x", 3)],
+    after, outcomes = credentials.with_changes(
+        [
+            CredentialDeletion("alice", 1),
+            CredentialDeletion("bob", 2),
+            CredentialDeletion("nobody", 1),
+            CredentialDeletion("", 1),
+            CredentialDeletion("x", 3),
+        ],
         [
             upsertion("few")._replace(iterations=4095),
             upsertion("many")._replace(iterations=16_385),
@@ -71,8 +77,9 @@ def test_the_outcome_of_each_user():
 
 def test_a_user_is_changed_once_in_a_request():
     credentials = with_users(upsertion("alice"))
-    after, outcomes = credentials.altered(
-        [Deletion("alice", 1), Deletion("nobody", 1), Deletion("nobody", 1)], [upsertion("alice", SHA_512)]
+    after, outcomes = credentials.with_changes(
+        [CredentialDeletion("alice", 1), CredentialDeletion("nobody", 1), CredentialDeletion("nobody", 1)],
+        [upsertion("alice", SHA_512)],
     )
     assert codes(outcomes) == {"alice": "duplicate_resource", "nobody": "resource_not_found"}
     assert after.users == credentials.users
@@ -82,7 +89,7 @@ def test_a_user_is_changed_once_in_a_request():
     "change", [{"salt": b""}, {"salt": b"x" * 1025}, {"salted": b"short"}, {"user": "x" * 1025}]
 )
 def test_what_cannot_be_stored_is_refused(change):
-    _, outcomes = Credentials(SECRET).altered([], [upsertion("alice")._replace(**change)])
+    _, outcomes = CredentialTable(SECRET).with_changes([], [upsertion("alice")._replace(**change)])
     assert [one.code for one in outcomes] == [ErrorCode.unacceptable_credential]
 
 
@@ -99,26 +106,26 @@ def test_an_unknown_user_looks_like_a_known_one(shapes, user, has_sha_512):
         f"known {index}": {mechanism: credential._replace(salt=b"x" * size, iterations=iterations)}
         for index, (size, iterations) in enumerate(shapes)
     }
-    found = Credentials(SECRET, users).find(mechanism, user)
+    found = CredentialTable(SECRET, users).find(mechanism, user)
     if found.is_known:
         return
     assert (len(found.credential.salt), found.credential.iterations) in (shapes or [(SALT_SIZE, 8192)])
     assert {len(key) for key in found.credential.keys} == {mechanism.size}
     # The same after a restart, and with more users of the same kind.
     again = (
-        Credentials.from_json(Credentials(SECRET, {**users, "one more": users["known 0"]}).to_json())
+        CredentialTable.from_json(CredentialTable(SECRET, {**users, "one more": users["known 0"]}).to_json())
         if shapes
         else None
     )
     if again is not None and user != "one more":
         assert again.find(mechanism, user) == found
-    other = Credentials(b"o" * 32, users).find(mechanism, user)
+    other = CredentialTable(b"o" * 32, users).find(mechanism, user)
     assert other.credential.keys != found.credential.keys
 
 
 def test_the_made_up_salts_differ():
     salts = {
-        Credentials(SECRET).find(mechanism, user).credential.salt
+        CredentialTable(SECRET).find(mechanism, user).credential.salt
         for mechanism in Mechanism
         for user in "abcde"
     }
@@ -127,7 +134,7 @@ def test_the_made_up_salts_differ():
 
 def test_what_is_stored_is_read():
     credentials = with_users(upsertion("alice"), upsertion("bób", SHA_512))
-    again = Credentials.from_json(credentials.to_json())
+    again = CredentialTable.from_json(credentials.to_json())
     assert again.to_json() == credentials.to_json()
     assert again.users == credentials.users
 
@@ -139,17 +146,17 @@ def test_what_is_stored_is_read():
         {"secret": "", "users": {}},
         {"secret": "c2hvcnQ=", "users": {}},
         {"users": {}},
-        {"secret": Credentials(SECRET).to_json()["secret"], "users": []},
-        {"secret": Credentials(SECRET).to_json()["secret"], "users": {"a": {"MD5": {}}}},
+        {"secret": CredentialTable(SECRET).to_json()["secret"], "users": []},
+        {"secret": CredentialTable(SECRET).to_json()["secret"], "users": {"a": {"MD5": {}}}},
         {
-            "secret": Credentials(SECRET).to_json()["secret"],
+            "secret": CredentialTable(SECRET).to_json()["secret"],
             "users": {"a": {"SCRAM-SHA-256": {"iterations": 1}}},
         },
     ],
 )
 def test_other_content_is_damage(content):
     with pytest.raises(DamageError):
-        Credentials.from_json(content)
+        CredentialTable.from_json(content)
 
 
 def test_no_object_shows_a_secret():

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.security.credentials import Credentials, derive, is_password
+from stablelog.security.credentials import CredentialTable, derive, is_password
 from stablelog.security.login import (
     REAUTHENTICATION_INTERVAL_MS,
-    Answer,
     Identity,
     Login,
+    LoginAnswer,
     LoginError,
     LoginRules,
+    LoginState,
     PasswordQuestion,
-    State,
     TokenQuestion,
 )
 from stablelog.security.principal import Principal
@@ -28,7 +28,7 @@ from stablelog.wire.sasl.scram import BY_SASL_NAME, Mechanism, ScramClient
 
 ITERATIONS = 4096
 PASSWORD = {"alice": "alice-secret", "bob": "bob-secret"}
-CREDENTIALS = Credentials(
+CREDENTIALS = CredentialTable(
     b"s" * 32,
     {
         user: {
@@ -56,9 +56,9 @@ def answer_to(question):
 
 def say(login, token, now_ms=0, nonce="servernonce"):
     result = login.authenticate(token, nonce, now_ms)
-    if isinstance(result, Answer):
+    if isinstance(result, LoginAnswer):
         return result
-    return login.settle(answer_to(result), now_ms)
+    return login.process_answer(answer_to(result), now_ms)
 
 
 def scram_client(mechanism, user="alice", password=None, nonce="clientnonce"):
@@ -134,7 +134,7 @@ def test_a_refused_token_cannot_be_followed_by_another():
     login.handshake(OAUTHBEARER, 1, 0)
     say(login, encode_token("nobody"))
     fails(say, login, encode_token("alice"))
-    assert login.state is State.FAILED
+    assert login.state is LoginState.FAILED
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -230,7 +230,7 @@ def test_another_user_or_mechanism_renews_no_session():
     log_in(login, PLAIN)
     failed = fails(log_in, login, SCRAM_SHA_256)
     assert "re-authentication of mechanism 'PLAIN'" in str(failed)
-    assert login.state is State.FAILED
+    assert login.state is LoginState.FAILED
 
 
 def test_a_message_after_the_login_changes_nothing():
@@ -259,7 +259,7 @@ def logs_in(login, token):
     try:
         say(login, token)
     except LoginError:
-        assert login.state is State.FAILED
+        assert login.state is LoginState.FAILED
     return login.is_open
 
 

@@ -21,10 +21,10 @@ from stablelog.wire.messages import (
 from stablelog.wire.produce import (
     ITEMS_MAX,
     STEP_COUNT,
-    PartitionRecords,
+    PartitionProduceData,
     ProducedPartition,
     ProducedTopic,
-    TopicRecords,
+    TopicProduceData,
     encode_produce_response,
 )
 from tests.declared_apis import APIS
@@ -65,7 +65,7 @@ def test_what_kio_writes_is_read(version, transactional_id, acks, asked):
     assert client_id == "me"
     assert (request.transactional_id, request.acks) == (transactional_id, acks)
     assert request.topics == [
-        TopicRecords(name, [PartitionRecords(index, records) for index, records in parts])
+        TopicProduceData(name, [PartitionProduceData(index, records) for index, records in parts])
         for name, parts in asked
     ]
 

@@ -25,14 +25,14 @@ from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.monitoring.metrics import Metrics, Sample
 from stablelog.broker.runtime import Runtime
+from stablelog.broker.security.client_quotas import BrokerQuotas
 from stablelog.broker.security.opening import open_acls, open_logins
-from stablelog.broker.security.quotas import BrokerQuotas
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
+from stablelog.broker.topics.coordinator_logs import CoordinatorLogs
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.opening import Opening
-from stablelog.broker.topics.own_logs import OwnLogs
 from stablelog.broker.topics.refused_appends import RefusedAppends
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.broker.topics.topic_list import TopicList
@@ -55,7 +55,7 @@ from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.users import BrokerUsers
+    from stablelog.broker.security.user_store import BrokerUsers
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
-            self._open_coordinators(OwnLogs(self.topic_files, self.runtime))
+            self._open_coordinators(CoordinatorLogs(self.topic_files, self.runtime))
         except BaseException:
             self.reserve.close()
             self.directory.release()
@@ -178,7 +178,7 @@ class Broker:
         if self.acls is not None:
             self.acls.record_file()
 
-    def _open_coordinators(self, own_logs: OwnLogs) -> None:
+    def _open_coordinators(self, own_logs: CoordinatorLogs) -> None:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
         self.groups = BrokerGroups(
@@ -204,7 +204,7 @@ class Broker:
         """The users. They are loaded when they are first used, because a broker without logins need not import this
         code.
         """
-        from stablelog.broker.security.users import BrokerUsers
+        from stablelog.broker.security.user_store import BrokerUsers
 
         return BrokerUsers(self.runtime, threads=self.message_threads)
 
@@ -258,7 +258,7 @@ class Broker:
         If the broker takes over a data directory of Apache Kafka, all partitions are opened before the return.
         """
         if not await self.maintenance.restore_reserve():
-            self.reserve.tell_full()
+            self.reserve.log_full()
         if self.topic_files.is_taking_over:
             # The broker takes over a directory of Apache Kafka. Such a directory does not record the producer ids that
             # Kafka has assigned. Open all partitions before clients can connect, so that no new producer gets a
@@ -321,11 +321,11 @@ class Broker:
         None begins to read or write them before the caller's next await.
         """
         while True:
-            await self.compactor.leave(topic_name)
+            await self.compactor.end_compaction_of(topic_name)
             await self.tiering.stop_copying(topic_name)
-            await self.flush.idle()
+            await self.flush.wait_until_idle()
             # A compaction pass or a copy of the topic may have begun while this task waited for the flush.
-            if not self.compactor.works_on(topic_name) and not self.tiering.is_copying(topic_name):
+            if not self.compactor.is_compacting(topic_name) and not self.tiering.is_copying(topic_name):
                 return
 
     # -- failures ----------------------------------------------------------------------------------------------
@@ -340,19 +340,19 @@ class Broker:
         partition.usability.fail(why)
         if partition in self._offline:
             return
-        if not self.partitions.has(partition):  # The topic was deleted after the failed work began.
-            self.flush.forget(partition, why)
+        if not self.partitions.is_in_use(partition):  # The topic was deleted after the failed work began.
+            self.flush.fail_waiting(partition, why)
             return
         self._offline.add(partition)
         # Report the first failure of the partition: later failures may be its consequences.
         why = partition.failure or why
-        without_room = self.reserve.note(why) and not is_coordinator_log(partition.topic)
+        without_room = self.reserve.record_failure(why) and not is_coordinator_log(partition.topic)
         until = "is reopened when the disk has space" if without_room else "needs a restart"
         failed = UnavailableError(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
         log.error("%s", failed)
         if without_room:
-            self._opening.open_later(partition)
-        self.flush.forget(partition, failed)
+            self._opening.reopen_later(partition)
+        self.flush.fail_waiting(partition, failed)
         self.long_polls.wake(partition)
         if is_coordinator_log(partition.topic):
             self.tasks.stop_broker(failed)

@@ -15,7 +15,7 @@ from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.runtime import Runtime
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import TopicLookup
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import compute_target
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
@@ -52,18 +52,18 @@ class BrokerGroups:
 
         def ended(producer_id: int, commit: bool) -> None:
             coordinator.txn_ended(producer_id, commit=commit)
-            while not coordinator.table.offsets.is_settled:
-                coordinator.table.offsets.settle()
+            while not coordinator.table.offsets.is_all_applied:
+                coordinator.table.offsets.apply_ended()
 
         self.journal.replay(coordinator.table.replay, ended, coordinator.table.offsets.begin_log)
-        self.apply_decision(coordinator.loaded(self._now_ms()))
+        self.apply_decision(coordinator.finish_replay(self._now_ms()))
 
     def apply_decision(self, decision: GroupDecision[Any]) -> None:
         """Append the records of a decision to the offsets log. Its responses are sent when the records are durable."""
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
-            self.journal.after(lambda: _set_results(answers))
+            self.journal.run_when_durable(lambda: _set_results(answers))
         self.set_timer()
 
     async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
@@ -86,15 +86,15 @@ class BrokerGroups:
     async def _assign(self, group_id: str, topics: TopicLookup) -> None:
         consumers = self.coordinator.consumers
         try:
-            while (plan := consumers.plan(group_id, topics)) is not None:
-                target = await in_thread(None, computed, plan, topics)
-                self.apply_decision(consumers.follow(group_id, plan, target))
+            while (plan := consumers.begin_plan(group_id, topics)) is not None:
+                target = await in_thread(None, compute_target, plan, topics)
+                self.apply_decision(consumers.apply_target(group_id, plan, target))
         finally:
             self._assigning.discard(group_id)
 
     async def wait_until_durable(self) -> None:
         """Wait until the records of all decisions of the group coordinator so far are durable."""
-        await self.journal.settled()
+        await self.journal.wait_until_durable()
 
     def on_high_watermark(self, partition: Partition) -> None:
         """Send the responses whose records are durable now, if `partition` is the offsets log.
@@ -102,7 +102,7 @@ class BrokerGroups:
         Called when the high watermark of a partition has moved.
         """
         if partition is self.journal.partition:
-            self.journal.settle()
+            self.journal.run_effects()
 
     def new_token(self) -> Token:
         """Return a token for a request that must wait, such as JoinGroup: a future that gets the response."""
@@ -141,13 +141,13 @@ class BrokerGroups:
         """Apply the offsets of ended transactions in further turns of the event loop, if there are too many for one
         turn.
         """
-        if not self._is_settling and not self.coordinator.table.offsets.is_settled:
+        if not self._is_settling and not self.coordinator.table.offsets.is_all_applied:
             self._is_settling = True
             self._tasks.soon("consumer groups", self._apply_ended)
 
     def _apply_ended(self) -> None:
         self._is_settling = False
-        self.coordinator.table.offsets.settle()
+        self.coordinator.table.offsets.apply_ended()
         self._apply_ended_soon()
 
     def set_timer(self) -> None:

@@ -100,7 +100,7 @@ class TopicChanges:
                 made = await in_thread(None, self._topic_files.make_partitions, topic, indexes)
                 self._topic_files.publish(topic, made)
             except RefusedError as refused:
-                self._reserve.note(refused)
+                self._reserve.record_failure(refused)
                 raise
             finally:
                 self._topics.end_reservation(topic)
@@ -115,10 +115,10 @@ class TopicChanges:
             RefusedError: the topic does not exist, or it is an internal topic of the broker; nothing changed.
         """
         while True:
-            await self._opening.leave(name)
+            await self._opening.end_opening_of(name)
             await self._end_work(name)
             # The opening of a partition of the topic may have begun while this task waited for other work on the topic.
-            if not self._opening.works_on(name):
+            if not self._opening.is_opening(name):
                 break
         topic = self._topic_files.unlist(name)
         await self._tasks.run_for_request("deleting a topic", partial(self._delete, topic))
@@ -141,7 +141,7 @@ class TopicChanges:
         opened = self._partitions.remove_topic(topic)
         try:
             async for partition in in_turns(list(opened.values()), at_once=AT_ONCE_MAX):
-                self._flush.forget(partition, why)
+                self._flush.fail_waiting(partition, why)
                 self._long_polls.wake(partition)
                 partition.close(clean=False)
             async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
@@ -154,5 +154,5 @@ class TopicChanges:
                 await asyncio.sleep(0)
         finally:
             self._topics.end_reservation(topic)
-        await self._groups.journal.settled()
+        await self._groups.journal.wait_until_durable()
         await free_in_turns(opened)

@@ -12,7 +12,7 @@ import typer
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import FINDINGS, fail, print_json
-from stablelog.coordinators.transactions.records import GroupState
+from stablelog.coordinators.transactions.records import TransactionGroupState
 from stablelog.data_directory.catalog import CATALOG_FILE, read_catalog
 from stablelog.data_directory.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
@@ -257,7 +257,9 @@ def _go_on(
     return True
 
 
-def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
+def _describe_numbers(
+    name: str, group: str, given: Given, said: dict[str, Given], state: TransactionGroupState
+) -> str:
     """Return the text of the question to the user: the reason for adding a record to a commit log, and the record's
     content.
     """

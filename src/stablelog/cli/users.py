@@ -14,7 +14,7 @@ from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.output import done, fail, show
 from stablelog.client.blocking.admin import Admin
 from stablelog.errors import UsageError
-from stablelog.security.credentials import Deletion, Upsertion
+from stablelog.security.credentials import CredentialDeletion, CredentialUpsertion
 from stablelog.wire.sasl.scram import (
     BY_SASL_NAME,
     ITERATIONS_DEFAULT,
@@ -93,12 +93,12 @@ class _Stopped:
             for mechanism, one in known.items()
         ]
 
-    def alter(self, change: Deletion | Upsertion) -> None:
+    def alter(self, change: CredentialDeletion | CredentialUpsertion) -> None:
         from stablelog.data_directory.user_file import encode_users
 
-        changes: tuple[list[Deletion], list[Upsertion]]
-        changes = ([change], []) if isinstance(change, Deletion) else ([], [change])
-        after, (outcome,) = self._credentials.altered(*changes)
+        changes: tuple[list[CredentialDeletion], list[CredentialUpsertion]]
+        changes = ([change], []) if isinstance(change, CredentialDeletion) else ([], [change])
+        after, (outcome,) = self._credentials.with_changes(*changes)
         if outcome.code is not ErrorCode.none:
             fail(f"user {change.user!r} was not changed: {outcome.message}")
         self._file.store(encode_users(after))
@@ -184,7 +184,7 @@ def add(
             for mechanism in chosen:
                 salt = secrets.token_bytes(SALT_SIZE)
                 salted = salted_password(mechanism, password, salt, iterations)
-                stopped.alter(Upsertion(user, mechanism.value, iterations, salt, salted))
+                stopped.alter(CredentialUpsertion(user, mechanism.value, iterations, salt, salted))
         finally:
             stopped.close()
     names = [mechanism.sasl_name for mechanism in chosen]
@@ -258,7 +258,7 @@ def remove(
         try:
             found = _of_user(user, stopped.listed(), chosen)
             for mechanism in found:
-                stopped.alter(Deletion(user, mechanism.value))
+                stopped.alter(CredentialDeletion(user, mechanism.value))
         finally:
             stopped.close()
     names = [mechanism.sasl_name for mechanism in found]

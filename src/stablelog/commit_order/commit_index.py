@@ -93,7 +93,7 @@ class CommitIndex(IndexRows):
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add a committed transaction, or a run of batches outside transactions, as an entry at the end of commit
+        """Add a committed transaction, or a range of batches outside transactions, as an entry at the end of commit
         order. `index_format.ENTRY` describes the fields of an entry. `extents` are rows as returned by `Extents.rows`.
         """
         assert start >= self.view_end

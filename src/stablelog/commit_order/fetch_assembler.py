@@ -280,7 +280,7 @@ class FetchAssembler:
         self._copied[place] = range(begin, self._copies.tell())
 
     def add_outside(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
-        """Add a run of consecutive batches outside transactions, which keep their offsets. Return whether the response
+        """Add consecutive batches outside transactions, which keep their offsets. Return whether the response
         has room for more.
 
         Args:

@@ -56,7 +56,7 @@ CRC = struct.Struct(">I")
 
 
 class Committed(NamedTuple):
-    """A transaction in commit order, or a run of records outside transactions, at the positions [start, end).
+    """A transaction in commit order, or a range of records outside transactions, at the positions [start, end).
 
     Attributes:
         start: the first position.

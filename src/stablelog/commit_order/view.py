@@ -255,7 +255,7 @@ class CommitOrder:
         return add_stored(response, self._partition.remote, extents)
 
     def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
-        """Add a run of batches outside transactions. Return whether the response has room for more."""
+        """Add a range of batches outside transactions. Return whether the response has room for more."""
         extent = index.extent(entry.extent_first)
         if self._tiers.is_local(extent.segment):
             return response.add_outside(self._segment(extent.segment), extent, entry)
@@ -329,7 +329,7 @@ class CommitOrder:
         Args:
             start: the position.
             count_max: how many transactions to return at most.
-            with_outside: whether to also return runs of records outside transactions.
+            with_outside: whether to also return ranges of records outside transactions.
         """
         found: list[Committed] = []
         for entry in self._entries_from(max(start, self.start_offset)):

@@ -1,3 +1,3 @@
-"""Coordinators of transactions, joint commits and consumer groups: they take events and return decisions, without input
-or output.
+"""Coordinators of transactions, joint commits and consumer groups. Each method takes an event and returns a decision;
+the broker carries the decision out. The coordinators read and write no log and no socket.
 """

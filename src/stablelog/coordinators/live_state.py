@@ -25,19 +25,24 @@ from stablelog.coordinators.record_fields import Record
 
 
 class OwnedRecord(NamedTuple):
-    """A record, and the producer id of the open transaction to which it belongs; None outside transactions."""
+    """A record for a coordinator's log, and the producer id of the open transaction that the record belongs to.
+
+    `producer_id` is None for a record outside transactions.
+    """
 
     producer_id: int | None
     record: Record
 
 
 class LiveState(NamedTuple):
-    """Records that hold the whole present state of a coordinator.
+    """The whole present state of a coordinator as records, to be appended to the coordinator's log again.
 
     Attributes:
-        undivided: records for one batch. A crash keeps or loses them as a whole.
-        rest: the other records, each made when the caller takes it.
-        ordered: items of records, each item made when the caller takes it, after `rest`.
+        undivided: records whose order matters. The caller appends them as one batch, so a crash keeps or loses all of
+            them.
+        rest: records whose order does not matter. Each is made when the caller takes it from the iterator.
+        ordered: small lists of records; the order matters within a list. Each list is made when the caller takes it,
+            after the last record of `rest`.
     """
 
     undivided: list[Record]

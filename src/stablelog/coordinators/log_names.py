@@ -1,4 +1,4 @@
-"""The names of the coordinators' logs: the topics in which the coordinators store their records."""
+"""Names of the internal topics in which the coordinators store their records: commit logs and the offsets log."""
 
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
@@ -12,7 +12,7 @@ def commit_log_of(group: str) -> str:
 
 
 def group_of_log(name: str) -> str | None:
-    """Return the transaction group whose commit log has this name; None if this is not the name of a commit log."""
+    """Return the transaction group whose commit log is the topic `name`; None if the topic is not a commit log."""
     if name == TRANSACTION_STATE_TOPIC:
         return DEFAULT_GROUP
     stem, _, group = name.partition(".")
@@ -20,5 +20,5 @@ def group_of_log(name: str) -> str | None:
 
 
 def is_coordinator_log(name: str) -> bool:
-    """Whether a topic of this name is the log of a coordinator."""
+    """Return whether the topic `name` is a commit log or the offsets log."""
     return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None

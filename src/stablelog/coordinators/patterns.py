@@ -62,12 +62,13 @@ Step = Callable[["NameText", int], int]
 
 
 class Characters(NamedTuple):
-    """A set of characters.
+    """A set of characters, such as a class of characters in a regular expression.
 
     Attributes:
-        ranges: the first and the last character of each range.
-        categories: letters of `_CATEGORIES`; a capital letter means the characters outside of the category.
-        is_negated: whether the set consists of all other characters.
+        ranges: the first and the last character of each range in the set.
+        categories: the letters of the categories in the set, such as `d` for digits; a capital letter stands for all
+            characters outside of the category.
+        is_negated: whether the set consists of all characters that are in no range and no category.
     """
 
     ranges: tuple[tuple[str, str], ...]
@@ -105,7 +106,7 @@ def name_matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 class NameText:
-    """A name that is matched, and the positions of its characters."""
+    """A name that is compared with a pattern, with the positions of each of its characters."""
 
     def __init__(self, name: str) -> None:
         self.text = name
@@ -120,7 +121,9 @@ class NameText:
         self._positions_of: dict[Characters | str, int] = {}
 
     def positions_of(self, characters: Characters) -> int:
-        """The positions of all characters of a set."""
+        """Return the positions of all characters of a set in the name, as an integer: bit i is set if character i is in
+        the set.
+        """
         known = self._positions_of.get(characters)
         if known is None:
             known = 0
@@ -153,10 +156,10 @@ def _invalid(why: str) -> RefusedError:
 
 
 def _elements(pattern: str) -> list[re.Match[str]]:
-    """Divide a pattern into its elements.
+    """Split a regular expression into its elements: characters, classes, groups, alternatives, anchors and repetitions.
 
     Raises:
-        RefusedError: the pattern contains something that is not supported.
+        RefusedError: the expression contains an element that is not supported.
     """
     elements = []
     at = 0
@@ -173,10 +176,11 @@ def _elements(pattern: str) -> list[re.Match[str]]:
 
 
 def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
-    """Check that each group begins and ends, and that no repetition has a maximum below its minimum.
+    """Check that each group of a regular expression begins and ends, and that no repetition has a maximum below its
+    minimum.
 
     Raises:
-        RefusedError: the message says which element is wrong.
+        RefusedError: an element is wrong; the message names the element.
     """
     depth = 0
     for element in elements:
@@ -193,7 +197,9 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
 
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
-    """How often an element is repeated at least and at most. If there is no limit, both are the least number."""
+    """Return the least and the greatest number of times that an element is repeated. Without an upper limit, both are
+    the least number.
+    """
     repeat = element["repeat"]
     if repeat is None:
         return 1, 1
@@ -209,8 +215,9 @@ def _is_unlimited(element: re.Match[str]) -> bool:
 
 
 def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
-    """Build the step of a group, or of the whole pattern. On return, the caller's iterator is at the element after the
-    group.
+    """Build the matching function of a group or of the whole pattern.
+
+    On return, the caller's iterator is at the element after the group.
     """
     branches: list[list[Step]] = [[]]
     for element in elements:
@@ -241,7 +248,7 @@ def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
 
 
 def _at_end(of: NameText, at: int) -> int:
-    """`$` matches at the end, and before a line break that ends the name."""
+    """Match `$`: at the end of the name, and before a line break that ends the name."""
     ends = 1 << len(of.text) | 1 << len(of.text.removesuffix("\n"))
     return at & ends
 
@@ -266,7 +273,7 @@ def _repeated(element: re.Match[str]) -> Step:
 
 
 def _characters(element: re.Match[str]) -> Characters:
-    """The characters that an atom matches.
+    """Return the set of characters that an element of a pattern matches.
 
     Raises:
         RefusedError: a class of characters has a member that is not supported, or a range that ends before it begins.
@@ -302,7 +309,7 @@ def _characters(element: re.Match[str]) -> Characters:
 
 
 def _member(element: re.Match[str], at: int) -> re.Match[str]:
-    """Read a member of a class of characters."""
+    """Read one member of a class of characters: a character or an escape."""
     found = _MEMBER.match(element["atom"], at)
     if found is None:
         raise _invalid(
@@ -313,7 +320,9 @@ def _member(element: re.Match[str], at: int) -> re.Match[str]:
 
 
 def _character(member: re.Match[str]) -> str | None:
-    """The character that a member of a class stands for; None if it stands for a category, or for no character."""
+    r"""Return the character that a member of a class stands for; None if the member is a category such as `\d` or ends
+    the class.
+    """
     if member["category"] is not None:
         return None
     if member["control"] is not None:

@@ -1,4 +1,5 @@
-"""Fields of the records in the coordinators' logs: one encoding for both logs.
+"""Reader and encoders for the fields of records in the coordinators' logs. The commit log and the offsets log share
+them.
 
 Keys and values have the encoding of Kafka's messages. Integers are big-endian. A string has an int16 size before it, an
 array and a byte string have an int32 size; size -1 is null. In a *flexible* version of a value each size is an unsigned
@@ -26,7 +27,7 @@ INT64: Final = struct.Struct(">q")
 
 
 def string(text: str | None) -> bytes:
-    """Encode a string, or null, for a version that is not flexible."""
+    """Encode a string or null with an int16 size, as versions that are not flexible have it."""
     if text is None:
         return INT16.pack(-1)
     data = text.encode()
@@ -34,18 +35,22 @@ def string(text: str | None) -> bytes:
 
 
 def byte_string(data: bytes) -> bytes:
-    """Encode a byte string for a version that is not flexible."""
+    """Encode a byte string with an int32 size, as versions that are not flexible have it."""
     return INT32.pack(len(data)) + data
 
 
 def compact_string(text: str) -> bytes:
-    """Encode a string for a flexible version."""
+    """Encode a string with a varint size, as flexible versions have it (KIP-482)."""
     data = text.encode()
     return encode_uvarint(len(data) + 1) + data
 
 
 def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encode the tagged fields (tag, content) at the end of a flexible value. Their tags must be in rising order."""
+    """Encode tagged fields, the last part of a flexible value (KIP-482).
+
+    Args:
+        fields: (tag, encoded content), in rising order of the tags.
+    """
     parts = [_tag_and_size(tag, len(content)) + content for tag, content in fields]
     return encode_uvarint(len(parts)) + b"".join(parts)
 
@@ -56,17 +61,16 @@ def _tag_and_size(tag: int, size: int) -> bytes:
 
 
 class FieldReader:
-    """Reads the fields of a key or value from its beginning to its end.
+    """Reads the fields of a record's key or value one after the other.
 
-    Every method raises `DamageError` if the bytes at the present position are not a valid field of the type that it
-    reads.
+    Every method raises `DamageError` if the bytes at the present position are not a valid field of the expected type.
 
     Args:
         data: the key or value.
         what: the name of the key or value in error messages.
 
     Attributes:
-        is_flexible: whether the version of the value is flexible: sizes are varints, and tagged fields follow.
+        is_flexible: whether the value has a flexible version (KIP-482): sizes are varints, and tagged fields follow.
     """
 
     def __init__(self, data: bytes, what: str) -> None:
@@ -75,28 +79,28 @@ class FieldReader:
         self._what = what
         self._at = 0
 
-    def corrupt(self, why: str) -> DamageError:
-        """Make the error for damage at the present position."""
+    def damage(self, why: str) -> DamageError:
+        """Return the error that reports damage at the present position of the key or value."""
         return DamageError(f"damaged record of a coordinator: {self._what}, at byte {self._at}: {why}")
 
-    def take(self, size: int) -> bytes:
-        """Read `size` bytes."""
+    def read_bytes(self, size: int) -> bytes:
+        """Read the next `size` bytes."""
         end = self._at + size
         if not self._at <= end <= len(self._data):
             left = len(self._data) - self._at
-            raise self.corrupt(f"it is cut short: {size} bytes are expected, {left} are left")
+            raise self.damage(f"it is cut short: {size} bytes are expected, {left} are left")
         taken = self._data[self._at : end]
         self._at = end
         return taken
 
-    def done(self) -> None:
-        """Check that no bytes are left."""
+    def check_end(self) -> None:
+        """Check that all bytes were read. Raise DamageError if bytes follow the last field."""
         if self._at != len(self._data):
-            raise self.corrupt(f"{len(self._data) - self._at} bytes follow the last field")
+            raise self.damage(f"{len(self._data) - self._at} bytes follow the last field")
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Read fields of fixed size."""
-        return layout.unpack(self.take(layout.size))
+        """Read fields of fixed size with a struct layout."""
+        return layout.unpack(self.read_bytes(layout.size))
 
     def int16(self) -> int:
         """Read an int16."""
@@ -124,7 +128,7 @@ class FieldReader:
         version = self.int16()
         refuse_newer(self._what, version, known, least)
         if not least <= version <= known:
-            raise self.corrupt(f"version {version}; versions {least} to {known} can be read")
+            raise self.damage(f"version {version}; versions {least} to {known} can be read")
         self.is_flexible = flexible_from is not None and version >= flexible_from
         return version
 
@@ -133,11 +137,11 @@ class FieldReader:
         try:
             number, self._at = read_uvarint(self._data, self._at)
         except ValueError as error:
-            raise self.corrupt(str(error)) from None
+            raise self.damage(str(error)) from None
         return number
 
     def count(self) -> int:
-        """Read the size of an array; -1 if it is null."""
+        """Read the number of items of an array; -1 if the array is null."""
         return self._size(self.int32)
 
     def _size(self, read: Callable[[], int]) -> int:
@@ -149,30 +153,32 @@ class FieldReader:
         if size == -1:
             return None
         try:
-            return self.take(size).decode()
+            return self.read_bytes(size).decode()
         except UnicodeDecodeError as error:
-            raise self.corrupt(f"a string that is not UTF-8 ({error})") from None
+            raise self.damage(f"a string that is not UTF-8 ({error})") from None
 
     def string(self) -> str:
         """Read a string."""
         text = self.nullable_string()
         if text is None:
-            raise self.corrupt("null where a string is required")
+            raise self.damage("null where a string is required")
         return text
 
     def byte_string(self) -> bytes:
         """Read a byte string."""
-        return self.take(self.count())
+        return self.read_bytes(self.count())
 
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
-        """Read an array; `read` reads one item."""
+        """Read an array. The function `read` reads one item."""
         count = self.count()
         if count < 0:
-            raise self.corrupt(f"an array cannot have {count} items")
+            raise self.damage(f"an array cannot have {count} items")
         return tuple(read() for _ in range(count))
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Read the tagged fields, undecoded; none in a version that is not flexible."""
+        """Read the tagged fields at the present position, as undecoded bytes by tag. Return no fields if the version is
+        not flexible.
+        """
         if not self.is_flexible:
             return {}
-        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
+        return {self.varint(): self.read_bytes(self.varint()) for _ in range(self.varint())}

@@ -12,15 +12,15 @@ from typing import Any
 from stablelog.data_directory.noted_file import USERS, NotedFile, decode_json, encode_json
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import DamageError
-from stablelog.security.credentials import SECRET_SIZE, Credentials
+from stablelog.security.credentials import SECRET_SIZE, CredentialTable
 
 
-def encode_users(credentials: Credentials) -> bytes:
+def encode_users(credentials: CredentialTable) -> bytes:
     """Encode the content of `users.json`."""
     return encode_json(USERS.version, credentials.to_json())
 
 
-def decode_users(content: bytes) -> Credentials:
+def decode_users(content: bytes) -> CredentialTable:
     """Decode the content of `users.json`.
 
     Raises:
@@ -28,16 +28,16 @@ def decode_users(content: bytes) -> Credentials:
         DamageError: the file is damaged.
     """
 
-    def read(version: int, members: Mapping[str, Any]) -> Credentials:
+    def read(version: int, members: Mapping[str, Any]) -> CredentialTable:
         if version != USERS.version:
             raise DamageError(f"it is of version {version}, and this release reads version {USERS.version}")
-        return Credentials.from_json(members)
+        return CredentialTable.from_json(members)
 
     return decode_json(USERS, content, read)
 
 
-def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[Credentials]:
+def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[CredentialTable]:
     """The file of users of a data directory."""
     # The secret is stored with the first user. Before that no user exists whom it could hide.
-    empty = encode_users(Credentials(secrets.token_bytes(SECRET_SIZE)))
+    empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))
     return NotedFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)

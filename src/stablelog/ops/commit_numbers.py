@@ -21,9 +21,9 @@ from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
-    GroupKey,
-    GroupState,
     JointKey,
+    TransactionGroupKey,
+    TransactionGroupState,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -72,14 +72,14 @@ class Given:
         """Take a batch of any partition into account: its producer id, and its commit sequence if the batch is a
         marker.
         """
-        self.take_producer_id(header.producer_id)
+        self.raise_producer_ids_end(header.producer_id)
         if not header.is_control:
             return
         marker = read_marker(batch)
         if marker is not None and marker.group is not None:
             self._raise(marker.group, marker.commit_sequence + 1)
 
-    def take_producer_id(self, producer_id: int) -> None:
+    def raise_producer_ids_end(self, producer_id: int) -> None:
         """Note a producer id that is in use. Ignore an id that no coordinator can have assigned."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
@@ -103,8 +103,8 @@ class Given:
             txn = decode_transaction(record.value)
             self._raise(group, txn.commit_sequence + 1)
             for producer_id in (txn.producer_id, txn.next_producer_id, txn.client.producer_id):
-                self.take_producer_id(producer_id)
-        elif isinstance(subject, GroupKey) and subject.group == group:
+                self.raise_producer_ids_end(producer_id)
+        elif isinstance(subject, TransactionGroupKey) and subject.group == group:
             state = decode_group(record.value)
             self._raise(group, state.commit_sequence_next)
             self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
@@ -154,7 +154,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
     for directory in partitions:
         group = group_of_directory(directory)
         for producer_id in _producer_ids_in_snapshots(disk, directory):
-            given.take_producer_id(producer_id)
+            given.raise_producer_ids_end(producer_id)
         for path, header, batch in _batches(disk, directory, with_cuts=True):
             given.take_marker(header, batch)
             if group is not None:
@@ -172,7 +172,9 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
     return said
 
 
-def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
+def next_numbers(
+    given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool
+) -> TransactionGroupState | None:
     """Return the commit sequence and producer id at which the coordinator of a group has to continue, if the commit
     logs do not contain them.
 
@@ -195,7 +197,7 @@ def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut:
     if not is_cut and sequence_end <= known_end and given.producer_ids_end <= reserved_end:
         return None
     block_count = -(-max(given.producer_ids_end, reserved_end) // BLOCK_SIZE) + SPARE_BLOCKS * len(said)
-    return GroupState(block_count * BLOCK_SIZE, max(sequence_end, known_end))
+    return TransactionGroupState(block_count * BLOCK_SIZE, max(sequence_end, known_end))
 
 
 def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
@@ -264,7 +266,9 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     return LostDecisions(frozenset(ids), min(decided, default=0), max(decided, default=0))
 
 
-def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, leader_epoch: int) -> None:
+def append_given(
+    disk: Disk, directory: Path, group: str, state: TransactionGroupState, *, leader_epoch: int
+) -> None:
     """Append a record with the coordinator's next commit sequence and producer id to its commit log. The record is
     durable on return.
 

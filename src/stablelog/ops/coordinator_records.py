@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stablelog.coordinators.consumer_groups import records as group_records
+from stablelog.coordinators.consumer_groups.classic_group import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.consumer_protocol import records as consumer_records
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import Partitions, by_topic
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey
-from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.coordinators.transactions import records as transaction_records

@@ -11,7 +11,7 @@ from typing import Final
 from stablelog.batch.records import Record, encode_batch
 from stablelog.commit_order.first_sequence import FirstSequence, encode_first_sequences
 from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
-from stablelog.coordinators.transactions.restoring import (
+from stablelog.coordinators.transactions.restored_transactions import (
     CommitLog,
     Pair,
     restored_records,
@@ -124,12 +124,12 @@ class _Planner:
         log = self._logs.setdefault(group, CommitLog(group))
         if stored.restored is not None:
             log.sequence_end = max(log.sequence_end, stored.restored.next_sequence)
-            log.take_producer_id(stored.restored.producer_ids_end - 1)
+            log.raise_producer_ids_end(stored.restored.producer_ids_end - 1)
         if is_coordinator_log(at[0]):
             return
         log.sequence_end = max(log.sequence_end, stored.latest_sequence + 1)
         for producer in self._tables[at] or ():
-            log.take_producer_id(producer.producer_id)
+            log.raise_producer_ids_end(producer.producer_id)
 
     def _holds(self, at: TopicPartition, txn: Transaction) -> bool:
         """Whether the store has a committed transaction in a partition. All transactions that begin before the end in

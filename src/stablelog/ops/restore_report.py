@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from stablelog.coordinators.transactions.restoring import Torn
+from stablelog.coordinators.transactions.restored_transactions import Torn
 
 # What the object store has nothing of, so that a restore cannot bring it back.
 NOT_RESTORED: Final = (

@@ -8,7 +8,7 @@ from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.records import decode_records
 from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
 from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
-from stablelog.coordinators.transactions.restoring import CommitLog, Pair
+from stablelog.coordinators.transactions.restored_transactions import CommitLog, Pair
 from stablelog.data_directory.settings_file import Dynamic, decode_settings
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, ObjectMissingError, naming
@@ -103,7 +103,7 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
                 with naming(f"{topic.name}-{index}, segment {base}"):
                     for position, header in headers_in(content):
                         if not header.is_control:
-                            log.take(_pairs(content, position))
+                            log.read_records(_pairs(content, position))
     return found
 
 

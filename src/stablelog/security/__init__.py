@@ -1,4 +1,4 @@
-"""Who a client is, and what it may do: principals, credentials, access control lists and quotas.
+"""Authentication and authorization rules: principals, credentials, logins, access control lists and quotas.
 
-The package contains rules only. `broker.security` carries them out: it keeps the files, and knows the connections.
+The package decides only. `broker.security` carries the decisions out: it keeps the files, and knows the connections.
 """

@@ -32,7 +32,7 @@ PRESENT: Final = 1
 
 
 class Masks(NamedTuple):
-    """The operations that rules allow, and those that they deny, as bits."""
+    """The operations that rules allow and those that they deny, each as an integer with one bit for each operation."""
 
     allowed: int
     denied: int
@@ -43,7 +43,7 @@ Holder = tuple[str, str]
 
 
 class Names:
-    """Patterns of one type, by name: literal and prefixed ones."""
+    """The patterns of one type of resource, by name: literal ones and prefixed ones."""
 
     __slots__ = ("lengths", "literal", "prefixed")
 
@@ -54,7 +54,7 @@ class Names:
         self.lengths: Counter[int] = Counter()
 
     def put(self, pattern: Pattern, rules: Rules) -> None:
-        """Set the rules of a pattern. Without rules, the pattern is removed."""
+        """Set the rules of a pattern. With empty rules, the pattern is removed."""
         is_prefixed = pattern.pattern_type is PatternType.PREFIXED
         names = self.prefixed if is_prefixed else self.literal
         if is_prefixed:
@@ -67,11 +67,16 @@ class Names:
             names.pop(pattern.name, None)
 
     def prefixes(self, name: str) -> list[str]:
-        """Return the beginnings of a name that could be the names of prefixed patterns."""
+        """Return those beginnings of a name that have the length of some prefixed pattern."""
         return [name[:length] for length in self.lengths if length <= len(name)]
 
-    def of(self, name: str, prefixes: list[str]) -> Rules:
-        """Return the rules of all patterns that apply to a resource. `prefixes` are the beginnings of its name."""
+    def rules_of(self, name: str, prefixes: list[str]) -> Rules:
+        """Return the rules of all patterns that apply to a resource.
+
+        Args:
+            name: the name of the resource.
+            prefixes: the beginnings of the name, from `prefixes`.
+        """
         found = self.literal.get(name, NOTHING) | self.literal.get(WILDCARD, NOTHING)
         if self.prefixed:
             rules_of = self.prefixed.get
@@ -81,7 +86,7 @@ class Names:
 
 
 class AclIndex:
-    """The rules of a broker."""
+    """The ACL rules of a broker, indexed so that the rules for a resource are found fast."""
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
         self._patterns: dict[Pattern, dict[Holder, Rules]] = {}
@@ -106,14 +111,14 @@ class AclIndex:
 
     def __iter__(self) -> Iterator[AclBinding]:
         for pattern in self._patterns:
-            yield from self.of_pattern(pattern)
+            yield from self.rules_of_pattern(pattern)
 
     def patterns(self) -> list[Pattern]:
-        """Every pattern that has rules."""
+        """Return every resource pattern that has rules."""
         return list(self._patterns)
 
-    def of_pattern(self, pattern: Pattern) -> Iterator[AclBinding]:
-        """Yield the rules that have this pattern."""
+    def rules_of_pattern(self, pattern: Pattern) -> Iterator[AclBinding]:
+        """Yield the rules that have this resource pattern."""
         for (principal, host), rules in self._patterns.get(pattern, {}).items():
             for permission, mask in ((Permission.ALLOW, rules), (Permission.DENY, rules >> DENIED_SHIFT)):
                 for operation in Operation:
@@ -124,10 +129,10 @@ class AclIndex:
         """Yield the rules that a filter selects."""
         for pattern in self._patterns:
             if asked.matches_pattern(pattern):
-                yield from filter(asked.matches, self.of_pattern(pattern))
+                yield from filter(asked.matches, self.rules_of_pattern(pattern))
 
     def add(self, binding: AclBinding) -> None:
-        """Add a rule. A rule that is there already is not added."""
+        """Add a rule. Do nothing if the rule exists already."""
         if binding in self:
             return
         self._change(binding)
@@ -136,7 +141,7 @@ class AclIndex:
         self._count += 1
 
     def remove(self, binding: AclBinding) -> None:
-        """Remove a rule, if it is there."""
+        """Remove a rule. Do nothing if there is no such rule."""
         if binding not in self:
             return
         self._change(binding)
@@ -148,7 +153,7 @@ class AclIndex:
         self._count -= 1
 
     def _change(self, binding: AclBinding) -> None:
-        """Add a rule that is not there, or remove one that is there, in all places but `_held`."""
+        """Add a new rule, or remove an existing one, in all indexes except `_held`."""
         pattern, holder = binding.pattern, (binding.principal, binding.host)
         holders = self._patterns.setdefault(pattern, {})
         rules = holders.get(holder, NOTHING) ^ _bit(binding)
@@ -171,28 +176,28 @@ class AclIndex:
                 del self._hosts[binding.host]
 
     def names_host(self, host: str) -> bool:
-        """Whether a rule holds for this host and not for all hosts."""
+        """Return whether a rule names this host; rules for all hosts do not count."""
         return host in self._hosts
 
     def find(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Masks:
-        """Return the operations that the rules for a resource, a principal and a host allow and deny."""
+        """Return the operations that the rules allow and deny to a principal on a host, for one resource."""
         rules = NOTHING
         prefixes = self._of_type[resource_type].prefixes(name)
         for holder in _holders(principal, host):
             names = self._of_holder.get((resource_type, holder))
             if names is not None:
-                rules |= names.of(name, prefixes)
+                rules |= names.rules_of(name, prefixes)
         return Masks(rules & (1 << DENIED_SHIFT) - 1, rules >> DENIED_SHIFT)
 
     def has_rules(self, resource_type: ResourceType, name: str) -> bool:
-        """Whether a resource has rules at all, of whatever principal."""
+        """Return whether any rule, of whatever principal, applies to a resource."""
         names = self._of_type[resource_type]
-        return names.of(name, names.prefixes(name)) != NOTHING
+        return names.rules_of(name, names.prefixes(name)) != NOTHING
 
     def allows_some(
         self, principal: str, host: str, resource_type: ResourceType, operation: Operation
     ) -> bool:
-        """Whether a rule allows an operation on some resource of a type and no rule denies it there.
+        """Return whether a rule allows an operation on some resource of a type, and no rule denies it there.
 
         As in Kafka's `authorizeByResourceType`, no operation implies another one here.
         """
@@ -222,17 +227,17 @@ class AclIndex:
 
 
 def _bit(binding: AclBinding) -> Rules:
-    """The bit of one rule in `Rules`."""
+    """Return one rule as `Rules`: the bit of its operation, among the allowed or the denied ones."""
     return 1 << binding.operation + (0 if binding.permission is Permission.ALLOW else DENIED_SHIFT)
 
 
 def _holders(principal: str, host: str) -> tuple[Holder, ...]:
-    """The principals and hosts of the rules that apply to a principal on a host."""
+    """Return the (principal, host) pairs whose rules apply to a principal on a host."""
     return (principal, host), (principal, WILDCARD), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, WILDCARD)
 
 
 def _is_denied(allowed: Pattern, denied: list[set[Pattern]]) -> bool:
-    """Whether rules deny everything that a pattern allows."""
+    """Return whether rules deny every resource that a pattern allows."""
     if not denied:
         return False
     ends = range(1, len(allowed.name) + 1)

@@ -1,4 +1,4 @@
-"""The checks of ACLs: which rules and filters are valid, and which operations a type of resource has."""
+"""Checks of ACLs: which rules and filters are valid, and which operations each type of resource has."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -52,12 +52,12 @@ SUPPORTED_OPERATIONS: Final = {
 
 
 def bits(operations: Iterable[Operation]) -> int:
-    """A set of operations as a number with one bit for each, by Kafka's number of the operation."""
+    """Return a set of operations as an integer: bit n is set for the operation with Kafka's number n."""
     return sum(1 << operation for operation in operations)
 
 
 def check_binding(binding: AclBinding) -> None:
-    """Refuse a rule that Kafka would not create, or that could never apply.
+    """Check a rule: refuse one that Kafka would not create, or that could never apply.
 
     Raises:
         ValueError: the rule is not valid; the message says why.
@@ -87,7 +87,9 @@ def check_binding(binding: AclBinding) -> None:
 
 
 def normal_host(host: str) -> str:
-    """The usual form of an IP address, in which the broker knows a client: `2001:db8::1`. Other texts stay as they are."""
+    """Return an IP address in the form in which the broker knows clients, such as `2001:db8::1`. Return other texts
+    unchanged.
+    """
     return str(ipaddress.ip_address(host)) if _is_address(host) else host
 
 
@@ -100,7 +102,7 @@ def _is_address(host: str) -> bool:
 
 
 def check_filter(asked: AclFilter) -> None:
-    """Refuse a filter with a value that is unknown.
+    """Check a filter of rules.
 
     Raises:
         ValueError: a field of the filter has the value UNKNOWN.

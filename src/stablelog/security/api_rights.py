@@ -10,11 +10,14 @@ from stablelog.wire.acls import Operation, ResourceType
 
 
 class Right(NamedTuple):
-    """A right that an API asks for.
+    """A right that an API requires from the client.
 
     Attributes:
-        of: the resource: which one of the request.
-        without: what a client without the right gets. Empty: the error code for resources of the type.
+        operation: the operation.
+        kind: the type of the resource.
+        of: which resource of the request, in words.
+        without: what happens to a request without the right, in words. Empty: the response has the error code for this
+            type of resource.
     """
 
     operation: Operation
@@ -27,20 +30,20 @@ LEFT_OUT: Final = "left out"
 
 
 def on_topic(operation: Operation, of: str = "each topic", without: str = "") -> Right:
-    """A right on topics."""
+    """Return the right to an operation on topics."""
     return Right(operation, ResourceType.TOPIC, of, without)
 
 
 def on_group(operation: Operation, of: str = "the group", without: str = "") -> Right:
-    """A right on consumer groups."""
+    """Return the right to an operation on consumer groups."""
     return Right(operation, ResourceType.GROUP, of, without)
 
 
 def on_transactional_id(operation: Operation, of: str = "the transactional id", without: str = "") -> Right:
-    """A right on transactional ids."""
+    """Return the right to an operation on transactional ids."""
     return Right(operation, ResourceType.TRANSACTIONAL_ID, of, without)
 
 
 def on_cluster(operation: Operation, of: str = "the cluster", without: str = "") -> Right:
-    """A right on the cluster."""
+    """Return the right to an operation on the cluster."""
     return Right(operation, ResourceType.CLUSTER, of, without)

@@ -27,7 +27,11 @@ _ANY_NAME: Final = "hardcode"
 
 
 def with_implied(allowed: int) -> int:
-    """The operations that rules allow, given the operations in these rules."""
+    """Add the operations that other operations imply: READ, for example, also allows DESCRIBE.
+
+    Args:
+        allowed: the operations that the rules allow, as bits.
+    """
     if allowed & _ALL:
         return EVERYTHING
     if allowed & _IMPLYING_DESCRIBE:
@@ -38,12 +42,12 @@ def with_implied(allowed: int) -> int:
 
 
 class Authorizer:
-    """The rules of a broker, and what they allow.
+    """Decides by ACL rules which operations a principal may carry out.
 
     Args:
         bindings: the rules.
         super_users: principals that may do everything, such as `User:admin`.
-        allow_without_rules: whether everyone may do everything with a resource that no rule applies to.
+        allow_without_rules: whether everyone may use a resource to which no rule applies.
 
     Attributes:
         version: a number that changes with the rules.
@@ -66,11 +70,11 @@ class Authorizer:
 
     @property
     def cached_count(self) -> int:
-        """The number of resources in the cache, each for one principal and host."""
+        """The number of cached decisions. Each is about one resource, one principal and one host."""
         return len(self._cache)
 
     def allowed(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
-        """The operations that a principal on a host may carry out on a resource, as bits."""
+        """Return the operations that a principal on a host may carry out on a resource, as bits."""
         key = (principal, host, resource_type, name)
         found = self._cache.get(key)
         if found is None:
@@ -84,7 +88,7 @@ class Authorizer:
     def allows(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether a principal on a host may carry out an operation on a resource."""
+        """Return whether a principal on a host may carry out an operation on a resource."""
         return bool(self.allowed(principal, host, resource_type, name) >> operation & 1)
 
     def _decide(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
@@ -100,7 +104,7 @@ class Authorizer:
     def allows_some(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether a principal on a host may carry out an operation on some resource of a type."""
+        """Return whether a principal on a host may carry out an operation on at least one resource of a type."""
         key = (principal, host, resource_type, operation)
         found = self._some_cache.get(key)
         if found is None:
@@ -113,7 +117,7 @@ class Authorizer:
         return found
 
     def change(self, added: Iterable[AclBinding] = (), removed: Iterable[AclBinding] = ()) -> None:
-        """Add rules and remove others. They take effect with the next decision."""
+        """Add and remove rules. The next decision uses the new rules."""
         for binding in removed:
             self.index.remove(binding)
         for binding in added:
@@ -123,5 +127,7 @@ class Authorizer:
         self.version += 1
 
     def rights_of(self, principal: str, host: str) -> tuple[str, str]:
-        """Return a value that is equal for clients with the same rights: the host counts only if a rule names it."""
+        """Return a value that is equal for clients with the same rights. It contains the host only if a rule names this
+        host.
+        """
         return principal, host if self.index.names_host(host) else WILDCARD

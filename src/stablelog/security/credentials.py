@@ -1,8 +1,8 @@
-"""Users' SCRAM credentials: what the broker stores in place of passwords, and the rules of their changes (KIP-554).
+"""Users' SCRAM credentials: what the broker stores in place of passwords, and the rules for changes of them (KIP-554).
 
-Invariant: a client that knows no password cannot find out which users exist. `Credentials.find` returns a credential for
-every name. That of an unknown user has a salt and a number of iterations like those of known users, and its keys match
-no password.
+Invariant: a client without a password cannot find out which users exist. `CredentialTable.find` returns a credential
+for every name. The credential of an unknown user has a salt and a number of iterations like those of known users, and
+its keys match no password.
 """
 
 import base64
@@ -37,10 +37,10 @@ DUPLICATE: Final = (
 
 
 class ScramCredential(NamedTuple):
-    """What the broker knows of one user's password for one mechanism.
+    """The stored form of one user's password, for one SCRAM mechanism.
 
     Attributes:
-        salt: random bytes, which the client gets.
+        salt: random bytes, which the client gets during the login.
         iterations: the number of rounds of the hash function.
         keys: the stored key and the server key.
     """
@@ -53,12 +53,12 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential([hidden], iterations={self.iterations})"
 
 
-class Found(NamedTuple):
-    """The credential with which a login is checked.
+class FoundCredential(NamedTuple):
+    """The credential that a login is checked against.
 
     Attributes:
         mechanism: the mechanism of the credential.
-        credential: the user's credential, or a made-up one if the user has none.
+        credential: the user's credential, or an invented one if the user has none.
         is_known: whether the credential is the user's. If False, the login fails whatever the client proves.
     """
 
@@ -71,30 +71,32 @@ UserCredentials = Mapping[str, Mapping[Mechanism, ScramCredential]]
 
 
 def derive(mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Make the credential of a password. Takes milliseconds."""
+    """Compute the credential of a password. Takes milliseconds of processor time."""
     return ScramCredential(
         salt, iterations, keys_of(mechanism, salted_password(mechanism, password, salt, iterations))
     )
 
 
-def is_password(found: Found, password: str) -> bool:
-    """Whether a password is that of a credential. Takes milliseconds, whether the user is known or not; the comparison
-    takes constant time.
+def is_password(found: FoundCredential, password: str) -> bool:
+    """Return whether a password is that of a credential.
+
+    The function takes milliseconds of processor time, and the same time for unknown users. The comparison takes
+    constant time.
     """
     mechanism, credential, is_known = found
     keys = keys_of(mechanism, salted_password(mechanism, password, credential.salt, credential.iterations))
     return hmac.compare_digest(keys.stored_key, credential.keys.stored_key) and is_known
 
 
-class Deletion(NamedTuple):
-    """A credential to remove. `mechanism` is the number in the request."""
+class CredentialDeletion(NamedTuple):
+    """A change that removes a credential. `mechanism` is the number in the request."""
 
     user: str
     mechanism: int
 
 
-class Upsertion(NamedTuple):
-    """A credential to add or to replace. `mechanism` is the number in the request."""
+class CredentialUpsertion(NamedTuple):
+    """A change that adds or replaces a credential. `mechanism` is the number in the request."""
 
     user: str
     mechanism: int
@@ -106,19 +108,19 @@ class Upsertion(NamedTuple):
         return f"Upsertion({self.user!r}, {self.mechanism}, {self.iterations}, [hidden])"
 
 
-class Outcome(NamedTuple):
-    """The result of the changes of one user."""
+class AlterationOutcome(NamedTuple):
+    """The result of the changes of one user's credentials."""
 
     user: str
     code: ErrorCode
     message: str | None
 
 
-class Credentials:
-    """The credentials of all users. The object does not change: `altered` returns another one.
+class CredentialTable:
+    """The SCRAM credentials of all users. Immutable: `with_changes` returns another table.
 
     Args:
-        secret: random bytes from which the credentials of unknown users are derived. It is stored with the users, so
+        secret: random bytes from which the credentials of unknown users are derived. They are stored with the users, so
             that these credentials stay the same.
         users: the credentials by user and mechanism.
     """
@@ -143,15 +145,17 @@ class Credentials:
     def __repr__(self) -> str:
         return f"Credentials([hidden], {len(self.users)} users)"
 
-    def find(self, mechanism: Mechanism, user: str) -> Found:
-        """Return the user's credential for a mechanism, or a made-up one if there is none."""
+    def find(self, mechanism: Mechanism, user: str) -> FoundCredential:
+        """Return the user's credential for a mechanism; an invented one if the user has none."""
         known = self.users.get(user, {}).get(mechanism)
         # The made-up credential is computed in either case, so that both take the same time.
         made_up = self._made_up(mechanism, user)
-        return Found(mechanism, made_up if known is None else known, known is not None)
+        return FoundCredential(mechanism, made_up if known is None else known, known is not None)
 
-    def find_any(self, user: str) -> Found:
-        """Return the user's credential for any mechanism, or a made-up one if there is none. PLAIN uses it."""
+    def find_any(self, user: str) -> FoundCredential:
+        """Return the user's credential for any mechanism; an invented one if the user has none. Logins with PLAIN use
+        it.
+        """
         found = [self.find(mechanism, user) for mechanism in (Mechanism.SHA_512, Mechanism.SHA_256)]
         return next((one for one in found if one.is_known), found[0])
 
@@ -170,19 +174,19 @@ class Credentials:
         keys = Keys(*(derived(kind, mechanism.name, user)[: mechanism.size] for kind in ("stored", "server")))
         return ScramCredential(salt, iterations, keys)
 
-    def altered(
-        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
-    ) -> tuple["Credentials", list[Outcome]]:
+    def with_changes(
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    ) -> tuple["CredentialTable", list[AlterationOutcome]]:
         """Apply the changes of an AlterUserScramCredentials request, as Kafka's ScramControlManager does.
 
-        The changes of a user with an error are not applied; those of the other users are.
+        If one change of a user is not valid, none of this user's changes is applied. Those of other users are.
 
         Returns:
-            The credentials after the changes, and the outcome for each user in the order of the request.
+            The table after the changes, and the outcome for each user in the order of the request.
         """
-        changes: dict[str, Deletion | Upsertion] = {}
+        changes: dict[str, CredentialDeletion | CredentialUpsertion] = {}
         errors: dict[str, tuple[ErrorCode, str]] = {}
-        wanted: list[Deletion | Upsertion] = [*deletions, *upsertions]
+        wanted: list[CredentialDeletion | CredentialUpsertion] = [*deletions, *upsertions]
         for change in wanted:
             error = DUPLICATE if change.user in changes else self._refusal(change)
             changes.setdefault(change.user, change)
@@ -193,7 +197,7 @@ class Credentials:
             if user in errors:
                 continue
             mechanism = Mechanism(change.mechanism)
-            if isinstance(change, Upsertion):
+            if isinstance(change, CredentialUpsertion):
                 credential = ScramCredential(
                     change.salt, change.iterations, keys_of(mechanism, change.salted)
                 )
@@ -202,10 +206,10 @@ class Credentials:
                 del users[user][mechanism]
                 if not users[user]:
                     del users[user]
-        outcomes = [Outcome(user, *errors.get(user, (ErrorCode.none, None))) for user in changes]
-        return Credentials(self._secret, users), outcomes
+        outcomes = [AlterationOutcome(user, *errors.get(user, (ErrorCode.none, None))) for user in changes]
+        return CredentialTable(self._secret, users), outcomes
 
-    def _refusal(self, change: Deletion | Upsertion) -> tuple[ErrorCode, str] | None:
+    def _refusal(self, change: CredentialDeletion | CredentialUpsertion) -> tuple[ErrorCode, str] | None:
         if not change.user:
             return ErrorCode.unacceptable_credential, "Username must not be empty"
         if len(change.user.encode()) > NAME_SIZE_MAX or "\0" in change.user:
@@ -216,7 +220,7 @@ class Credentials:
         if change.mechanism not in (1, 2):
             return ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism"
         mechanism = Mechanism(change.mechanism)
-        if isinstance(change, Deletion):
+        if isinstance(change, CredentialDeletion):
             if mechanism not in self.users.get(change.user, {}):
                 return ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
             return None
@@ -236,7 +240,7 @@ class Credentials:
     # -- as JSON ---------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `users.json`: docs/formats.md."""
+        """Return the content of the file `users.json` (format: docs/formats.md)."""
         return {
             "secret": _text(self._secret),
             "users": {
@@ -254,8 +258,8 @@ class Credentials:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Credentials":
-        """Read what `to_json` returned.
+    def from_json(cls, content: Mapping[str, Any]) -> "CredentialTable":
+        """Return the table that a file `users.json` contains.
 
         Raises:
             DamageError: the content is not what `to_json` returns. The message quotes no part of it.

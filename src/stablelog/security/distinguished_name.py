@@ -36,7 +36,7 @@ LONG_LENGTH: Final = 0x80
 
 
 class _Value(NamedTuple):
-    """A DER value: its tag, its content, and all its bytes."""
+    """One value in DER encoding: its tag, its content, and all its bytes."""
 
     tag: int
     content: bytes
@@ -88,7 +88,7 @@ def _attribute(data: bytes) -> str:
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the distinguished name of the subject.
+    """Return the distinguished name of a certificate's subject.
 
     Args:
         certificate: the certificate in DER format.

@@ -1,4 +1,4 @@
-"""The URL of the keys with which bearer tokens are signed."""
+"""Check of the URL from which the broker loads the keys that sign bearer tokens."""
 
 from urllib.parse import urlsplit
 

@@ -6,7 +6,7 @@
     Any error leads to FAILED, which is final: the connection is closed after the response.
 
 The rules are those of Kafka's SaslServerAuthenticator. Invariant: only a finished exchange leads to OPEN. A round that
-needs slow work (a password hash, or the keys of tokens) returns a `Question`; the caller does the work and calls `settle`
+needs slow work (a password hash, or the keys of tokens) returns a `Question`; the caller does the work and calls `process_answer`
 with the answer. Random bytes and the time are arguments.
 """
 
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.security.credentials import Credentials, Found
+from stablelog.security.credentials import CredentialTable, FoundCredential
 from stablelog.security.principal import USER, Principal
 from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError, oauthbearer, plain, scram
 from stablelog.wire.sasl.scram import BY_SASL_NAME, Mechanism
@@ -44,8 +44,8 @@ class LoginError(RefusedError):
         self.user = user
 
 
-class State(Enum):
-    """The state of a login."""
+class LoginState(Enum):
+    """The state of a login: see the figure in the module's description."""
 
     INITIAL = auto()
     HANDSHAKE = auto()
@@ -55,11 +55,11 @@ class State(Enum):
 
 
 class Identity(NamedTuple):
-    """Who a client has proven to be.
+    """The identity that a client has proven.
 
     Attributes:
         user: the user name.
-        expires_ms: the time at which the credential expires; None if it does not.
+        expires_ms: the time at which the credential expires; None if it does not expire.
     """
 
     user: str
@@ -67,7 +67,7 @@ class Identity(NamedTuple):
 
 
 class PasswordQuestion(NamedTuple):
-    """Whether a password is that of a user. The answer is an Identity, or None."""
+    """A request to check a user's password (PLAIN). The answer is an `Identity`, or None if the password is wrong."""
 
     user: str
     password: str
@@ -77,7 +77,9 @@ class PasswordQuestion(NamedTuple):
 
 
 class TokenQuestion(NamedTuple):
-    """Whether a bearer token is valid. The answer is the Identity of the token, or None."""
+    """A request to check a bearer token (OAUTHBEARER). The answer is the `Identity` in the token, or None if it is not
+    valid.
+    """
 
     token: str
 
@@ -88,11 +90,11 @@ class TokenQuestion(NamedTuple):
 Question = PasswordQuestion | TokenQuestion
 
 
-class Answer(NamedTuple):
-    """The answer of the broker to one round.
+class LoginAnswer(NamedTuple):
+    """The broker's answer to one message of a login.
 
     Attributes:
-        token: the message of the mechanism.
+        token: the message of the mechanism for the client.
         lifetime_ms: how long the session lasts if the login is complete; 0 for no limit.
     """
 
@@ -106,7 +108,7 @@ class _Done(NamedTuple):
 
 
 class _FailureError(Exception):
-    """A failure in an exchange. `message` is None for Kafka's general message."""
+    """A failure of a login. `message` is the text for the client; None for Kafka's general message."""
 
     def __init__(self, why: str, message: str | None = None, user: str = "") -> None:
         super().__init__(why)
@@ -115,14 +117,23 @@ class _FailureError(Exception):
         self.user = user
 
 
-class _Exchange(Protocol):
-    """The rounds of one mechanism."""
+class _MechanismExchange(Protocol):
+    """The messages of one SASL mechanism during one login."""
 
     def respond(self, token: bytes, nonce: str) -> bytes | _Done | Question:
-        """Process a message of the client. Raises SaslMessageError or _FailureError."""
+        """Process a message of the client: return the response, the end of the login, or a question for the caller.
 
-    def settle(self, identity: Identity | None) -> bytes | _Done:
-        """Process the answer to the question that `respond` returned. Raises _FailureError."""
+        Raises:
+            SaslMessageError: the bytes are not a message of the mechanism.
+            _FailureError: the login has failed.
+        """
+
+    def process_answer(self, identity: Identity | None) -> bytes | _Done:
+        """Process the caller's answer to the question that `respond` returned.
+
+        Raises:
+            _FailureError: the login has failed.
+        """
 
 
 OTHER_AUTHORIZATION_ID: Final = (
@@ -139,7 +150,7 @@ class _Plain:
         self._message = plain.decode_plain(token)
         return PasswordQuestion(self._message.user, self._message.password)
 
-    def settle(self, identity: Identity | None) -> _Done:
+    def process_answer(self, identity: Identity | None) -> _Done:
         assert self._message is not None
         authorization_id, user, _ = self._message
         if identity is None:
@@ -153,13 +164,13 @@ class _Plain:
 
 
 class _Scram:
-    def __init__(self, mechanism: Mechanism, find: Callable[[Mechanism, str], Found]) -> None:
+    def __init__(self, mechanism: Mechanism, find: Callable[[Mechanism, str], FoundCredential]) -> None:
         self._mechanism = mechanism
         self._find = find
         self._first: scram.ClientFirst | None = None
         self._server_first = b""
         self._nonce = ""
-        self._found: Found | None = None
+        self._found: FoundCredential | None = None
 
     def respond(self, token: bytes, nonce: str) -> bytes | _Done:
         return self._begin(token, nonce) if self._first is None else self._finish(token, self._first)
@@ -201,7 +212,7 @@ class _Scram:
         signature = scram.server_signature(self._mechanism, keys, message)
         return _Done(scram.encode_server_final(signature), Identity(first.user))
 
-    def settle(self, identity: Identity | None) -> bytes:
+    def process_answer(self, identity: Identity | None) -> bytes:
         raise AssertionError("SCRAM asks no question")
 
 
@@ -218,7 +229,7 @@ class _OauthBearer:
         self._message = oauthbearer.decode_token(token)
         return TokenQuestion(self._message.token)
 
-    def settle(self, identity: Identity | None) -> bytes | _Done:
+    def process_answer(self, identity: Identity | None) -> bytes | _Done:
         assert self._message is not None
         if identity is None:
             self._error = oauthbearer.encode_error("invalid_token")
@@ -232,11 +243,11 @@ class _OauthBearer:
 
 @dataclass(frozen=True, slots=True)
 class LoginRules:
-    """The rules of the logins of one listener.
+    """The rules of logins on one listener.
 
     Attributes:
         mechanisms: the names of the mechanisms that clients may use, in the order of the setting.
-        session_ms_max: by mechanism: the time after which a client must authenticate again; 0 for no limit.
+        session_ms_max: by mechanism, the time after which a client must authenticate again; 0 for no limit.
     """
 
     mechanisms: Sequence[str]
@@ -248,33 +259,33 @@ class Login:
 
     Args:
         rules: the rules of the connection's listener.
-        credentials: returns the users' credentials at present.
+        credentials: returns the present credentials of the users.
 
     Attributes:
         state: the state of the login.
         mechanism: the mechanism of the last handshake; empty before it.
         principal: the principal of the last login that succeeded; None before it.
         has_headers: whether the client's next messages are SaslAuthenticate requests. False after a SaslHandshake of
-            version 0, which bare messages follow.
+            version 0: bare messages of the mechanism follow it.
         is_again: whether the login in progress is a re-authentication.
-        is_refused: whether the client has got the error of a mechanism, after which the login can only fail.
+        is_refused: whether the client has got an error of the mechanism, after which the login can only fail.
     """
 
     @property
     def has_failed(self) -> bool:
-        """Whether the login has failed. The connection is closed after the response."""
-        return self.state is State.FAILED
+        """Whether the login has failed. The caller closes the connection after the response."""
+        return self.state is LoginState.FAILED
 
-    def __init__(self, rules: LoginRules, credentials: Callable[[], Credentials]) -> None:
+    def __init__(self, rules: LoginRules, credentials: Callable[[], CredentialTable]) -> None:
         self._rules = rules
         self._credentials = credentials
-        self.state = State.INITIAL
+        self.state = LoginState.INITIAL
         self.mechanism = ""
         self.principal: Principal | None = None
         self.has_headers = True
         self.is_again = False
         self.is_refused = False
-        self._exchange: _Exchange | None = None
+        self._exchange: _MechanismExchange | None = None
         self._question: Question | None = None
         self._expires_ms: int | None = None
         self._last_begun_ms: int | None = None
@@ -283,27 +294,29 @@ class Login:
 
     @property
     def mechanisms(self) -> Sequence[str]:
-        """The mechanisms that the client may use."""
+        """The names of the mechanisms that the client may use."""
         return self._rules.mechanisms
 
     @property
     def is_open(self) -> bool:
-        """Whether the client is logged in, and no re-authentication is in progress."""
-        return self.state is State.OPEN
+        """Whether the client is logged in and no re-authentication is in progress."""
+        return self.state is LoginState.OPEN
 
     @property
     def takes_bare_messages(self) -> bool:
         """Whether the next bytes of the client are a message of the mechanism without a request header."""
-        return self.state is State.AUTHENTICATE and not self.has_headers
+        return self.state is LoginState.AUTHENTICATE and not self.has_headers
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether the session has ended, so that only a re-authentication may follow."""
+        """Return whether the session has ended, so that the client may only authenticate again."""
         return self._expires_ms is not None and now_ms >= self._expires_ms
 
     def accept_versions_request(self) -> bool:
-        """Whether an ApiVersions request may be answered now. Before the login it may come once, before the handshake."""
-        if self.state is State.INITIAL:
-            self.state = State.HANDSHAKE
+        """Return whether an ApiVersions request may be answered now. Before the login it may come once, before the
+        handshake.
+        """
+        if self.state is LoginState.INITIAL:
+            self.state = LoginState.HANDSHAKE
             return True
         return self.is_open
 
@@ -311,10 +324,10 @@ class Login:
         """Process a SaslHandshake request.
 
         Raises:
-            LoginError: the listener does not have the mechanism; the login has failed.
-            RefusedError: a handshake may not come now; the state has not changed.
+            LoginError: the listener does not have the mechanism. The login has failed.
+            RefusedError: a handshake is not allowed now. The state has not changed.
         """
-        if self.state in (State.AUTHENTICATE, State.FAILED):
+        if self.state in (LoginState.AUTHENTICATE, LoginState.FAILED):
             raise self._illegal("SaslHandshake")
         if self.is_open:
             last = self._last_begun_ms
@@ -328,7 +341,7 @@ class Login:
         else:
             self.has_headers = version >= 1
         if mechanism not in self._rules.mechanisms:
-            self.state = State.FAILED
+            self.state = LoginState.FAILED
             raise LoginError(
                 ErrorCode.unsupported_sasl_mechanism,
                 f"Unsupported SASL mechanism {mechanism}",
@@ -337,16 +350,16 @@ class Login:
         if not self._other_mechanism:
             self.mechanism = mechanism
         self._exchange = self._new_exchange(mechanism)
-        self.state = State.AUTHENTICATE
+        self.state = LoginState.AUTHENTICATE
 
-    def _new_exchange(self, mechanism: str) -> _Exchange:
+    def _new_exchange(self, mechanism: str) -> _MechanismExchange:
         if mechanism == PLAIN:
             return _Plain()
         if mechanism == OAUTHBEARER:
             return _OauthBearer()
         return _Scram(BY_SASL_NAME[mechanism], lambda kind, user: self._credentials().find(kind, user))
 
-    def authenticate(self, token: bytes, nonce: str, now_ms: int) -> Answer | Question:
+    def authenticate(self, token: bytes, nonce: str, now_ms: int) -> LoginAnswer | Question:
         """Process a message of the mechanism.
 
         Args:
@@ -355,19 +368,19 @@ class Login:
             now_ms: the time.
 
         Returns:
-            The answer for the client; or a question: the caller calls `settle` with the answer to it, before any other
-            method.
+            The answer for the client, or a question. The caller answers a question with `process_answer` before it
+            calls any other method.
 
         Raises:
             LoginError: the login has failed.
-            RefusedError: no message may come now. The state has not changed.
+            RefusedError: no message is allowed now. The state has not changed.
         """
         if self.is_open:
             raise RefusedError(
                 ErrorCode.illegal_sasl_state,
                 "SaslAuthenticate request received after successful authentication",
             )
-        if self.state is not State.AUTHENTICATE or self._question is not None:
+        if self.state is not LoginState.AUTHENTICATE or self._question is not None:
             raise self._illegal("SaslAuthenticate")
         exchange = self._exchange
         assert exchange is not None
@@ -390,8 +403,8 @@ class Login:
             return result
         return self._progress(result, now_ms)
 
-    def settle(self, identity: Identity | None, now_ms: int) -> Answer:
-        """Process the answer to a question: who the client is, or None if it has not proven it.
+    def process_answer(self, identity: Identity | None, now_ms: int) -> LoginAnswer:
+        """Process the caller's answer to a question: the client's identity, or None if the client has not proven it.
 
         Raises:
             LoginError: the login has failed.
@@ -400,15 +413,15 @@ class Login:
         assert self._exchange is not None
         self._question = None
         try:
-            result = self._exchange.settle(identity)
+            result = self._exchange.process_answer(identity)
             self.is_refused = identity is None
             return self._progress(result, now_ms)
         except _FailureError as failure:
             raise self._failed(failure) from None
 
-    def _progress(self, result: bytes | _Done, now_ms: int) -> Answer:
+    def _progress(self, result: bytes | _Done, now_ms: int) -> LoginAnswer:
         if isinstance(result, bytes):
-            return Answer(result)
+            return LoginAnswer(result)
         principal = Principal(USER, result.identity.user)
         if self.principal is not None and principal != self.principal:
             raise self._failed(
@@ -426,11 +439,11 @@ class Login:
         self._expires_ms = min(ends, default=None)
         self._exchange = None
         self.principal = principal
-        self.state = State.OPEN
-        return Answer(result.token, 0 if self._expires_ms is None else self._expires_ms - now_ms)
+        self.state = LoginState.OPEN
+        return LoginAnswer(result.token, 0 if self._expires_ms is None else self._expires_ms - now_ms)
 
     def _failed(self, failure: _FailureError) -> LoginError:
-        self.state, self._exchange, self._question = State.FAILED, None, None
+        self.state, self._exchange, self._question = LoginState.FAILED, None, None
         what = "re-authentication" if self.is_again else "authentication"
         general = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
         return LoginError(
@@ -438,7 +451,7 @@ class Login:
         )
 
     def _illegal(self, request: str) -> LoginError:
-        self.state, self._exchange, self._question = State.FAILED, None, None
+        self.state, self._exchange, self._question = LoginState.FAILED, None, None
         return LoginError(
             ErrorCode.illegal_sasl_state,
             f"Unexpected Kafka request of type {request} during SASL authentication.",

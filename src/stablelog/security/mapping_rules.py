@@ -1,4 +1,6 @@
-"""`ssl.principal.mapping.rules`: the name of a principal from the distinguished name of its certificate (KIP-371)."""
+"""`ssl.principal.mapping.rules`: rules that derive a principal's name from the distinguished name in a certificate
+(KIP-371).
+"""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ _GROUP: Final = re.compile(r"\\(.)|\$(\d)")
 
 
 class Rule(NamedTuple):
-    """One rule. A pattern of None stands for `DEFAULT`."""
+    """One rule of the setting. The pattern None stands for the rule `DEFAULT`."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -19,7 +21,7 @@ class Rule(NamedTuple):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse rules with commas between them. An empty text means `DEFAULT`.
+    """Parse the value of the setting: rules with commas between them. An empty text means `DEFAULT`.
 
     Raises:
         ValueError: a rule is not valid.
@@ -56,7 +58,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def principal_name(rules: Sequence[Rule], distinguished_name: str) -> str:
-    """Return the name of the principal of a certificate.
+    """Return the principal's name for the distinguished name of a certificate.
 
     Raises:
         ValueError: no rule matches the distinguished name.
@@ -72,7 +74,7 @@ def principal_name(rules: Sequence[Rule], distinguished_name: str) -> str:
 
 
 def _filled(replacement: str, found: re.Match[str]) -> str:
-    """The replacement, with the groups of the match in the place of `$1`, `$2` and so on."""
+    """Return the replacement with `$1`, `$2` and so on replaced by the groups of the match."""
 
     def fill(part: re.Match[str]) -> str:
         escaped, number = part.groups()

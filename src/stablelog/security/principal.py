@@ -25,7 +25,7 @@ ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 
 
 def parse_principal(text: str) -> Principal:
-    """Parse `User:alice`.
+    """Parse a principal such as `User:alice`.
 
     Raises:
         ValueError: the text is not a type and a name with a colon between them.

@@ -28,23 +28,23 @@ NEEDS_EXTRA: Final = "OAUTHBEARER needs the library joserfc: pip install 'stable
 
 
 class TokenError(ValueError):
-    """A token that is not valid. The message quotes no part of the token except the names of its claims."""
+    """A bearer token is not valid. The message quotes no part of the token except the names of its claims."""
 
 
 class UnknownKeyError(TokenError):
-    """A token that names a key that is not known. The authorization server may have a new key: load its keys again."""
+    """A bearer token names a key that is not known. The authorization server may have new keys: load them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must have, by the settings of one listener.
+    """The requirements of one listener for bearer tokens.
 
     Attributes:
         audiences: the token's audience must contain one of these; any audience if empty.
         issuer: the token's issuer; any if empty.
         user_claim: the claim with the user name.
         scope_claim: the claim with the scopes, which must be texts if the claim exists.
-        clock_skew_ms: the difference that is allowed between the clocks of the broker and of the authorization server.
+        clock_skew_ms: the allowed difference between the clocks of the broker and of the authorization server.
     """
 
     audiences: Sequence[str] = ()
@@ -55,7 +55,7 @@ class TokenRules:
 
 
 def check_library() -> None:
-    """Check that tokens can be verified.
+    """Check that the library for tokens is installed.
 
     Raises:
         UsageError: the library joserfc is not installed.
@@ -91,7 +91,7 @@ class KeySet:
             raise DamageError("none of its keys can verify signatures")
 
     def identify(self, token: str, rules: TokenRules, now_ms: int) -> Identity:
-        """Verify a token.
+        """Verify a bearer token, and return the identity in it.
 
         Returns:
             The user of the token, and the time at which the token expires.
@@ -137,7 +137,11 @@ class KeySet:
 
 
 def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
-    """Import one key of a key set; None if it cannot verify signatures."""
+    """Import one key of a key set.
+
+    Returns:
+        None if the key cannot verify signatures.
+    """
     from joserfc import jwk
     from joserfc.errors import JoseError
 

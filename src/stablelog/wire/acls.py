@@ -12,7 +12,7 @@ WILDCARD: Final = "*"
 
 
 class Operation(IntEnum):
-    """What a client does with a resource."""
+    """An operation on a resource. The numbers are Kafka's."""
 
     UNKNOWN = 0
     ANY = 1
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """The type of a resource."""
+    """The type of a resource. The numbers are Kafka's."""
 
     UNKNOWN = 0
     ANY = 1
@@ -59,7 +59,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether a rule allows or denies."""
+    """Whether a rule allows or denies an operation. The numbers are Kafka's."""
 
     UNKNOWN = 0
     ANY = 1
@@ -68,7 +68,7 @@ class Permission(IntEnum):
 
 
 class Pattern(NamedTuple):
-    """The resources of a rule.
+    """The resource pattern of a rule: it selects the resources that the rule applies to.
 
     Attributes:
         name: for LITERAL the name of the resource, or `*` for all of the type; for PREFIXED the beginning of the names.
@@ -79,7 +79,7 @@ class Pattern(NamedTuple):
     pattern_type: PatternType = PatternType.LITERAL
 
     def applies_to(self, name: str) -> bool:
-        """Whether the pattern selects the resource of this name, if it has the type of the pattern."""
+        """Return whether the pattern selects the resource of this name. The caller has compared the types."""
         if self.pattern_type is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, WILDCARD)
@@ -108,7 +108,7 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects rules. None, and ANY, select every value of a field."""
+    """A filter that selects rules. None, and ANY, match every value of a field."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -119,7 +119,7 @@ class AclFilter(NamedTuple):
     permission: Permission = Permission.ANY
 
     def matches_pattern(self, pattern: Pattern) -> bool:
-        """Whether the filter selects rules with this pattern."""
+        """Return whether the filter selects rules with this resource pattern."""
         if self.resource_type not in (ResourceType.ANY, pattern.resource_type):
             return False
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type):
@@ -133,7 +133,7 @@ class AclFilter(NamedTuple):
         )
 
     def matches(self, binding: AclBinding) -> bool:
-        """Whether the filter selects this rule."""
+        """Return whether the filter selects this rule."""
         return (
             self.principal in (None, binding.principal)
             and self.host in (None, binding.host)
@@ -144,5 +144,5 @@ class AclFilter(NamedTuple):
 
 
 def known(enum: type[IntEnum], number: int) -> IntEnum:
-    """The member of an enumeration with this number; UNKNOWN, which each has as 0, if there is none."""
+    """Return the member of an enumeration with this number; its member UNKNOWN (0) if there is none."""
     return enum(number) if number in enum._value2member_map_ else enum(0)

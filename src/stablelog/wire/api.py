@@ -1,4 +1,4 @@
-"""The keys of the APIs that stablelog supports, and what the codec and a connection know of an API.
+"""The keys of the supported APIs, and the properties of an API that the codec and a connection need.
 
 The module of each API in `broker.apis` declares its API. The classes of Kafka's messages are those of the library kio.
 The messages of stablelog's own APIs are in `wire.extension`; their keys are from a range that Kafka does not use.
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class ApiKey(IntEnum):
-    """The API key: the number by which a request names its API."""
+    """The API key: the number by which a request identifies its API."""
 
     PRODUCE = 0
     FETCH = 1
@@ -122,7 +122,8 @@ class Api:
 
     @property
     def served_versions(self) -> range:
-        """The versions of the API whose requests the broker serves: from `served_from` on, which may exclude older ones
-        that ApiVersions names.
+        """The versions of the API whose requests the broker serves.
+
+        They begin at `served_from`. ApiVersions may also name older versions, whose requests are refused.
         """
         return range(max(self.first_version, self.served_from), self.last_version + 1)

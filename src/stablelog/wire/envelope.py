@@ -18,26 +18,36 @@ NULL_SIZE = -1
 
 
 def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
-    """Encode the size of an array, a text or bytes; NULL_SIZE encodes null. `form` is the size's layout in versions
-    that are not flexible.
+    """Encode the size of an array, a text or bytes; NULL_SIZE encodes null.
+
+    Args:
+        size: the size.
+        form: the layout of the size in versions that are not flexible.
+        flexible: whether the version is flexible.
     """
     return encode_uvarint(size + 1) if flexible else form.pack(size)
 
 
 def encode_text(text: str | None, *, flexible: bool) -> bytes:
-    """Encode a text or null, with its size before it."""
+    """Encode a text with its size; None is encoded as null."""
     encoded = b"" if text is None else text.encode()
     return encode_size(NULL_SIZE if text is None else len(encoded), INT16, flexible=flexible) + encoded
 
 
 def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> tuple[int, int]:
-    """Read the size of an array, a text or bytes. Return (size, position of the content). A size below 0 means null.
+    """Read the size of an array, a text or bytes. A size below 0 means null.
 
-    `form` is the size's layout in versions that are not flexible.
+    Args:
+        data: the message.
+        at: the position of the size.
+        form: the layout of the size in versions that are not flexible.
+        flexible: whether the version is flexible.
+
+    Returns:
+        The size, and the position of the content.
 
     Raises:
-        ValueError: the size is greater than the number of bytes left.
-        struct.error: the data ends inside the size.
+        ValueError: the size is greater than the number of bytes left. struct.error: the data ends inside the size.
     """
     if flexible:
         claimed, at = read_uvarint(data, at)
@@ -51,25 +61,31 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
 
 
 def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool) -> tuple[int, int]:
-    """Read the size of an array that must not be null, and count its items. Return (size, position of the content).
+    """Read the size of an array that must not be null, and count its items in `items`.
+
+    Returns:
+        The number of items, and the position of the first.
 
     Raises:
-        ValueError: the array is null, or has more items than bytes are left or than a message may have.
-        struct.error: the data ends inside the size.
+        ValueError: the array is null, or has more items than bytes are left or than a message may have. struct.error:
+            the data ends inside the size.
     """
     count, at = read_size(data, at, INT32, flexible=flexible)
     if count < 0:
         raise ValueError(f"{what} is null")
-    items.take(count)
+    items.count_items(count)
     return count, at
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:
-    """Read a text or null from a message. Return (text, position of the next field).
+    """Read a text or null from a message.
+
+    Returns:
+        The text, and the position of the next field.
 
     Raises:
-        ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8.
-        struct.error: the data ends inside the size.
+        ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8. struct.error: the
+            data ends inside the size.
     """
     size, at = read_size(data, at, INT16, flexible=flexible)
     if size < 0:

@@ -57,7 +57,7 @@ NOT_SAID = -1  # Stands for a leader epoch or a log start that the client does n
 
 
 class WantedPartition(NamedTuple):
-    """One partition in a Fetch request.
+    """A partition in a Fetch request.
 
     Attributes:
         size_max: the maximum number of bytes to return.
@@ -71,7 +71,7 @@ class WantedPartition(NamedTuple):
 
 
 class WantedTopic(NamedTuple):
-    """The partitions of one topic in a Fetch request. The topic has a name, or from version 13 on an id."""
+    """A topic in a Fetch request, with its partitions. It has a name; from version 13 on, it has an id instead."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -79,7 +79,7 @@ class WantedTopic(NamedTuple):
 
 
 class ForgottenTopic(NamedTuple):
-    """The partitions of one topic that a fetch session has to drop."""
+    """A topic in a Fetch request whose partitions the fetch session has to drop."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -160,8 +160,10 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
 
 @cache
 def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
-    """Return the struct format of a partition's fields in a Fetch request, and the indexes of the leader epoch and the
-    fetch offset among these fields.
+    """Return the layout of a partition's fields in a Fetch request.
+
+    Returns:
+        The struct, and the indexes of the leader epoch and of the fetch offset among its fields.
     """
     has_epoch = version >= VERSION_WITH_LEADER_EPOCH
     text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)
@@ -188,11 +190,11 @@ def _read_partitions(
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """The data of one partition in a Fetch response, as the broker writes it.
+    """A partition in a Fetch response, as the broker writes it.
 
     Attributes:
-        aborted: (producer id, first offset) of each aborted transaction among the records; None for a
-            read_uncommitted reader.
+        aborted: (producer id, first offset) of each aborted transaction among the records; None for a read_uncommitted
+            reader.
         records: whole batches, in pieces; the last batch may be cut off.
     """
 
@@ -212,7 +214,7 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchedTopic:
-    """The partitions of one topic in a Fetch response."""
+    """A topic in a Fetch response, with its partitions."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -314,7 +316,7 @@ def encode_fetch_request(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The data of one partition in a Fetch response, as the client reads it.
+    """A partition in a Fetch response, as the client reads it.
 
     Attributes:
         records: version 2 record batches as they stand in the log; the last one may be cut off.
@@ -348,7 +350,7 @@ class FetchResponse(NamedTuple):
 
 
 def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
-    """Decode a response.
+    """Decode a Fetch response.
 
     Raises:
         ValueError, struct.error: the bytes are not a Fetch response.

@@ -1,4 +1,4 @@
-"""Check of the counts and lengths in a message, before any object is made from the message.
+"""Checks the counts and lengths in a message before any object is made from it.
 
 The reader of the message library kio allocates memory for as many items as the size field of an array says. A size of
 four billion items would end the process. So this module first reads the bytes by the schema, without making objects,
@@ -7,7 +7,7 @@ than any client needs: each item costs some microseconds in which the broker ser
 strings, too, because some strings stay in memory after the request, for example in the cache of responses that are sent
 often.
 
-The check also finds tagged fields that the schema does not know. A newer client may send such fields in any flexible
+The check also finds tagged fields that the schema does not have. A newer client may send such fields in any flexible
 version. The receiver has to skip them (KIP-482), but kio's reader would fail, so the check removes them.
 """
 
@@ -53,15 +53,14 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """Counts the items of a message during the check, and collects its unknown tagged fields.
+    """Counts the items of a message during its check, and collects its unknown tagged fields.
 
     Args:
         count_max: the maximum number of items of the message.
 
     Attributes:
         left: the number of further items that the message may have.
-        strange: each section of tagged fields that has unknown ones: (begin, end, the bytes of the section without
-            these).
+        strange: for each section of tagged fields with unknown ones: its begin, its end, and its bytes without them.
     """
 
     __slots__ = ("_count_max", "left", "strange")
@@ -70,8 +69,8 @@ class Items:
         self._count_max = self.left = count_max
         self.strange: list[tuple[int, int, bytes]] = []
 
-    def take(self, count: int) -> None:
-        """Count `count` further items of the message.
+    def count_items(self, count: int) -> None:
+        """Count further items of the message.
 
         Raises:
             ValueError: the message has more items than allowed.
@@ -120,9 +119,7 @@ def skip_tagged_fields(data: Buffer, at: int) -> int:
 
 
 def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -> int:
-    """Return the position after the tagged fields that begin at `at`. Note in `items` the fields that are not in
-    `known`.
-    """
+    """Return the position after the tagged fields at `at`. Add fields that are not in `known` to `items.strange`."""
     if at < len(data) and data[at] == 0:
         return at + 1
     begin = at
@@ -178,7 +175,7 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
 
 
 def _nullable(inner: Step) -> Step:
-    """Check a structure that may be null: one byte says whether it is (KIP-893)."""
+    """Return the check of a structure that may be null: its first byte says whether it is (KIP-893)."""
 
     def step(data: Buffer, at: int, items: Items) -> int:
         marker_at, at = at, _ahead(data, at, 1)
@@ -241,7 +238,7 @@ def _array(inner: Step, *, flexible: bool, nullable: bool) -> Step:
         if count > len(data) - at:
             raise ValueError(f"a list announces {count} items, but only {len(data) - at} bytes are left")
         if count > 0:
-            items.take(count)
+            items.count_items(count)
         for _ in range(count):
             at = inner(data, at, items)
         return at

@@ -38,13 +38,13 @@ def message_module(api_key: int, version: int, kind: str) -> Any:
 
 @cache
 def message_class(api_key: int, version: int, kind: str) -> Any:
-    """Return the class of a whole message in one version. `kind` is "request" or "response"."""
+    """Return the class of a request or response in one version. `kind` is "request" or "response"."""
     return getattr(message_module(api_key, version, kind), ApiKey(api_key).message_name + kind.capitalize())
 
 
 @cache
 def oldest_version(api_key: int) -> int:
-    """Return the oldest version of an API that has messages. Kafka has removed those of the versions before it."""
+    """Return the oldest version of an API that the message library has. Kafka has removed the versions before it."""
     if api_key in EXTENSION_MODULES:
         return 0
     import pkgutil  # only for a broker that does not have the newest version
@@ -54,14 +54,14 @@ def oldest_version(api_key: int) -> int:
 
 
 class MessageNamespace:
-    """Has classes of messages as attributes."""
+    """Base of objects that have the classes of messages as attributes."""
 
 
 class Messages(MessageNamespace):
-    """The classes of one version of an API's messages, and of their parts, as attributes.
+    """The classes of an API's messages in one version, and of their parts, as attributes.
 
-    The modules of the request and the response are imported when a class is first used. If both have a class of the same
-    name, the attribute is the class of the response.
+    The modules of the request and the response are imported when a class is first used. If both have a class of the
+    same name, the attribute is the class of the response.
     """
 
     def __init__(self, api_key: int, version: int) -> None:

@@ -19,7 +19,7 @@ _WORDS: Final = [_words(count) for count in range(17)]  # for keys of up to 67 b
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key, 0 to 2^32 - 1."""
+    """Return Kafka's hash of a key (murmur2), 0 to 2^32 - 1."""
     size = len(key)
     count = size >> 2
     mixed = _SEED ^ size

@@ -48,18 +48,20 @@ _PARTITION = struct.Struct(">ihqq")
 
 
 @dataclass(slots=True)
-class PartitionRecords:
-    """The records for one partition: a memoryview of the received frame; None if the request has null."""
+class PartitionProduceData:
+    """The records for one partition in a Produce request: a memoryview of the received frame; None if the request has
+    null.
+    """
 
     index: int
     records: memoryview | None
 
 
-class TopicRecords(NamedTuple):
+class TopicProduceData(NamedTuple):
     """The records for one topic in a Produce request."""
 
     name: str
-    partitions: Sequence[PartitionRecords]
+    partitions: Sequence[PartitionProduceData]
 
 
 class ProduceRequest(NamedTuple):
@@ -72,12 +74,12 @@ class ProduceRequest(NamedTuple):
 
     transactional_id: str | None
     acks: int
-    topics: Sequence[TopicRecords]
+    topics: Sequence[TopicProduceData]
 
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """The result for the records of one partition, in a Produce response.
+    """A partition in a Produce response: the result for its records.
 
     Attributes:
         base_offset: the base offset of the appended batch; -1 if it was refused.
@@ -97,14 +99,19 @@ class ProducedPartition:
 
 
 class ProducedTopic(NamedTuple):
-    """The results for the records of one topic, in a Produce response."""
+    """A topic in a Produce response: the results for its partitions."""
 
     name: str
     partitions: Sequence[ProducedPartition]
 
 
 def has_many_topics(version: int, frame: Buffer, at: int) -> bool:
-    """Whether the body of a request that begins at `at` has so many topics that it is decoded in steps.
+    """Return whether the body of a Produce request has so many topics that it is decoded in steps.
+
+    Args:
+        version: the version of the request.
+        frame: the request.
+        at: the position of the body.
 
     Raises:
         ValueError, struct.error: as `decode_produce_request`.
@@ -134,7 +141,11 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
 
 
 def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, None, ProduceRequest]:
-    """Decode a request as `decode_produce_request` does. Yield after each STEP_COUNT topics, and partitions of a topic."""
+    """Decode a Produce request as `decode_produce_request` does, in steps.
+
+    Yields:
+        None after each STEP_COUNT topics, and after each STEP_COUNT partitions of a topic.
+    """
     if version < VERSION_MIN:
         raise RefusedError(
             ErrorCode.unsupported_version,
@@ -160,11 +171,11 @@ def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, Non
                 yield
             (index,) = INT32.unpack_from(data, at)
             size, at = read_size(data, at + INT32.size, INT32, flexible=flexible)
-            partitions.append(PartitionRecords(index, None if size < 0 else data[at : at + size]))
+            partitions.append(PartitionProduceData(index, None if size < 0 else data[at : at + size]))
             at += max(size, 0)
             if flexible:
                 at = skip_tagged_fields(data, at)
-        topics.append(TopicRecords(name, partitions))
+        topics.append(TopicProduceData(name, partitions))
         if flexible:
             at = skip_tagged_fields(data, at)
     if flexible:

@@ -11,7 +11,7 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 
 class QuotaKey(Enum):
-    """The key of a quota: what it limits."""
+    """The key of a quota, which tells what the quota limits."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -29,5 +29,5 @@ class MatchType(IntEnum):
 
 
 def in_words(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Return an entity in words, from the type and the name of each part; the name is None for the default."""
+    """Describe a quota entity in words, from (type, name) of each part. The name None stands for the default."""
     return ", ".join(f"{kind} {'<default>' if name is None else repr(name)}" for kind, name in pairs)

@@ -1,4 +1,4 @@
-"""OffsetCommit requests with a retention time."""
+"""OffsetCommit requests of versions 2 to 4, which contain a retention time of the offsets."""
 
 from dataclasses import dataclass
 

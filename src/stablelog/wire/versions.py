@@ -19,7 +19,7 @@ Convert = Callable[[Any], Any]
 
 
 def adapt(value: Any, target: type) -> Any:
-    """Convert a message to `target`, the class of the same message in another version."""
+    """Convert a message to another version of the same message, whose class is `target`."""
     source: type = type(value)
     return value if source is target else _plan(source, target)(value)
 
@@ -78,8 +78,10 @@ def _plan(source: type, target: type) -> Convert:
 
 
 def _field_plan(source: Any, target: Any) -> Convert | None:
-    """Build the function that converts the content of a field with the type `source` to the type `target`; None if the
-    content does not change.
+    """Build the function that converts the content of one field from the type `source` to the type `target`.
+
+    Returns:
+        None if the content stays the same.
     """
     source_entity, target_entity = entity_in(source), entity_in(target)
     nested: Convert | None = None
@@ -97,7 +99,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
 
 
 def required(annotation: Any) -> Any:
-    """Return the type annotation of a field without `| None`."""
+    """Return a field's type annotation without `| None`."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return next(part for part in typing.get_args(annotation) if part is not type(None))
     return annotation
@@ -108,7 +110,7 @@ def _is_optional(annotation: Any) -> bool:
 
 
 def entity_in(annotation: Any) -> type | None:
-    """Return the message class that a field holds, alone or in a tuple; None if it holds none."""
+    """Return the message class that a field contains, alone or in a tuple; None if it contains none."""
     annotation = required(annotation)
     if typing.get_origin(annotation) is tuple:
         annotation = typing.get_args(annotation)[0]
@@ -116,7 +118,7 @@ def entity_in(annotation: Any) -> type | None:
 
 
 def implicit_default(annotation: Any) -> Any:
-    """Return the value of a field with this annotation if the schema gives no default: empty, null or zero."""
+    """Return the value of a field for which the schema has no default: empty, null or zero."""
     if _is_optional(annotation):
         return None
     if typing.get_origin(annotation) is tuple:

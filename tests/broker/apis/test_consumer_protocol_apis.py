@@ -21,8 +21,8 @@ from stablelog.broker import groups
 from stablelog.broker.apis import consumer_group_heartbeat
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.security.access import Access, DenialLog
-from stablelog.coordinators.consumer_groups.consumer_protocol import target
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
+from stablelog.coordinators.consumer_groups.consumer_protocol import target_assignment
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import compute_target
 from stablelog.coordinators.patterns import name_matcher
 from stablelog.security.authorizer import Authorizer
 from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
@@ -196,9 +196,9 @@ class GroupsInThreads(GroupsOnPaper):
             return  # The tests have one group.
 
         async def assign() -> None:
-            while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
-                target = await asyncio.to_thread(computed, plan, topics)
-                self.apply_decision(self.coordinator.consumers.follow(group_id, plan, target))
+            while (plan := self.coordinator.consumers.begin_plan(group_id, topics)) is not None:
+                target = await asyncio.to_thread(compute_target, plan, topics)
+                self.apply_decision(self.coordinator.consumers.apply_target(group_id, plan, target))
 
         self.computing.append(asyncio.ensure_future(assign()))
 
@@ -307,14 +307,14 @@ def test_a_large_target_assignment_is_computed_between_requests(holds: list[Hold
 
 
 def test_the_broker_computes_a_large_target_assignment_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "UNDIVIDED_MAX", -1)
+    monkeypatch.setattr(target_assignment, "UNDIVIDED_MAX", -1)
     threads = []
 
     def computing(*given: Any) -> Any:
         threads.append(threading.current_thread())
-        return computed(*given)
+        return compute_target(*given)
 
-    monkeypatch.setattr(groups, "computed", computing)
+    monkeypatch.setattr(groups, "compute_target", computing)
 
     async def conversation() -> None:
         async with working() as (desk, _):

@@ -41,7 +41,7 @@ from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.network.session import Session
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import compute_target
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
 from stablelog.wire.messages import decode_request, encode_response, message_class
@@ -85,8 +85,10 @@ class GroupsOnPaper:
         pass
 
     def assign_soon(self, group_id: str, topics: Any) -> None:
-        while (plan := self.coordinator.consumers.plan(group_id, topics)) is not None:
-            self.apply_decision(self.coordinator.consumers.follow(group_id, plan, computed(plan, topics)))
+        while (plan := self.coordinator.consumers.begin_plan(group_id, topics)) is not None:
+            self.apply_decision(
+                self.coordinator.consumers.apply_target(group_id, plan, compute_target(plan, topics))
+            )
 
     def new_token(self) -> Any:
         return asyncio.get_running_loop().create_future()

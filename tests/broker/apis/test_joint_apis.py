@@ -15,7 +15,7 @@ from stablelog.broker.apis import commit_joint
 from stablelog.broker.loop import turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.coordinators.consumer_groups import offsets as offsets_module
-from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
+from stablelog.coordinators.transactions.joint.accepted_children import ENDED_AT_ONCE
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
@@ -370,7 +370,7 @@ def test_many_children_of_another_run_are_aborted_by_several_decisions(monkeypat
             table = desk.broker.transactions.default.coordinator.table
             task, counts = asyncio.ensure_future(begin(desk, run="r2")), set()
             while not task.done():
-                counts.add(sum(table.known(one.id).state.label == "Ongoing" for one in old))
+                counts.add(sum(table.require_state(one.id).state.label == "Ongoing" for one in old))
                 await asyncio.sleep(0)
             assert {7, 5, 3, 1, 0} <= counts
             assert (await task).error_code is NONE
@@ -679,7 +679,7 @@ def test_abort_takes_the_whole_run_and_never_undoes():
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_many_offsets_take_effect_at_once_and_are_settled_in_turns(is_committed, monkeypatch):
     """Readers get all offsets of the transaction or none, however many of them the broker has settled."""
-    monkeypatch.setattr(offsets_module, "SETTLED_AT_ONCE", 10)
+    monkeypatch.setattr(offsets_module, "APPLIED_AT_ONCE", 10)
     names = [f"g{at}" for at in range(40)]
     disk, seen = SimDisk(), []
 
@@ -690,28 +690,28 @@ def test_many_offsets_take_effect_at_once_and_are_settled_in_turns(is_committed,
         async with opened(disk) as desk:
             offsets = desk.broker.groups.coordinator.table.offsets
             await commit(desk, [], 1, offsets=[offset(1, name, at) for name in names for at in (0, 1)])
-            while not offsets.is_settled:  # noqa: ASYNC110
+            while not offsets.is_all_applied:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            settle = offsets.settle
+            settle = offsets.apply_ended
 
             def observed():
                 settle()
                 seen.append(all_committed(desk))
 
-            monkeypatch.setattr(offsets, "settle", observed)
+            monkeypatch.setattr(offsets, "apply_ended", observed)
             if not is_committed:
                 monkeypatch.setattr(commit_joint.JointRequests, "commit", refuse)
             more = [offset(2, name, at) for name in names for at in (0, 1)]
             answer = await commit(desk, [], 2, offsets=more)
             assert (answer.error_code is NONE) == is_committed
             await desk.durable()
-            while not offsets.is_settled:  # noqa: ASYNC110
+            while not offsets.is_all_applied:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert len(seen) > 5
             assert seen == [{2 if is_committed else 1}] * len(seen)
         async with opened(disk, topics=()) as desk:
             assert all_committed(desk) == {2 if is_committed else 1}
-            assert desk.broker.groups.coordinator.table.offsets.is_settled
+            assert desk.broker.groups.coordinator.table.offsets.is_all_applied
 
     async def refuse(*_arguments):
         raise RefusedError(ErrorCode.invalid_txn_state, "no")

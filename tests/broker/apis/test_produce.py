@@ -238,7 +238,7 @@ def test_a_batch_of_a_transaction_is_acknowledged_when_the_commit_log_is_durable
             await one.durable()
             journal = one.broker.transactions.default.journal
             durable = asyncio.get_running_loop().create_future()
-            journal.durable = lambda: durable
+            journal.durable_future = lambda: durable
             sent = desk.batch(b"x", producer=me, sequence=0)
             waiting = asyncio.create_task(one.produce(sent, transactional_id="me", version=12))
             while one.broker.partitions.require("t", 0).high_watermark == 0:  # noqa: ASYNC110

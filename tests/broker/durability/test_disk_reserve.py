@@ -101,7 +101,7 @@ def full_of(disk, reserve, *sizes):
     for size in sizes:
         with pytest.raises(DiskError) as raised:
             file.append(bytes(size))
-        assert reserve.note(raised.value)
+        assert reserve.record_failure(raised.value)
     file.close()
 
 
@@ -168,13 +168,13 @@ def test_a_margin_that_a_quota_does_not_give_leaves_the_reserve_as_large_as_it_w
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_call_without_room_is_noted_also_as_the_cause_of_another_error(number):
     _, reserve = made()
-    assert not reserve.note(DiskError("syncing something failed", errno.EIO))
-    assert not reserve.note(RefusedError(ErrorCode.invalid_request, "no"))
-    assert not reserve.note(None)
+    assert not reserve.record_failure(DiskError("syncing something failed", errno.EIO))
+    assert not reserve.record_failure(RefusedError(ErrorCode.invalid_request, "no"))
+    assert not reserve.record_failure(None)
     assert not reserve.is_full
     refused = RefusedError(ErrorCode.kafka_storage_error, "no")
     refused.__cause__ = DiskError("writing something failed", number)
-    assert reserve.note(refused)
+    assert reserve.record_failure(refused)
     assert reserve.is_full
 
 
@@ -199,7 +199,7 @@ def test_other_errors_and_what_is_not_undone_are_not_tried_again():
 @pytest.mark.parametrize("api", WHILE_FULL)
 def test_each_write_of_a_client_is_refused_with_a_code_that_is_retried(api):
     _, reserve = made()
-    reserve.note(DiskError("writing something failed", errno.ENOSPC))
+    reserve.record_failure(DiskError("writing something failed", errno.ENOSPC))
     while reserve.release(frees=True):
         pass
     with pytest.raises(RefusedError, match="the disk of /data is full") as refused:
@@ -209,7 +209,7 @@ def test_each_write_of_a_client_is_refused_with_a_code_that_is_retried(api):
 
 def test_groups_and_their_offsets_are_served_as_long_as_half_is_left():
     _, reserve = made()
-    reserve.note(DiskError("writing something failed", errno.ENOSPC))
+    reserve.record_failure(DiskError("writing something failed", errno.ENOSPC))
     for _ in range(STEP_COUNT // 2 - 1):
         reserve.release()
         reserve.check(WHILE_FULL["OffsetCommit"])
@@ -272,7 +272,7 @@ def test_room_is_logged_only_after_the_log_has_said_that_the_disk_is_full(caplog
     largest.open()
     assert not restored(largest)
     for _ in range(2):
-        largest.tell_full()
+        largest.log_full()
     assert caplog.text.count("the disk of /data is full") == 1
     disk.capacity = None
     assert restored(largest)
@@ -292,7 +292,7 @@ def test_a_reserve_that_cannot_be_written_for_another_reason_says_so_once(caplog
 
 def test_a_file_whose_failed_write_could_not_be_undone_is_opened_again():
     disk, reserve = made()
-    reserve.note(DiskError("writing something failed", errno.ENOSPC))
+    reserve.record_failure(DiskError("writing something failed", errno.ENOSPC))
     reserve.release()
     disk.fault, disk.fails_late = lambda what, _path: errno.ENOSPC if what == "writing" else None, True
     assert not restored(reserve)

@@ -73,11 +73,11 @@ def test_what_is_appended_while_a_round_runs_goes_with_the_next():
         disk.gate.clear()
         log.write("-", sync=False)
         other.write("-", sync=False)
-        flush.dirty(other.partition)  # two of them: threads do it
-        first = flush.durable(log.partition, 1)
+        flush.mark_dirty(other.partition)  # two of them: threads do it
+        first = flush.durable_future(log.partition, 1)
         await turns()
         log.write("-", sync=False)
-        second = flush.durable(log.partition, 2)
+        second = flush.durable_future(log.partition, 2)
         assert not first.done()
         disk.gate.set()
         await first
@@ -91,11 +91,11 @@ def test_who_waits_for_less_is_not_held_up_by_who_waits_for_more():
     async def conversation(flush):
         log = Log()
         log.write("-", sync=False)
-        one, three = flush.durable(log.partition, 1), flush.durable(log.partition, 3)
+        one, three = flush.durable_future(log.partition, 1), flush.durable_future(log.partition, 3)
         await one
         assert not three.done()
         log.write("- -", sync=False)
-        flush.dirty(log.partition)
+        flush.mark_dirty(log.partition)
         await three
 
     at_work(conversation)
@@ -105,8 +105,8 @@ def test_what_nobody_waits_for_is_synced_soon():
     async def conversation(flush):
         log = Log()
         log.write("-", sync=False)
-        flush.dirty_soon(log.partition)
-        flush.dirty_soon(log.partition)
+        flush.mark_dirty_soon(log.partition)
+        flush.mark_dirty_soon(log.partition)
         await moved.wait()
         await turns()
         assert (log.partition.high_watermark, flush.rounds) == (1, 1)
@@ -123,7 +123,7 @@ def test_without_fsync_what_the_system_has_counts_as_durable_at_once():
         log.write("-")
         log.write("-", sync=False)
         before = log.disk.steps
-        await flush.durable(log.partition, 2)
+        await flush.durable_future(log.partition, 2)
         assert log.partition.high_watermark == 2
         assert log.disk.steps == before, "nothing was synced"
         assert moved == [log.partition]
@@ -136,8 +136,8 @@ def test_a_partition_that_goes_fails_who_waits_for_it():
         log, other = Log(), Log()
         log.write("-", sync=False)
         other.write("-", sync=False)
-        gone, stays = flush.durable(log.partition, 1), flush.durable(other.partition, 1)
-        flush.forget(log.partition, UnavailableError("the topic was deleted"))
+        gone, stays = flush.durable_future(log.partition, 1), flush.durable_future(other.partition, 1)
+        flush.fail_waiting(log.partition, UnavailableError("the topic was deleted"))
         with pytest.raises(UnavailableError, match="deleted"):
             await gone
         await stays
@@ -150,7 +150,7 @@ def test_who_no_longer_waits_is_in_nobodys_way():
     async def conversation(flush):
         log = Log()
         log.write("-", sync=False)
-        gone, stays = flush.durable(log.partition, 1), flush.durable(log.partition, 1)
+        gone, stays = flush.durable_future(log.partition, 1), flush.durable_future(log.partition, 1)
         gone.cancel()
         await stays
 
@@ -165,12 +165,12 @@ def test_after_a_failure_nothing_is_ever_durable_again():
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1
         with pytest.raises(UnavailableError):
-            await flush.durable(log.partition, 1)
+            await flush.durable_future(log.partition, 1)
         log.disk.fail_at = None
         other.write("-", sync=False)
         for partition in (log.partition, other.partition):
             with pytest.raises(UnavailableError):
-                await flush.durable(partition, 1)
+                await flush.durable_future(partition, 1)
             assert partition.high_watermark == 0
         assert len(failures) == 1
 
@@ -181,14 +181,14 @@ def test_idle_is_when_no_sync_is_under_way():
     async def conversation(flush):
         disk, other = SlowDisk(), Log()
         log = Log(disk)
-        await flush.idle()
+        await flush.wait_until_idle()
         disk.gate.clear()
         log.write("-", sync=False)
         other.write("-", sync=False)
-        flush.dirty(other.partition)
-        wait = flush.durable(log.partition, 1)
+        flush.mark_dirty(other.partition)
+        wait = flush.durable_future(log.partition, 1)
         await turns()
-        idle = asyncio.create_task(flush.idle())
+        idle = asyncio.create_task(flush.wait_until_idle())
         await turns()
         assert not idle.done()
         disk.gate.set()
@@ -219,13 +219,13 @@ def test_a_large_snapshot_is_not_written_on_the_event_loop():
         log = Log(disk)
         log.write("P1", sync=False)
         log.partition.log.take_snapshot()
-        await flush.durable(log.partition, 1)
+        await flush.durable_future(log.partition, 1)
         assert disk.writers[".producers"] == threading.get_ident(), "a small one is"
         table = ProducerTable.of(Producer(one, 0, used_ms=log.now_ms) for one in range(10, 10_000))
         log.partition.log.producers = Producers.restored(table, log.now_ms)
         log.write("-", sync=False)
         log.partition.log.take_snapshot()
-        await flush.durable(log.partition, 2)
+        await flush.durable_future(log.partition, 2)
         assert disk.writers[".producers"] != threading.get_ident()
         assert disk.writers[".snapshot"] != threading.get_ident()
 
@@ -242,12 +242,12 @@ def test_writers_that_wait_share_a_round():
         waits = []
         for _ in range(10):
             log.write("-", sync=False)
-            waits.append(flush.durable(log.partition, log.partition.end_offset))
+            waits.append(flush.durable_future(log.partition, log.partition.end_offset))
         assert not any(wait.done() for wait in waits)
         await asyncio.gather(*waits)
         assert log.partition.high_watermark == 10
         assert flush.rounds <= 2
-        assert flush.durable(log.partition, 10) is None
+        assert flush.durable_future(log.partition, 10) is None
         task.cancel()
         flush.close()
 
@@ -262,7 +262,7 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
         task = asyncio.create_task(flush.run())
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1
-        wait = flush.durable(log.partition, 1)
+        wait = flush.durable_future(log.partition, 1)
         with pytest.raises(Exception, match="failed on the simulated disk"):
             await wait
         assert len(failures) == 1
@@ -282,9 +282,9 @@ def test_the_next_round_writes_the_files_of_a_sealed_segment_though_all_records_
         log.partition.roll(log.now_ms)
         other.write("-", sync=False)
         disk.gate.clear()
-        waiting = asyncio.ensure_future(flush.in_next_round([log.partition, other.partition]))
+        waiting = asyncio.ensure_future(flush.wait_for_next_round([log.partition, other.partition]))
         await turns()
-        late = asyncio.ensure_future(flush.in_next_round([log.partition]))
+        late = asyncio.ensure_future(flush.wait_for_next_round([log.partition]))
         await turns()
         assert not waiting.done()
         assert not log.partition.segments()[0].durable
@@ -302,11 +302,11 @@ def test_a_round_that_never_comes_fails():
         log = Log()
         flush.fail(UnavailableError("on purpose"))
         with pytest.raises(UnavailableError, match="on purpose"):
-            await flush.in_next_round([log.partition])
+            await flush.wait_for_next_round([log.partition])
 
     async def later(flush):
         log = Log()
-        waiting = asyncio.ensure_future(flush.in_next_round([log.partition]))
+        waiting = asyncio.ensure_future(flush.wait_for_next_round([log.partition]))
         await asyncio.sleep(0)
         flush.fail(UnavailableError("on purpose"))
         with pytest.raises(UnavailableError, match="on purpose"):

@@ -8,9 +8,11 @@ import pytest
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.durability import journal as journal_module
+from stablelog.broker.durability import log_replay
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
-from stablelog.broker.durability.journal import Journal, batches_of
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.durability.log_replay import batches_of
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.log.append import MarkerWrite
@@ -35,7 +37,7 @@ class Desk:
 
     def sync(self):
         self.log.sync()
-        self.journal.settle()
+        self.journal.run_effects()
 
     def replayed(self):
         found = []
@@ -56,11 +58,11 @@ def test_an_effect_runs_when_what_was_appended_before_it_is_durable():
         desk = Desk()
         done = []
         desk.journal.append([(b"k", b"1")])
-        desk.journal.after(lambda: done.append("first"))
+        desk.journal.run_when_durable(lambda: done.append("first"))
         assert done == []
         desk.sync()
         assert done == ["first"]
-        desk.journal.after(lambda: done.append("at once"))
+        desk.journal.run_when_durable(lambda: done.append("at once"))
         assert done == ["first", "at once"]
 
     at_work(conversation)
@@ -71,11 +73,11 @@ def test_effects_run_in_order_also_one_that_has_nothing_to_wait_for():
         desk = Desk()
         done = []
         desk.journal.append([(b"k", b"1")])
-        desk.journal.after(lambda: done.append(1))
+        desk.journal.run_when_durable(lambda: done.append(1))
         desk.log.sync()  # durable, but nobody has said so yet
-        desk.journal.after(lambda: done.append(2))
+        desk.journal.run_when_durable(lambda: done.append(2))
         assert done == []
-        desk.journal.settle()
+        desk.journal.run_effects()
         assert done == [1, 2]
 
     at_work(conversation)
@@ -86,13 +88,13 @@ def test_an_effect_that_came_later_waits_for_what_was_appended_later():
         desk = Desk()
         done = []
         desk.journal.append([(b"k", b"1")])
-        desk.journal.after(lambda: done.append(1))
+        desk.journal.run_when_durable(lambda: done.append(1))
         work = desk.log.partition.unsynced()
         desk.journal.append([(b"k", b"2")])
-        desk.journal.after(lambda: done.append(2))
+        desk.journal.run_when_durable(lambda: done.append(2))
         work.run()
         desk.log.partition.synced(work)
-        desk.journal.settle()
+        desk.journal.run_effects()
         assert done == [1]
         desk.sync()
         assert done == [1, 2]
@@ -105,7 +107,7 @@ def test_nothing_is_appended_for_a_decision_without_records():
         desk = Desk()
         desk.journal.append([])
         assert desk.log.partition.end_offset == 0
-        await desk.journal.settled()
+        await desk.journal.wait_until_durable()
 
     at_work(conversation)
 
@@ -132,7 +134,7 @@ def test_every_batch_is_found_however_much_is_read_at_once(monkeypatch):
         expected = [header.base_offset for _, header in batches_of(desk.log.partition)]
         assert expected == list(range(50))
         for size in (1, 100, 1000):
-            monkeypatch.setattr(journal_module, "REPLAY_READ_SIZE", size)
+            monkeypatch.setattr(log_replay, "REPLAY_READ_SIZE", size)
             assert [header.base_offset for _, header in batches_of(desk.log.partition)] == expected
 
     at_work(conversation)

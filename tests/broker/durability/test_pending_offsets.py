@@ -121,7 +121,7 @@ class Life:
 
     def sync(self):
         self.log.sync()
-        self.journal.settle()
+        self.journal.run_effects()
         self.acknowledged = len(self.events)
 
     async def checkpoint(self):

@@ -153,7 +153,7 @@ def test_the_store_is_told_of_each_deletion(tmp_path, monkeypatch, lost, stop):
             assert len(of_segments(tmp_path)) == (0 if lost == "copies" else 4)
             if lost == "events":
                 for partition in one.partitions():
-                    one.broker.flush.dirty(partition)
+                    one.broker.flush.mark_dirty(partition)
                     await one.until(lambda one=partition: one.high_watermark == one.end_offset)
                     partition.deletion.delete_records(partition.end_offset)
             delete_topic(one.broker.topic_files, "t")

@@ -67,7 +67,7 @@ class Case:
         """Leave no free byte, and only the last quarter of the reserve."""
         reserve = self.desk.broker.reserve
         self.disk.fill()
-        reserve.tell_full()
+        reserve.log_full()
         while reserve.release():
             pass
         self.disk.fill()
@@ -86,7 +86,7 @@ class Case:
 
     async def flush(self):
         """Make everything durable, and write what a sealed segment needs."""
-        await self.desk.broker.flush.in_next_round(self.desk.broker.partitions)
+        await self.desk.broker.flush.wait_for_next_round(self.desk.broker.partitions)
 
     async def retain(self):
         await self.flush()
@@ -355,7 +355,7 @@ def test_without_a_reserve_a_sealed_segment_gets_its_files_when_there_is_room_al
         await desk.produce(batch(bytes(200)), topic="r")
         log.roll(desk.broker.now_ms())
         disk.fill()
-        await desk.broker.flush.in_next_round([log])
+        await desk.broker.flush.wait_for_next_round([log])
         await tend(desk)
         assert not log.segments()[0].durable
         disk.grow()

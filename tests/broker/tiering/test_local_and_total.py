@@ -29,7 +29,7 @@ async def write_future(desk, count):
         record = Record(0, desk.broker.now_ms() + YEAR_MS, None, b"later")
         assert (await desk.produce(encode_batch([record]))).error_code is ErrorCode.none
         log.roll(desk.broker.now_ms())
-    await desk.broker.flush.in_next_round([log])
+    await desk.broker.flush.wait_for_next_round([log])
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

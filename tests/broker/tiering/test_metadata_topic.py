@@ -53,7 +53,7 @@ class Tiered:
         for _ in range(segments):
             await self.desk.produce(batch(b"value"), topic=topic)
             self.broker.partitions.require(topic, 0).roll(self.broker.now_ms())
-        self.broker.flush.dirty(self.broker.partitions.require(topic, 0))
+        self.broker.flush.mark_dirty(self.broker.partitions.require(topic, 0))
         await self.until(lambda: all(one.durable for one in self.sealed(topic)))
 
     def sealed(self, topic="t"):
@@ -407,7 +407,7 @@ def test_no_event_is_appended_while_the_disk_is_full(tmp_path, caplog):
         async with tiered(tmp_path) as one:
             one.create()
             await one.write()
-            one.broker.reserve.note(DiskError("the disk is full", errno.ENOSPC))
+            one.broker.reserve.record_failure(DiskError("the disk is full", errno.ENOSPC))
             await one.copy()
             assert len(one.manifest().segments) == 1
             assert one.broker.topics.get(NAME) is None
@@ -415,7 +415,7 @@ def test_no_event_is_appended_while_the_disk_is_full(tmp_path, caplog):
             await one.copy()
             assert one.events() == [(0, STARTED), (0, FINISHED)]
             await one.write()
-            one.broker.reserve.note(DiskError("the disk is full", errno.ENOSPC))
+            one.broker.reserve.record_failure(DiskError("the disk is full", errno.ENOSPC))
             await one.copy()
             assert len(one.manifest().segments) == 2
             assert len(one.events()) == 2

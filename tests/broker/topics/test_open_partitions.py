@@ -74,11 +74,11 @@ def test_those_that_are_deleted_or_replaced_during_a_walk_are_passed_over(files)
     failed = files.partitions.of_topic(topic)[3]
     failed.close(clean=False)
     files.open_partition(topic, 3)
-    assert not files.partitions.has(failed)
+    assert not files.partitions.is_in_use(failed)
     assert [one.index for one in walk] == []
-    assert files.partitions.has(first)
+    assert files.partitions.is_in_use(first)
     delete_topic(files, "t")
-    assert not files.partitions.has(first)
+    assert not files.partitions.is_in_use(first)
     assert list(files.partitions) == []
 
 

@@ -346,7 +346,7 @@ def test_each_version_answers_by_the_table(name):
                 if target == "unknown topic" and version >= case.ids_since:
                     state = PartitionState.UNKNOWN_ID
                 answer = await desk.ask_with(case.key, version, case.values(desk, *TARGETS[target]))
-                assert case.code(answer) is (codes.of(state) or NONE), (version, target)
+                assert case.code(answer) is (codes.code_for_state(state) or NONE), (version, target)
 
     in_all_states(conversation)
 
@@ -434,7 +434,7 @@ def test_a_fetch_of_a_partition_that_does_not_open_is_refused_after_its_longest_
         began_s = loop.time()
         answer = await desk.ask_with(1, 12, {**values, "max_wait": timedelta(milliseconds=50)})
         assert loop.time() - began_s >= 0.05
-        assert CASES["Fetch"].code(answer) is CODES["Fetch"].of(STATES[name])
+        assert CASES["Fetch"].code(answer) is CODES["Fetch"].code_for_state(STATES[name])
 
     in_all_states(conversation)
 

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.loop import turns
-from stablelog.coordinators.transactions.joint import checks
+from stablelog.coordinators.transactions.joint import name_checks
 from stablelog.errors import DiskError, UnavailableError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
@@ -67,7 +67,7 @@ def test_many_children_are_committed_in_turns_with_one_sequence_and_offsets():
             children = await children_of(desk)
             left = await child(desk, part=99)
             await left.write(b"left")
-            acceptance = group_of(desk).coordinator.joint.acceptance
+            acceptance = group_of(desk).coordinator.joint.accepted_children
             task, turns_pending = asyncio.ensure_future(commit(desk, children, offsets=[offset(5)])), 0
             while not task.done():
                 turns_pending += acceptance.is_pending
@@ -101,7 +101,7 @@ def test_other_commits_wait_until_the_last_child_is_ended():
                 batch(b"gone", producer=aborting, sequence=0), transactional_id="aborting", version=12
             )
             group = group_of(desk)
-            acceptance = group.coordinator.joint.acceptance
+            acceptance = group.coordinator.joint.accepted_children
             long = asyncio.ensure_future(commit(desk, children))
             await until(lambda: acceptance.is_pending)
             assert group.resolved_commit_sequence == 0
@@ -131,7 +131,7 @@ def test_a_client_that_leaves_does_not_leave_a_commit_half_decided():
             await desk.produce(
                 batch(b"other", producer=who, sequence=0), transactional_id="other", version=12
             )
-            acceptance = group_of(desk).coordinator.joint.acceptance
+            acceptance = group_of(desk).coordinator.joint.accepted_children
             task = asyncio.ensure_future(commit(desk, children))
             await until(lambda: acceptance.is_pending)
             waiting = asyncio.ensure_future(desk.end("other", who, committed=True, version=5))
@@ -204,7 +204,7 @@ def test_a_disk_that_fails_within_a_commit_stops_the_broker_and_nobody_waits_for
                 await desk.produce(
                     batch(b"other", producer=who, sequence=0), transactional_id="other", version=12
                 )
-                acceptance = group_of(desk).coordinator.joint.acceptance
+                acceptance = group_of(desk).coordinator.joint.accepted_children
                 task = asyncio.ensure_future(commit(desk, children))
                 await until(lambda: acceptance.is_pending)
                 waiting = asyncio.ensure_future(desk.end("other", who, committed=True, version=5))
@@ -222,7 +222,7 @@ def test_an_administrator_does_not_abort_what_is_being_committed():
             children = await children_of(desk)
             last = children[-1]
             task = asyncio.ensure_future(commit(desk, children))
-            await until(lambda: group_of(desk).coordinator.joint.acceptance.is_pending)
+            await until(lambda: group_of(desk).coordinator.joint.accepted_children.is_pending)
             topic = {"name": "t", "partition_indexes": (0, 1)}
             marker = {"producer_id": last.who[0], "producer_epoch": last.who[1], "transaction_result": False}
             answer = await desk.ask_with(
@@ -269,7 +269,7 @@ def test_after_a_crash_within_a_commit_no_cut_goes_back():
             await desk.durable()
             group = group_of(desk)
             task = asyncio.ensure_future(commit(desk, children))
-            await until(lambda: group.coordinator.joint.acceptance.is_pending)
+            await until(lambda: group.coordinator.joint.accepted_children.is_pending)
             group.journal.partition.unsynced().run()
             left = disk.crash(random.Random(1))
             await task
@@ -315,7 +315,7 @@ def test_a_broker_that_stops_ends_all_children_first():
     async def conversation():
         async with opened(disk) as desk:
             children = await children_of(desk)
-            acceptance = group_of(desk).coordinator.joint.acceptance
+            acceptance = group_of(desk).coordinator.joint.accepted_children
             task = asyncio.ensure_future(commit(desk, children))
             await until(lambda: acceptance.is_pending)
         assert not acceptance.is_pending
@@ -351,7 +351,7 @@ def test_an_unexpected_error_between_two_decisions_stops_the_broker(monkeypatch)
             with pytest.raises(UnavailableError, match="the broker stops"):
                 await commit(desk, children)
             assert failed == [("a joint commit", tasks.broker)]
-            assert joint.acceptance.is_pending, "the next start ends the other children"
+            assert joint.accepted_children.is_pending, "the next start ends the other children"
             answer = await desk.end("other", who, committed=True, version=5)
             assert answer.error_code is ErrorCode.coordinator_load_in_progress
 
@@ -409,7 +409,7 @@ def test_what_is_no_child_is_refused_before_anything_is_aborted():
 
 
 def test_a_commit_of_too_many_children_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(checks, "CHILD_COUNT_MAX", 3)
+    monkeypatch.setattr(name_checks, "CHILD_COUNT_MAX", 3)
 
     async def conversation():
         async with opened() as desk:

@@ -21,7 +21,9 @@ class Marked:
 
 
 def with_commit(partitions, sequences=(1,)):
-    noted = MarkerDurability(SimpleNamespace(has=lambda partition: not hasattr(partition, "is_deleted")))
+    noted = MarkerDurability(
+        SimpleNamespace(is_in_use=lambda partition: not hasattr(partition, "is_deleted"))
+    )
     for partition in partitions:
         noted.add_markers(partition, list(sequences))
     return noted

@@ -8,7 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.durability import journal
-from stablelog.broker.durability.journal import Journal, batches_of
+from stablelog.broker.durability.journal import Journal
+from stablelog.broker.durability.log_replay import batches_of
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.apis.test_txn_offset_commit import add_offsets, commit
 from tests.broker.desk import ABORT, COMMIT, opened

@@ -25,7 +25,7 @@ class World:
     def look(self, *, count=1):
         for _ in range(count):
             self.clock.advance(1000)
-            asyncio.run(self.watch.look())
+            asyncio.run(self.watch.check_clock())
 
     def recorded(self):
         try:
@@ -120,7 +120,7 @@ def test_whatever_the_clock_does_nothing_gets_older_than_it_is(seed):
                 clock.advance(1000)
                 if chance.random() < 0.01:
                     clock.set_wall_clock(begun_ms + 1000 * number - clock.wall_ms())
-                await watch.look()
+                await watch.check_clock()
 
         asyncio.run(run())
         if chance.random() < 0.5:

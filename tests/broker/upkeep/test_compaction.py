@@ -28,8 +28,10 @@ async def written(desk, *, keys=10, rounds=20):
         answer = await desk.produce(encode_batch(records), topic="c")
         assert answer.error_code.value == 0, answer
     log.roll(desk.broker.now_ms())
-    await desk.broker.flush.durable(log, log.end_offset) if log.high_watermark < log.end_offset else None
-    desk.broker.flush.dirty(log)
+    await desk.broker.flush.durable_future(
+        log, log.end_offset
+    ) if log.high_watermark < log.end_offset else None
+    desk.broker.flush.mark_dirty(log)
     for _ in range(9000):
         if log.segments()[-2].durable:
             return log

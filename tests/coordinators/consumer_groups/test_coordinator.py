@@ -5,13 +5,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    CommittingMember,
     FetchedOffset,
     GroupConfig,
     GroupDecision,
     JoinAnswer,
     JoinRequest,
     LeavingMember,
-    Membership,
     OffsetCommit,
     SyncAnswer,
     SyncRequest,
@@ -64,7 +64,7 @@ def answered(decision: GroupDecision[Any]) -> Any:
     return answer
 
 
-def with_a_member(coordinator: GroupCoordinator, now_ms: int = 0) -> Membership:
+def with_a_member(coordinator: GroupCoordinator, now_ms: int = 0) -> CommittingMember:
     """Let a member join and be stable."""
     joined = answered(coordinator.join(a_join(), "join", now_ms=now_ms))
     sync = SyncRequest(
@@ -74,7 +74,7 @@ def with_a_member(coordinator: GroupCoordinator, now_ms: int = 0) -> Membership:
         assignments={joined.member_id: b"work"},
     )
     assert answered(coordinator.sync(sync, "sync", now_ms=now_ms)).assignment == b"work"
-    return Membership(joined.member_id, joined.generation)
+    return CommittingMember(joined.member_id, joined.generation)
 
 
 def fetched(
@@ -93,7 +93,7 @@ def test_an_older_member_is_fenced_and_offsets_are_unstable_until_the_marker() -
     coordinator.tick(20_000)  # its session is over
     new = with_a_member(coordinator, 20_000)
 
-    def commit_in_transaction(membership: Membership, offset: int) -> ErrorCode:
+    def commit_in_transaction(membership: CommittingMember, offset: int) -> ErrorCode:
         decision = coordinator.txn_commit_offsets("g", {T0: OffsetCommit(offset)}, membership, now_ms=20_000)
         coordinator.txn_offsets_appended(7, decision.records, now_ms=20_000)
         return decision.answer[T0]
@@ -102,7 +102,7 @@ def test_an_older_member_is_fenced_and_offsets_are_unstable_until_the_marker() -
     assert commit_in_transaction(old._replace(member_id="gone"), 1) is ErrorCode.unknown_member_id
     assert commit_in_transaction(old._replace(group_instance_id="i"), 1) is ErrorCode.unknown_member_id
     assert commit_in_transaction(new, 2) is ErrorCode.none
-    assert commit_in_transaction(Membership(), 3) is ErrorCode.none
+    assert commit_in_transaction(CommittingMember(), 3) is ErrorCode.none
     assert fetched(coordinator) == {}
     assert ErrorCode.unstable_offset_commit.value == 88
     assert fetched(coordinator, require_stable=True) == {T0: ErrorCode.unstable_offset_commit}
@@ -212,7 +212,7 @@ def test_a_member_of_an_old_record_has_its_session_timeout_for_joining(
     member = MemberValue("A-1", None, "A", "/h", recorded_ms, 10_000, SUBSCRIPTION, b"work")
     value = GroupValue("consumer", 3, "range", "A-1", 0, (member,))
     coordinator.table.replay(encode_group_key("g"), encode_group_value(value))
-    coordinator.loaded(0)
+    coordinator.finish_replay(0)
     coordinator.join(a_join(fresh_id="2", rebalance_timeout_ms=0), "b", now_ms=4000)
     heard = coordinator.heartbeat("g", "A-1", 3, now_ms=9000)
     assert heard.answer is ErrorCode.rebalance_in_progress
@@ -309,7 +309,7 @@ def test_offsets_of_a_group_of_unknown_age_expire_by_their_own() -> None:
     for partition, commit_ms in ((T0, 0), (T1, HOUR_MS)):
         value = encode_offset_value(OffsetValue(1, -1, "", commit_ms))
         coordinator.table.replay(encode_offset_key("g", *partition), value)
-    coordinator.loaded(HOUR_MS)
+    coordinator.finish_replay(HOUR_MS)
     coordinator.tick(HOUR_MS + 600_000)
     assert set(fetched(coordinator)) == {T1}
 
@@ -324,7 +324,7 @@ def test_offsets_of_an_empty_group_expire_by_its_age_also_after_a_start(
     group = GroupValue("consumer", 3, None, None, empty_since_ms, ())
     coordinator.table.replay(encode_group_key("g"), encode_group_value(group))
     coordinator.table.replay(encode_offset_key("g", *T0), encode_offset_value(OffsetValue(1, -1, "", 0)))
-    coordinator.loaded(0)
+    coordinator.finish_replay(0)
     ended_ms = 0
     while fetched(coordinator):
         deadline_ms = coordinator.next_deadline_ms()
@@ -338,7 +338,7 @@ def test_expired_offsets_leave_a_minute_after_a_start_also_if_no_life_lasts_long
     coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
     value = encode_offset_value(OffsetValue(1, -1, "", 0))
     coordinator.table.replay(encode_offset_key("g", *T0), value)
-    coordinator.loaded(HOUR_MS)
+    coordinator.finish_replay(HOUR_MS)
     assert coordinator.next_deadline_ms() == HOUR_MS + 60_000
     assert (encode_offset_key("g", *T0), None) in coordinator.tick(HOUR_MS + 60_000).records
 
@@ -347,7 +347,7 @@ def test_the_first_check_after_a_start_is_not_later_than_any_other() -> None:
     coordinator = a_coordinator(offsets_check_interval_ms=5)
     value = encode_offset_value(OffsetValue(1, -1, "", 0))
     coordinator.table.replay(encode_offset_key("g", *T0), value)
-    coordinator.loaded(0)
+    coordinator.finish_replay(0)
     assert coordinator.next_deadline_ms() == 5
 
 
@@ -369,7 +369,7 @@ def test_offsets_of_a_group_that_is_empty_since_the_time_0_expire_by_that_time()
     coordinator.table.replay(encode_group_key("g"), encode_group_value(group))
     late = encode_offset_value(OffsetValue(1, -1, "", HOUR_MS // 2))
     coordinator.table.replay(encode_offset_key("g", *T0), late)
-    coordinator.loaded(HOUR_MS)
+    coordinator.finish_replay(HOUR_MS)
     coordinator.tick(HOUR_MS + 600_000)
     assert fetched(coordinator) == {}
 
@@ -389,7 +389,7 @@ def test_a_commit_of_a_member_of_a_group_that_is_not_there_is_refused_in_words_t
         ({"knows_missing_group": True}, ErrorCode.group_id_not_found),
         ({"knows_missing_group": False}, ErrorCode.illegal_generation),
     ):
-        commits, member = {T0: OffsetCommit(1)}, Membership("m", 0)
+        commits, member = {T0: OffsetCommit(1)}, CommittingMember("m", 0)
         decision = coordinator.commit_offsets("nobody", commits, member, now_ms=0, **knows)
         assert (decision.answer, decision.records) == ({T0: code}, [])
     assert coordinator.list_groups().answer == []
@@ -507,7 +507,7 @@ def test_what_is_not_said_is_kafkas_default() -> None:
     assert JoinAnswer(code) == JoinAnswer(code, "", -1, None, None, "", False, ())
     assert FetchedOffset(code) == (code, -1, -1, "")
     assert OffsetCommit(5) == (5, -1, None)
-    assert Membership() == ("", -1, None)
+    assert CommittingMember() == ("", -1, None)
     assert a_join(knows_member_id_required=True).knows_skip_assignment
     assert JoinRequest(
         group_id="g",

@@ -20,18 +20,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    CommittingMember,
     GroupConfig,
     GroupDecision,
     JoinAnswer,
     JoinRequest,
     LeavingMember,
-    Membership,
     OffsetCommit,
     SyncAnswer,
     SyncRequest,
 )
+from stablelog.coordinators.consumer_groups.classic_group import ClassicGroupState, Due
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
-from stablelog.coordinators.consumer_groups.membership import Due, State
 from stablelog.coordinators.consumer_groups.records import (
     OffsetKey,
     read_group_value,
@@ -230,7 +230,7 @@ class Life(RuleBasedStateMachine):
         for client in self.clients:
             if client.generation > self.newest_generation:
                 client.generation = -1
-        self.carry_out(self.coordinator.loaded(self.now_ms))
+        self.carry_out(self.coordinator.finish_replay(self.now_ms))
 
     @rule(trimmed=st.booleans(), lost=st.integers(0, 5))
     def checkpoint(self, trimmed: bool, lost: int) -> None:
@@ -299,8 +299,11 @@ class Life(RuleBasedStateMachine):
             assert group.static_ids == instances
             assert group.pending_syncs <= set(members)
             assert not set(group.pending_joins) & set(members)
-            preparing, completing = State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE
-            if group.state is State.EMPTY:
+            preparing, completing = (
+                ClassicGroupState.PREPARING_REBALANCE,
+                ClassicGroupState.COMPLETING_REBALANCE,
+            )
+            if group.state is ClassicGroupState.EMPTY:
                 assert not members
             if group.state is not preparing:
                 assert all(member.join_token is None for member in members.values())
@@ -348,10 +351,10 @@ class OffsetsLife(Life):
     def commit_in_transaction(
         self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
     ) -> None:
-        membership = Membership()
+        membership = CommittingMember()
         if who is not None:
             client = self.clients[who]
-            membership = Membership(client.member_id, client.generation, client.instance_id)
+            membership = CommittingMember(client.member_id, client.generation, client.instance_id)
         decision = self.coordinator.txn_commit_offsets(
             group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
         )
@@ -491,7 +494,7 @@ class GroupLife(Life):
     @rule(who=clients_, offset=st.integers(0, 999), which=OFTEN_T, retention=st.booleans())
     def commit_as_member(self, who: int, offset: int, which: tuple[str, int], retention: bool) -> None:
         client = self.clients[who]
-        membership = Membership(client.member_id, client.generation, client.instance_id)
+        membership = CommittingMember(client.member_id, client.generation, client.instance_id)
         codes = self.carry_out(
             self.coordinator.commit_offsets(
                 "g",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stablelog.coordinators.consumer_groups import records
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey
 from stablelog.coordinators.consumer_groups.records import (
-    GroupKey,
+    GroupMetadataKey,
     GroupValue,
     MemberValue,
     OffsetKey,
@@ -73,7 +73,7 @@ def test_keys_and_values_are_kafkas_bytes() -> None:
 def test_keys_are_told_apart_by_their_version() -> None:
     assert read_key(bytes.fromhex(OFFSET_KEY)) == OffsetKey("g", "t", 3)
     assert read_key(bytes.fromhex("0000" + OFFSET_KEY[4:])) == OffsetKey("g", "t", 3)
-    assert read_key(bytes.fromhex(GROUP_KEY)) == GroupKey("g")
+    assert read_key(bytes.fromhex(GROUP_KEY)) == GroupMetadataKey("g")
     assert read_key(bytes.fromhex("0003000167")) == ConsumerKey(3, "g")
     assert read_key(bytes.fromhex("000500016700016d")) == ConsumerKey(5, "g", "m")
     assert read_key(bytes.fromhex("0004000167")) is None

@@ -15,19 +15,19 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    CommittingMember,
     GroupConfig,
     GroupDecision,
     JoinAnswer,
     JoinRequest,
     LeavingMember,
-    Membership,
     OffsetCommit,
     SyncAnswer,
     SyncRequest,
 )
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import (
-    GroupKey,
+    GroupMetadataKey,
     read_group_value,
     read_key,
     read_offset_value,
@@ -154,10 +154,10 @@ class Conversation:
         ]
         return "\n".join([*(lines or [decision.answer.code.name]), *self.carry_out(decision)])
 
-    def membership(self, as_: str | None, options: dict[str, str]) -> Membership:
+    def membership(self, as_: str | None, options: dict[str, str]) -> CommittingMember:
         if as_ is None:
-            return Membership()
-        return Membership(
+            return CommittingMember()
+        return CommittingMember(
             options.pop("id", self.member_ids.get(as_, "")),
             int(options.pop("generation", self.generations.get(as_, -1))),
             options.pop("instance", None),
@@ -264,7 +264,7 @@ class Conversation:
                 self.coordinator.table.replay(key, value, producer_id)
             else:
                 self.coordinator.txn_ended(content[0], commit=content[1])
-        return "\n".join(self.carry_out(self.coordinator.loaded(self.now_ms)))
+        return "\n".join(self.carry_out(self.coordinator.finish_replay(self.now_ms)))
 
     def trim(self) -> str:
         """`trim`: a checkpoint is appended, and what lies before it is deleted."""
@@ -318,7 +318,7 @@ def logged(kind: str, content: Any) -> str:
     *producer, key, value = content
     subject = read_key(key)
     who = f" pid={producer[0]}" if producer else ""
-    if isinstance(subject, GroupKey):
+    if isinstance(subject, GroupMetadataKey):
         if value is None:
             return f"group {subject.group_id}{who} gone"
         group = read_group_value(value)

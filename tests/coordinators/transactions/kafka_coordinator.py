@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.records import transaction_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.types import TopicPartition
 
 TRANSACTION_VERSION_TAG = 2
@@ -21,7 +21,7 @@ TRANSACTION_VERSION_TAG = 2
 def kafka_value(
     producer_id: int,
     producer_epoch: int,
-    state: State,
+    state: TransactionState,
     partitions: Iterable[TopicPartition] = (),
     *,
     transaction_version: int,
@@ -34,7 +34,7 @@ def kafka_value(
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
-    out.append(0 if state is State.EMPTY else len(topics) + 1)
+    out.append(0 if state is TransactionState.EMPTY else len(topics) + 1)
     for topic, indexes in topics.items():
         out += bytes([len(topic) + 1]) + topic.encode()
         out += bytes([len(indexes) + 1]) + struct.pack(f">{len(indexes)}i", *indexes) + b"\0"
@@ -51,7 +51,7 @@ class KafkaId:
     producer_id: int
     epoch: int
     version: int  # TV1 or TV2
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
 
 
@@ -78,7 +78,7 @@ class KafkaCoordinator:
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
 
-    def _put(self, transactional_id: str, state: State) -> None:
+    def _put(self, transactional_id: str, state: TransactionState) -> None:
         known = self.ids[transactional_id]
         known.state = state
         value = kafka_value(
@@ -96,16 +96,16 @@ class KafkaCoordinator:
     def init(self, transactional_id: str, version: int) -> Iterator[None]:
         """InitProducerId of a new producer: a transaction that is open is fenced and aborted first."""
         known = self.ids.setdefault(transactional_id, KafkaId(len(self.ids), -1, version))
-        if known.state is State.ONGOING:
+        if known.state is TransactionState.ONGOING:
             yield from self._fence(transactional_id)
         known.epoch += 1
         known.version = version
-        self._put(transactional_id, State.EMPTY)
+        self._put(transactional_id, TransactionState.EMPTY)
         yield
 
     def time_out(self, transactional_id: str) -> Iterator[None]:
         """The transaction was open for too long: it is aborted with an epoch that no producer has."""
-        if self.ids[transactional_id].state is State.ONGOING:
+        if self.ids[transactional_id].state is TransactionState.ONGOING:
             yield from self._fence(transactional_id)
 
     def _fence(self, transactional_id: str) -> Iterator[None]:
@@ -115,10 +115,10 @@ class KafkaCoordinator:
     def add(self, transactional_id: str, target: TopicPartition) -> Iterator[None]:
         """A partition becomes part of the transaction; its record comes before any batch."""
         known = self.ids[transactional_id]
-        if known.state is State.ONGOING and target in known.partitions:
+        if known.state is TransactionState.ONGOING and target in known.partitions:
             return
         known.partitions.add(target)
-        self._put(transactional_id, State.ONGOING)
+        self._put(transactional_id, TransactionState.ONGOING)
         yield
 
     def end(self, transactional_id: str, *, commit: bool, answer: Callable[[], None]) -> Iterator[None]:
@@ -132,7 +132,9 @@ class KafkaCoordinator:
         self, transactional_id: str, *, commit: bool, answer: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
         known = self.ids[transactional_id]
-        self._put(transactional_id, State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
+        self._put(
+            transactional_id, TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        )
         answer()
         yield
         marker = MarkerType.COMMIT if commit else MarkerType.ABORT
@@ -140,5 +142,7 @@ class KafkaCoordinator:
             self._write_marker(known.producer_id, known.epoch, marker, target)
             yield
         known.partitions.clear()
-        self._put(transactional_id, State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+        self._put(
+            transactional_id, TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        )
         yield

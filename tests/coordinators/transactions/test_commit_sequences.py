@@ -14,19 +14,19 @@ from tests.scale import examples
 def test_the_first_commit_has_the_number_1():
     sequences = CommitSequences("")
     assert (sequences.last, sequences.first_undecided) == (0, 1)
-    assert [sequences.take() for _ in range(3)] == [1, 2, 3]
-    assert (sequences.last, sequences.first_undecided, sequences.take_count) == (3, 4, 3)
+    assert [sequences.assign_next() for _ in range(3)] == [1, 2, 3]
+    assert (sequences.last, sequences.first_undecided, sequences.assigned_count) == (3, 4, 3)
 
 
 def test_a_number_of_a_marker_is_new_only_if_the_commit_log_does_not_have_it():
     sequences = CommitSequences("")
     sequences.skip_past(4)
-    assert not sequences.met(4)
-    assert sequences.met(7)
-    assert not sequences.met(7)
-    assert not sequences.met(5)
-    assert sequences.take() == 8
-    assert sequences.take_count == 1, "numbers that were met were not taken"
+    assert not sequences.observe_marker(4)
+    assert sequences.observe_marker(7)
+    assert not sequences.observe_marker(7)
+    assert not sequences.observe_marker(5)
+    assert sequences.assign_next() == 8
+    assert sequences.assigned_count == 1, "numbers that were met were not taken"
 
 
 def test_no_commit_is_decided_while_numbers_may_be_missing_in_the_commit_log():
@@ -35,24 +35,24 @@ def test_no_commit_is_decided_while_numbers_may_be_missing_in_the_commit_log():
     with pytest.raises(
         RefusedError, match="last commits in the partitions of transaction group 'payments'"
     ) as why:
-        sequences.check()
+        sequences.check_commit_allowed()
     assert why.value.code is ErrorCode.coordinator_load_in_progress
     sequences.are_known = True
-    sequences.check()
+    sequences.check_commit_allowed()
 
 
 def test_no_other_commit_is_decided_while_one_is_held():
     sequences = CommitSequences("")
-    sequences.take()
-    sequences.hold()
+    sequences.assign_next()
+    sequences.hold_last()
     assert (sequences.last, sequences.first_undecided) == (1, 1), "the held commit is not decided completely"
     with pytest.raises(
         RefusedError, match=r"a joint commit of many transactions of the default .* try again"
     ) as why:
-        sequences.check()
+        sequences.check_commit_allowed()
     assert why.value.code is ErrorCode.coordinator_load_in_progress
-    sequences.release()
-    sequences.check()
+    sequences.release_held()
+    sequences.check_commit_allowed()
     assert sequences.first_undecided == 2
 
 
@@ -66,26 +66,26 @@ class Numbers(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_held)
     @rule()
     def commit(self):
-        self.sequences.check()
-        assert self.sequences.take() == self.used[-1] + 1
+        self.sequences.check_commit_allowed()
+        assert self.sequences.assign_next() == self.used[-1] + 1
         self.used.append(self.sequences.last)
 
     @precondition(lambda self: not self.is_held and self.sequences.last > 0)
     @rule()
     def hold(self):
-        self.sequences.hold()
+        self.sequences.hold_last()
         self.is_held = True
 
     @precondition(lambda self: self.is_held)
     @rule()
     def release(self):
-        self.sequences.release()
+        self.sequences.release_held()
         self.is_held = False
 
     @precondition(lambda self: not self.is_held)
     @rule(sequence=st.integers(1, 40))
     def meet(self, sequence):
-        is_new = self.sequences.met(sequence)
+        is_new = self.sequences.observe_marker(sequence)
         assert is_new is (sequence > self.used[-1])
         if is_new:
             self.used.append(sequence)

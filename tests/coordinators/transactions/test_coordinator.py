@@ -7,20 +7,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.transactions.answers import Decision, EndAnswer, InitAnswer
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TICK_PARTITION_COUNT, TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    EndAnswer,
-    InitAnswer,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import (
     decode_transaction,
     group_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.errors import NewerFormatError
 from stablelog.wire.extension.children import JointName
 from tests.coordinators.transactions.test_memory import growth
@@ -63,23 +59,25 @@ def marked(c: TransactionCoordinator, decision: Decision[Any], *, now_ms: int = 
         c.markers_done(order.transactional_id, order.producer_id, order.producer_epoch, now_ms=now_ms)
 
 
-def in_state(state: State) -> tuple[TransactionCoordinator, InitAnswer]:
+def in_state(state: TransactionState) -> tuple[TransactionCoordinator, InitAnswer]:
     """A coordinator whose id "a" is in this state, and what its first producer had."""
     c = coordinator()
     who = init(c)
-    if state is State.EMPTY:
+    if state is TransactionState.EMPTY:
         return c, who
     add(c, who, T0)
-    if state is State.ONGOING:
+    if state is TransactionState.ONGOING:
         return c, who
-    decision = end(c, who, commit=state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
+    decision = end(
+        c, who, commit=state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+    )
     if state.is_complete:
         marked(c, decision)
     return c, who
 
 
-@pytest.mark.parametrize("state", State, ids=lambda state: state.label)
-def test_what_is_refused_changes_nothing(state: State) -> None:
+@pytest.mark.parametrize("state", TransactionState, ids=lambda state: state.label)
+def test_what_is_refused_changes_nothing(state: TransactionState) -> None:
     """Every request in every state and with every identity: refused means no records, no markers, the same state."""
     requests: list[tuple[str, Any]] = []
     for epoch in range(-1, 4):
@@ -105,7 +103,9 @@ def test_what_is_refused_changes_nothing(state: State) -> None:
                 "a", 60_000, pid, epoch, keep_prepared=rest[0], api_version=6, now_ms=9
             )
             error = decision.answer.error
-        if error is ErrorCode.none or (error is ErrorCode.concurrent_transactions and state is State.ONGOING):
+        if error is ErrorCode.none or (
+            error is ErrorCode.concurrent_transactions and state is TransactionState.ONGOING
+        ):
             continue
         refused += 1
         assert decision.records == []
@@ -115,12 +115,12 @@ def test_what_is_refused_changes_nothing(state: State) -> None:
 
 
 def test_verifying_changes_nothing() -> None:
-    for state in State:
+    for state in TransactionState:
         c, who = in_state(state)
         before = c.table.checkpoint()
         codes = c.verify_partitions("a", who.producer_id, who.producer_epoch, [T0, T1])
         assert c.table.checkpoint() == before
-        assert (codes[T0] is ErrorCode.none) == (state is State.ONGOING)
+        assert (codes[T0] is ErrorCode.none) == (state is TransactionState.ONGOING)
         assert codes[T1] is not ErrorCode.none
 
 
@@ -135,9 +135,9 @@ def test_verifying_changes_nothing() -> None:
 def test_a_partition_that_was_not_added_is_refused_in_the_words_of_the_version(
     code: ErrorCode, version: int | None, said: ErrorCode
 ) -> None:
-    c, who = in_state(State.ONGOING)
+    c, who = in_state(TransactionState.ONGOING)
     assert c.verify_partitions("a", who.producer_id, 0, [T1], produce_version=version) == {T1: said}
-    pending, _ = in_state(State.PREPARE_COMMIT)
+    pending, _ = in_state(TransactionState.PREPARE_COMMIT)
     waits = ErrorCode.concurrent_transactions if version is None else ErrorCode.not_enough_replicas
     assert pending.verify_partitions("a", 0, 1, [T1], produce_version=version) == {T1: waits}
     assert code is ErrorCode.transaction_abortable
@@ -178,7 +178,9 @@ def test_ids_that_make_no_sense_are_refused() -> None:
     assert init(c, producer_id=-7, producer_epoch=3).error is ErrorCode.invalid_request
     assert init(c, producer_id=-2, producer_epoch=-2).error is ErrorCode.invalid_request
     for key in ("", "k" * 256):
-        assert c.joint.begin(JointName("", key), 0, now_ms=0).answer.error is ErrorCode.invalid_request
+        assert (
+            c.joint.begin_version(JointName("", key), 0, now_ms=0).answer.error is ErrorCode.invalid_request
+        )
         assert c.joint.commit(JointName("", key), 0, [], now_ms=0).answer.error is ErrorCode.invalid_request
         assert c.joint.abort(JointName("", key), 0, [], now_ms=0).answer.error is ErrorCode.invalid_request
     assert c.end("", 0, 0, True, api_version=5, now_ms=0).answer.error is ErrorCode.invalid_request
@@ -221,7 +223,7 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
         restarted = coordinator()
         for record in records:
             restarted.table.replay(*record)
-        restarted.loaded(0)
+        restarted.finish_replay(0)
         assert restarted.table.sequences.last == 3
         who = init(restarted)
         assert who.producer_id >= 3
@@ -244,7 +246,12 @@ def test_no_commit_gets_a_number_that_a_partition_may_have() -> None:
         assert joint.answer.error is ErrorCode.coordinator_load_in_progress
     assert c.table.checkpoint() == before
     assert end(c, other, commit=False, name="b").answer.error is ErrorCode.none, "an abort needs none"
-    assert [c.table.sequences.met(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
+    assert [c.table.sequences.observe_marker(sequence) for sequence in (4, 7, 7, 3)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     c.table.sequences.are_known = True
     assert end(c, who, commit=True).markers[0].commit_sequence == 8
     assert c.joint.commit(name, 0, [], now_ms=0).answer.commit_sequence == 9
@@ -267,7 +274,7 @@ def test_the_last_cut_waits_for_the_slowest_commit() -> None:
 
 
 def test_reporting_markers_twice_or_late_changes_nothing() -> None:
-    c, who = in_state(State.ONGOING)
+    c, who = in_state(TransactionState.ONGOING)
     decision = end(c, who, commit=True)
     marked(c, decision)
     before = c.table.checkpoint()
@@ -321,7 +328,7 @@ def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> N
     restarted = coordinator(**settings)
     for record in c.table.checkpoint():
         restarted.table.replay(*record)
-    restarted.loaded(start_ms)
+    restarted.finish_replay(start_ms)
 
     described = restarted.table.get("open")
     assert described is not None
@@ -382,10 +389,12 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
 
 
 def test_by_hand_only_open_transactions_are_aborted() -> None:
-    for state in State:
+    for state in TransactionState:
         c, _ = in_state(state)
         answer = c.force_abort("a", now_ms=0).answer
-        assert answer.error is (ErrorCode.none if state is State.ONGOING else ErrorCode.invalid_txn_state)
+        assert answer.error is (
+            ErrorCode.none if state is TransactionState.ONGOING else ErrorCode.invalid_txn_state
+        )
     assert coordinator().force_abort("a", now_ms=0).answer.error is ErrorCode.transactional_id_not_found
 
 
@@ -422,7 +431,7 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
         add(other, who, T0, name=f"{i}")
         marked(other, end(other, who, commit=True, name=f"{i}"))
     c.table.replay(*other.table.checkpoint()[0])
-    c.loaded(0)
+    c.finish_replay(0)
     assert c.table.sequences.last == 0
 
 
@@ -452,14 +461,14 @@ def test_markers_that_a_start_has_to_repeat_come_in_the_order_of_the_decisions()
         restarted = coordinator()
         for record in records:
             restarted.table.replay(*record)
-        markers = restarted.loaded(0).markers
+        markers = restarted.finish_replay(0).markers
         assert [order.transactional_id for order in markers] == ["b", "d", "a", "c"]
         assert [order.commit_sequence for order in markers] == [1, 2, -1, 3]
         assert restarted.table.resolved_sequence == 0
 
 
 def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
-    c, who = in_state(State.ONGOING)
+    c, who = in_state(TransactionState.ONGOING)
     for epoch in (who.producer_epoch - 1, who.producer_epoch + 1):
         shown = InitAnswer(ErrorCode.none, who.producer_id, epoch)
         assert add(c, shown, T1).answer[T1] is not ErrorCode.none
@@ -496,8 +505,10 @@ def test_the_time_of_a_transaction_is_not_that_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("api_version", [1, 5])
-@pytest.mark.parametrize("state", State, ids=lambda state: state.label)
-def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, api_version: int) -> None:
+@pytest.mark.parametrize("state", TransactionState, ids=lambda state: state.label)
+def test_a_producer_that_was_refused_a_partition_can_only_abort(
+    state: TransactionState, api_version: int
+) -> None:
     """Also where nothing has begun: the abort is heeded, and the next transaction can begin."""
     c = TransactionCoordinator(TransactionConfig(), coordinator_epoch=7)
     first = init(c)
@@ -512,19 +523,19 @@ def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, ap
     def ask(commit: bool, **given: bool) -> Decision[EndAnswer]:
         return c.end("a", *shown, commit, api_version=api_version, now_ms=9, **given)
 
-    if state is not State.EMPTY:
+    if state is not TransactionState.EMPTY:
         add_one()
     if state.is_decided or state.is_complete:
-        ended = ask(state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
+        ended = ask(state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT))
         if state.is_complete:
             marked(c, ended)
         shown = ended.answer[1:] if api_version == 5 else shown
-    c.turn_away("a", *shown)
+    c.mark_abort_only("a", *shown)
     before = c.table.checkpoint()
     assert ask(True) == Decision(EndAnswer(ErrorCode.invalid_txn_state))
     if state.is_decided:
         assert ask(False) == Decision(EndAnswer(ErrorCode.concurrent_transactions))
-    elif state is not State.ONGOING:
+    elif state is not TransactionState.ONGOING:
         assert ask(False, open_only=True) == Decision(EndAnswer(ErrorCode.coordinator_load_in_progress))
     assert c.table.checkpoint() == before
     if state.is_decided:
@@ -536,10 +547,10 @@ def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, ap
     assert value is not None
     txn = decode_transaction(value)
     assert (txn.update_ms, txn.commit_sequence, txn.client) == (9, -1, later if api_version == 5 else shown)
-    if state is State.ONGOING:
-        assert (txn.state, len(aborted.markers)) == (State.PREPARE_ABORT, 1)
+    if state is TransactionState.ONGOING:
+        assert (txn.state, len(aborted.markers)) == (TransactionState.PREPARE_ABORT, 1)
     else:
-        assert (txn.state, aborted.markers, txn.start_ms) == (State.COMPLETE_ABORT, [], 9)
+        assert (txn.state, aborted.markers, txn.start_ms) == (TransactionState.COMPLETE_ABORT, [], 9)
         assert txn.settled_epoch == (7 if api_version == 1 else -1)
     marked(c, aborted)
     shown = txn.client

@@ -7,15 +7,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.decisions import REPAIR, Draft, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.answers import Draft
 from stablelog.coordinators.transactions.ending import (
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,
-    Ending,
-    completed,
+    TransactionEnder,
+    completed_state,
     ends_unknown,
 )
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnd
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import (
@@ -24,9 +25,9 @@ from stablelog.coordinators.transactions.records import (
     group_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import Identity, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from tests.coordinators.transactions.test_coordinator import T0, T1, coordinator, init
@@ -46,7 +47,9 @@ def test_where_a_partition_ends_that_is_not_known_lies_behind_every_offset() -> 
 # -- the parts of a decision -------------------------------------------------------------------------------------------
 
 NOW_MS = 50
-TXN = Transaction(0, 2, 60_000, State.ONGOING, PartitionSet({T0, T1}), start_ms=10, transaction_version=2)
+TXN = Transaction(
+    0, 2, 60_000, TransactionState.ONGOING, PartitionSet({T0, T1}), start_ms=10, transaction_version=2
+)
 
 
 class Desk:
@@ -57,7 +60,7 @@ class Desk:
         space = ProducerIdSpace()
         space.skip_past(99)
         self.table = TransactionTable("g", 1000, ProducerIds(block_size, space), lambda: lambda: True)
-        self.ending = Ending(self.table, "g", 7, self.end_offsets)
+        self.ending = TransactionEnder(self.table, "g", 7, self.end_offsets)
         self.draft = Draft(NOW_MS)
         self.table.put("a", txn, [])
         self.txn = txn
@@ -66,7 +69,7 @@ class Desk:
         self.asked.append(list(partitions))
         return [100 + index for _, index in partitions]
 
-    def decide(self, state: State = State.PREPARE_COMMIT, **given: Any) -> Transaction:
+    def decide(self, state: TransactionState = TransactionState.PREPARE_COMMIT, **given: Any) -> Transaction:
         given = {"version": 2, "raise_epoch": True, "owner_may_ask": True, **given}
         return self.ending.decide("a", self.txn, state, self.draft, **given)
 
@@ -74,7 +77,7 @@ class Desk:
 def test_a_commit_has_the_next_sequence_the_next_epoch_and_an_order_for_all_partitions() -> None:
     desk = Desk()
     value = desk.decide()
-    assert (value.state, value.commit_sequence, value.client) == (State.PREPARE_COMMIT, 1, (0, 3))
+    assert (value.state, value.commit_sequence, value.client) == (TransactionState.PREPARE_COMMIT, 1, (0, 3))
     assert (value.producer_epoch, value.transaction_epoch) == (3, 2), (
         "markers have a higher epoch than the records"
     )
@@ -89,7 +92,7 @@ def test_a_commit_has_the_next_sequence_the_next_epoch_and_an_order_for_all_part
 
 def test_an_abort_has_no_sequence_and_takes_none() -> None:
     desk = Desk()
-    value = desk.decide(State.PREPARE_ABORT)
+    value = desk.decide(TransactionState.PREPARE_ABORT)
     assert value.commit_sequence == -1
     assert desk.draft.markers[0].type is MarkerType.ABORT
     assert desk.table.sequences.last == 0
@@ -98,7 +101,7 @@ def test_an_abort_has_no_sequence_and_takes_none() -> None:
 def test_the_transactions_of_a_joint_commit_share_its_sequence() -> None:
     desk = Desk()
     assert desk.decide(commit_sequence=42).commit_sequence == 42
-    assert desk.table.sequences.take_count == 0
+    assert desk.table.sequences.assigned_count == 0
 
 
 def test_a_decision_that_keeps_the_epoch_says_where_the_partitions_ended() -> None:
@@ -115,9 +118,13 @@ def test_a_producer_that_is_fenced_for_good_cannot_ask_for_its_new_epoch() -> No
 
 
 def test_an_end_without_partitions_is_complete_at_once() -> None:
-    desk = Desk(TXN._replace(state=State.EMPTY, partitions=PartitionSet()))
-    value = desk.decide(State.COMPLETE_ABORT)
-    assert (value.state, value.client, value.transaction_epoch) == (State.COMPLETE_ABORT, (0, 3), -1)
+    desk = Desk(TXN._replace(state=TransactionState.EMPTY, partitions=PartitionSet()))
+    value = desk.decide(TransactionState.COMPLETE_ABORT)
+    assert (value.state, value.client, value.transaction_epoch) == (
+        TransactionState.COMPLETE_ABORT,
+        (0, 3),
+        -1,
+    )
     assert desk.draft.markers == []
     assert len(desk.draft.records) == 1
 
@@ -134,14 +141,17 @@ def test_behind_the_last_epoch_the_marker_has_one_more_and_the_producer_another_
 
 def test_the_next_identity_is_the_next_epoch_while_there_is_one() -> None:
     desk, records = Desk(), []
-    assert desk.ending.raised(Identity(0, CLIENT_EPOCH_MAX - 1), records) == (0, CLIENT_EPOCH_MAX)
+    assert desk.ending.next_identity(ProducerIdAndEpoch(0, CLIENT_EPOCH_MAX - 1), records) == (
+        0,
+        CLIENT_EPOCH_MAX,
+    )
     assert records == []
-    assert desk.ending.raised(Identity(0, CLIENT_EPOCH_MAX), records) == (100, 0)
+    assert desk.ending.next_identity(ProducerIdAndEpoch(0, CLIENT_EPOCH_MAX), records) == (100, 0)
     assert [key for key, _ in records] == [group_key("g")]
 
 
 def test_where_no_transaction_is_open_none_is_ended_and_nothing_changes() -> None:
-    for state in (State.EMPTY, State.COMPLETE_COMMIT):
+    for state in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT):
         desk = Desk(TXN._replace(state=state, partitions=PartitionSet()))
         with pytest.raises(RefusedError) as refused:
             desk.ending.fence("a", desk.txn, desk.draft, owner_may_ask=True)
@@ -152,30 +162,34 @@ def test_where_no_transaction_is_open_none_is_ended_and_nothing_changes() -> Non
 def test_a_fence_aborts_the_open_transaction_and_keeps_its_version() -> None:
     desk = Desk(TXN._replace(transaction_version=1))
     desk.ending.fence("a", desk.txn, desk.draft, owner_may_ask=False)
-    fenced = desk.table.known("a")
-    assert (fenced.state, fenced.client, fenced.predecessor) == (State.PREPARE_ABORT, (0, 3), (0, -1))
+    fenced = desk.table.require_state("a")
+    assert (fenced.state, fenced.client, fenced.predecessor) == (
+        TransactionState.PREPARE_ABORT,
+        (0, 3),
+        (0, -1),
+    )
     (order,) = desk.draft.markers
     assert (order.type, order.producer_epoch, order.transaction_version) == (MarkerType.ABORT, 3, 1)
 
 
 def test_a_transaction_that_nobody_can_continue_is_aborted_in_its_partition_with_a_higher_epoch() -> None:
     desk = Desk()
-    order = desk.ending.abort_of_unknown(T0, OpenTransaction(55, 4))
+    order = desk.ending.abort_order_for(T0, TransactionInPartition(55, 4))
     assert order == MarkerOrder(REPAIR, 55, 5, MarkerType.ABORT, "g", -1, 7, PartitionSet({T0}), 1, 4)
-    assert desk.ending.abort_of_unknown(T0, OpenTransaction(55, EPOCH_MAX)).producer_epoch == EPOCH_MAX
+    assert desk.ending.abort_order_for(T0, TransactionInPartition(55, EPOCH_MAX)).producer_epoch == EPOCH_MAX
 
 
 def test_the_epoch_that_a_producer_still_uses_is_not_fenced_by_a_repair() -> None:
     desk = Desk()
-    assert desk.ending.abort_of_unknown(T0, OpenTransaction(0, 2)).producer_epoch == 2
-    assert desk.ending.abort_of_unknown(T0, OpenTransaction(0, 1)).producer_epoch == 2
+    assert desk.ending.abort_order_for(T0, TransactionInPartition(0, 2)).producer_epoch == 2
+    assert desk.ending.abort_order_for(T0, TransactionInPartition(0, 1)).producer_epoch == 2
 
 
 def test_what_is_complete_keeps_what_a_repeated_request_is_answered_with() -> None:
     decided = Desk().decide()
-    done = completed(decided, State.COMPLETE_COMMIT, 99)
+    done = completed_state(decided, TransactionState.COMPLETE_COMMIT, 99)
     assert (done.state, done.client, done.predecessor) == (
-        State.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_COMMIT,
         decided.client,
         decided.predecessor,
     )
@@ -185,7 +199,7 @@ def test_what_is_complete_keeps_what_a_repeated_request_is_answered_with() -> No
 
 def test_what_is_complete_remembers_under_which_leader_epoch_it_kept_its_epoch() -> None:
     decided = Desk().decide(raise_epoch=False, version=1)
-    assert completed(decided, State.COMPLETE_COMMIT, 99).settled_epoch == 7
+    assert completed_state(decided, TransactionState.COMPLETE_COMMIT, 99).settled_epoch == 7
 
 
 def test_who_does_not_know_the_ends_says_so_for_each_partition() -> None:

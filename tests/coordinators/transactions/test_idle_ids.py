@@ -2,8 +2,8 @@
 
 import struct
 
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds, idle_value
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction, read_idle_head
@@ -16,7 +16,7 @@ def test_ids_expire_in_the_order_of_their_last_use_whatever_the_order_in_the_log
     for key, value in [*records[3:], *records[:3]]:
         coordinator.table.replay(key, value)
     start_ms = 1_760_000_000_006
-    coordinator.loaded(start_ms)
+    coordinator.finish_replay(start_ms)
     forgotten = []
     for now_ms in range(start_ms, start_ms + 1000):
         forgotten += [key for key, _ in coordinator.forget_expired(now_ms).records]
@@ -44,18 +44,18 @@ def test_an_owner_is_found_with_and_without_the_index() -> None:
     for number in range(5):
         ids.put_encoded(f"id-{number}", encode_transaction(idle(number)))
     for _ in range(2):
-        assert ids.owner(10_003) == "id-3"
-        assert ids.owner(7) is None
+        assert ids.owner_of(10_003) == "id-3"
+        assert ids.owner_of(7) is None
         ids.index_owners()
     ids.remove("id-3")
-    assert ids.owner(10_003) is None
+    assert ids.owner_of(10_003) is None
     ids.put_encoded("id-3", encode_transaction(idle(900)))
-    assert ids.owner(10_003) is None, "it has another producer id since"
+    assert ids.owner_of(10_003) is None, "it has another producer id since"
     late = idle(77)
     ids.put("late", late, encode_transaction(late))
-    assert ids.owner(late.producer_id) == "late", "it became idle since the index was made"
+    assert ids.owner_of(late.producer_id) == "late", "it became idle since the index was made"
     ids.drop_owner_index()
-    assert ids.owner(10_900) == "id-3"
+    assert ids.owner_of(10_900) == "id-3"
 
 
 def test_only_the_last_used_are_kept_decoded() -> None:

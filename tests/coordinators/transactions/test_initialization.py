@@ -3,19 +3,16 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.transactions.answers import Decision, InitAnswer
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    InitAnswer,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
     decode_transaction,
     encode_transaction,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from tests.coordinators.transactions.test_coordinator import T0, add, coordinator, end, in_state, init, marked
 
 
@@ -57,7 +54,7 @@ def test_behind_the_last_epoch_comes_a_new_producer_id() -> None:
                 if key == transaction_key("a"):
                     value = encode_transaction(decode_transaction(value)._replace(producer_epoch=epoch))
                 restarted.table.replay(key, value)
-            restarted.loaded(0)
+            restarted.finish_replay(0)
             if is_open:
                 (order,) = restarted.force_abort("a", now_ms=0).markers
                 assert (order.producer_id, order.producer_epoch) == (0, marker_epoch)
@@ -78,7 +75,7 @@ def test_a_producer_without_a_transactional_id_gets_a_new_id_each_time() -> None
 
 
 def test_a_new_producer_fences_the_one_before_and_waits_for_the_end_of_its_transaction() -> None:
-    c, old = in_state(State.ONGOING)
+    c, old = in_state(TransactionState.ONGOING)
     decision = c.producers.init_producer_id("a", 60_000, api_version=6, now_ms=0)
     assert decision.answer == InitAnswer(ErrorCode.concurrent_transactions)
     (order,) = decision.markers
@@ -91,7 +88,7 @@ def test_a_new_producer_fences_the_one_before_and_waits_for_the_end_of_its_trans
 
 
 def test_a_producer_that_continues_after_an_error_gets_the_next_epoch() -> None:
-    c, who = in_state(State.EMPTY)
+    c, who = in_state(TransactionState.EMPTY)
     shown = {"producer_id": who.producer_id, "producer_epoch": who.producer_epoch}
     assert init(c, **shown) == InitAnswer(ErrorCode.none, who.producer_id, who.producer_epoch + 1)
     assert init(c, **shown) == InitAnswer(ErrorCode.none, who.producer_id, who.producer_epoch + 1), (
@@ -104,7 +101,7 @@ def test_a_producer_that_continues_after_an_error_gets_the_next_epoch() -> None:
     ("version", "code"), [(3, ErrorCode.invalid_producer_epoch), (4, ErrorCode.producer_fenced)]
 )
 def test_a_fenced_producer_gets_the_code_that_its_version_knows(version: int, code: ErrorCode) -> None:
-    c, who = in_state(State.EMPTY)
+    c, who = in_state(TransactionState.EMPTY)
     assert init(c, producer_id=who.producer_id, producer_epoch=7, api_version=version).error is code
 
 
@@ -129,15 +126,19 @@ def test_what_the_settings_do_not_allow_is_refused(settings: dict, given: dict, 
 
 
 def test_a_group_takes_over_an_id_with_its_producer_and_the_default_group_forgets_it() -> None:
-    default, _ = in_state(State.COMPLETE_COMMIT)
-    held = default.table.known("a")
+    default, _ = in_state(TransactionState.COMPLETE_COMMIT)
+    held = default.table.require_state("a")
     group = TransactionCoordinator(TransactionConfig(), group="g")
-    decision = group.producers.take_over("a", held, now_ms=5)
+    decision = group.producers.import_id("a", held, now_ms=5)
     ((key, value),) = decision.records
-    taken = group.table.known("a")
+    taken = group.table.require_state("a")
     assert (key, value) == (transaction_key("a"), encode_transaction(taken))
-    assert (taken.state, taken.client, taken.predecessor) == (State.EMPTY, held.client, held.predecessor)
+    assert (taken.state, taken.client, taken.predecessor) == (
+        TransactionState.EMPTY,
+        held.client,
+        held.predecessor,
+    )
     assert (taken.timeout_ms, taken.transaction_version, taken.update_ms) == (held.timeout_ms, 2, 5)
-    assert default.producers.forget("a", now_ms=5) == Decision(None, [(transaction_key("a"), None)])
+    assert default.producers.forget_id("a", now_ms=5) == Decision(None, [(transaction_key("a"), None)])
     assert "a" not in default.table
     assert end(group, InitAnswer(ErrorCode.none, *held.client), commit=False).answer.error is ErrorCode.none

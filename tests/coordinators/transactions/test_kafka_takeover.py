@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.types import TopicPartition
 from tests.coordinators.transactions.kafka_coordinator import KafkaCoordinator
 from tests.coordinators.transactions.test_model import (
@@ -31,7 +32,10 @@ from tests.coordinators.transactions.test_model import (
 from tests.scale import examples
 
 KAFKA_LEADER_EPOCHS = 4
-DECIDED = {State.PREPARE_COMMIT: MarkerType.COMMIT, State.PREPARE_ABORT: MarkerType.ABORT}
+DECIDED = {
+    TransactionState.PREPARE_COMMIT: MarkerType.COMMIT,
+    TransactionState.PREPARE_ABORT: MarkerType.ABORT,
+}
 
 
 class KafkasPartition(Partition):
@@ -41,7 +45,7 @@ class KafkasPartition(Partition):
         super().__init__()
         self.forgotten_below = 0
 
-    def open(self) -> dict[int, OpenTransaction]:
+    def open(self) -> dict[int, TransactionInPartition]:
         return {
             producer_id: txn if txn.leader_epoch >= self.forgotten_below else txn._replace(leader_epoch=-1)
             for producer_id, txn in super().open().items()
@@ -173,9 +177,12 @@ class TakenOver(World):
                     assert is_open == (known.producer_id in were_open[target])
             description = self.coordinator.table.get(name)
             assert description is not None
-            ended = {State.PREPARE_COMMIT: "CompleteCommit", State.PREPARE_ABORT: "CompleteAbort"}
+            ended = {
+                TransactionState.PREPARE_COMMIT: "CompleteCommit",
+                TransactionState.PREPARE_ABORT: "CompleteAbort",
+            }
             assert description.state.label == ended.get(state, state.label)
-            if state is State.ONGOING:
+            if state is TransactionState.ONGOING:
                 assert description.partitions == partitions
 
 
@@ -229,11 +236,11 @@ def test_histories_are_not_trivial() -> None:
     ]
     for dialect in (1, 2):
         for state in (
-            State.ONGOING,
-            State.PREPARE_COMMIT,
-            State.PREPARE_ABORT,
-            State.COMPLETE_COMMIT,
-            State.COMPLETE_ABORT,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_COMMIT,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
         ):
             assert (state, dialect) in states
     assert sum(world.leader_epoch - KAFKA_LEADER_EPOCHS for world in worlds) > 60, "too few crashes"

@@ -1,10 +1,13 @@
 """Filters for the states of transactions."""
 
-from stablelog.coordinators.transactions.listing import states_named
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.listing import parse_state_names
+from stablelog.coordinators.transactions.states import TransactionState
 
 
 def test_states_are_known_by_kafkas_names() -> None:
-    assert states_named(["Ongoing", "CompleteAbort"]) == ({State.ONGOING, State.COMPLETE_ABORT}, [])
-    assert states_named(["Dead", "PrepareEpochFence"]) == (set(), [])
-    assert states_named(["ongoing", "Bogus"]) == (set(), ["ongoing", "Bogus"])
+    assert parse_state_names(["Ongoing", "CompleteAbort"]) == (
+        {TransactionState.ONGOING, TransactionState.COMPLETE_ABORT},
+        [],
+    )
+    assert parse_state_names(["Dead", "PrepareEpochFence"]) == (set(), [])
+    assert parse_state_names(["ongoing", "Bogus"]) == (set(), ["ongoing", "Bogus"])

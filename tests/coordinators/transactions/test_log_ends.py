@@ -26,7 +26,7 @@ def test_ends_that_are_read_from_a_record_are_those_of_its_partitions_in_their_o
 
 
 def test_ends_of_one_leader_epoch_are_encoded_by_partition():
-    ends = LogEnds.under(7, [("t", 1), ("t", 0)], [5, OFFSET_UNKNOWN])
+    ends = LogEnds.from_offsets(7, [("t", 1), ("t", 0)], [5, OFFSET_UNKNOWN])
     assert ends == {("t", 1): (7, 5), ("t", 0): (7, OFFSET_UNKNOWN)}
     assert ends.content == END.pack(7, 5) + END.pack(7, OFFSET_UNKNOWN)
     assert ends.leader_epoch == 7
@@ -38,7 +38,7 @@ def test_an_unknown_end_is_behind_every_offset():
 
 def test_a_partition_that_is_not_there_is_a_key_error():
     with pytest.raises(KeyError):
-        LogEnds.under(7, [("t", 1)], [5])["t", 2]
+        LogEnds.from_offsets(7, [("t", 1)], [5])["t", 2]
 
 
 @pytest.mark.parametrize("size", [0, 11, 13, 24])

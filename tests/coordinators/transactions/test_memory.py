@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
 
@@ -45,7 +45,7 @@ def idle(number: int) -> Transaction:
         10_000 + number,
         number % 30_000,
         60_000,
-        State.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_COMMIT,
         update_ms=1_760_000_000_000 + number,
         start_ms=1_760_000_000_000 + number,
         previous_producer_id=10_000 + number,
@@ -74,7 +74,7 @@ def test_an_idle_transactional_id_takes_at_most_250_bytes(count: int) -> None:
         coordinator = a_coordinator()
         for key, value in records:
             coordinator.table.replay(key, None if value is None else bytes(bytearray(value)))
-        coordinator.loaded(10**15)
+        coordinator.finish_replay(10**15)
         coordinator.table.partitions_opened()
         found.append(coordinator)
 
@@ -95,7 +95,7 @@ def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
             coordinator = a_coordinator()
             for record in records:
                 coordinator.table.replay(*record)
-            coordinator.loaded(10**15)
+            coordinator.finish_replay(10**15)
             if are_open:
                 coordinator.table.partitions_opened()
             found.append(coordinator)

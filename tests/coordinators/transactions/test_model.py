@@ -20,17 +20,14 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions import ending as transaction_ending
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    MarkerOrder,
-    OpenTransaction,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import TransactionKey, decode_transaction, read_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 from stablelog.types import TopicPartition
 from tests.scale import examples
@@ -73,13 +70,13 @@ class Partition:
     def epoch(self, producer_id: int) -> int:
         return max((e.producer_epoch for e in self.log if e.producer_id == producer_id), default=-1)
 
-    def open(self) -> dict[int, OpenTransaction]:
-        found: dict[int, OpenTransaction] = {}
+    def open(self) -> dict[int, TransactionInPartition]:
+        found: dict[int, TransactionInPartition] = {}
         for offset, entry in enumerate(self.log):
             if entry.marker is not None:
                 found.pop(entry.producer_id, None)
             elif entry.producer_id not in found:
-                found[entry.producer_id] = OpenTransaction(
+                found[entry.producer_id] = TransactionInPartition(
                     entry.producer_id, entry.producer_epoch, offset, entry.leader_epoch
                 )
         return found
@@ -257,7 +254,9 @@ class World:
                 if value is None or not isinstance(read_key(key), TransactionKey):
                     continue
                 txn = decode_transaction(value)
-                if txn.state is State.PREPARE_COMMIT and txn.commit_sequence != NO_SEQUENCE:  # else Kafka's
+                if (
+                    txn.state is TransactionState.PREPARE_COMMIT and txn.commit_sequence != NO_SEQUENCE
+                ):  # else Kafka's
                     shown = (txn.producer_id, txn.producer_epoch, txn.update_ms)
                     assert self.decided.setdefault(txn.commit_sequence, shown) == shown, (
                         "a number was given twice"
@@ -307,7 +306,7 @@ class World:
         for records in log:
             for key, value in records:
                 coordinator.table.replay(key, value)
-        return coordinator, coordinator.loaded(self.now_ms)
+        return coordinator, coordinator.finish_replay(self.now_ms)
 
     def loaded(self, decision: Decision[bool]) -> None:
         """What was read from our own log needs no records."""

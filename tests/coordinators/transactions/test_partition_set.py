@@ -14,7 +14,7 @@ from stablelog.coordinators.transactions.partition_set import (
     encode_partitions,
 )
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.types import TopicPartition
 
@@ -28,7 +28,7 @@ def test_a_set_with_added_partitions_is_a_set_in_order_whatever_was_asked_before
 ) -> None:
     before = PartitionSet(first)
     order = before.in_order
-    after = before.adding(more)
+    after = before.with_added(more)
     assert after == first | more
     assert hash(after) == hash(first | more)
     assert after.in_order == sorted(first | more)
@@ -51,12 +51,15 @@ def test_the_partitions_of_a_transaction_are_encoded_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(partition_set, "encode_partitions", counted)
     partitions = PartitionSet(("t", index) for index in range(3))
-    txn = Transaction(1, 1, 1, State.ONGOING, partitions, update_ms=1, start_ms=1)
+    txn = Transaction(1, 1, 1, TransactionState.ONGOING, partitions, update_ms=1, start_ms=1)
     records = [
         encode_transaction(txn),
-        encode_transaction(txn._replace(state=State.PREPARE_COMMIT)),
+        encode_transaction(txn._replace(state=TransactionState.PREPARE_COMMIT)),
         encode_transaction(
-            txn._replace(state=State.PREPARE_ABORT, ends=LogEnds.under(1, partitions.in_order, [5, 6, 7]))
+            txn._replace(
+                state=TransactionState.PREPARE_ABORT,
+                ends=LogEnds.from_offsets(1, partitions.in_order, [5, 6, 7]),
+            )
         ),
     ]
     assert encoded == [partitions.in_order]
@@ -65,7 +68,9 @@ def test_the_partitions_of_a_transaction_are_encoded_once(monkeypatch: pytest.Mo
     in_other_order = partitions.in_order[::-1]
     other = decode_transaction(
         encode_transaction(
-            txn._replace(state=State.PREPARE_ABORT, ends=LogEnds.under(1, in_other_order, [5, 6, 7]))
+            txn._replace(
+                state=TransactionState.PREPARE_ABORT, ends=LogEnds.from_offsets(1, in_other_order, [5, 6, 7])
+            )
         )
     )
     assert other.ends["t", 2].end_offset == 5

@@ -14,22 +14,22 @@ from stablelog.coordinators.transactions.producer_ids import (
 
 def take(ids: ProducerIds) -> int:
     if ids.needs_block:
-        ids.reserve()
-    return ids.take()
+        ids.reserve_block()
+    return ids.take_id()
 
 
 def test_ids_are_handed_out_from_blocks() -> None:
     ids = ProducerIds(block_size=3)
     assert ids.needs_block
-    assert ids.reserve() == 3
-    assert [ids.take(), ids.take(), ids.take()] == [0, 1, 2]
+    assert ids.reserve_block() == 3
+    assert [ids.take_id(), ids.take_id(), ids.take_id()] == [0, 1, 2]
     assert ids.needs_block
-    assert ids.reserve() == 6
+    assert ids.reserve_block() == 6
 
 
 def test_in_the_beginning_no_id_is_reserved_and_none_was_met() -> None:
     ids = ProducerIds()
-    assert (ids.reserved_end, ids.space.reserved_end, ids.space.met_end, ids.next_id) == (0, 0, 0, 0)
+    assert (ids.reserved_end, ids.space.reserved_end, ids.space.used_end, ids.next_id) == (0, 0, 0, 0)
 
 
 def test_a_write_is_needed_once_in_a_thousand_times() -> None:
@@ -77,8 +77,8 @@ def test_no_id_is_told_twice(steps: list[tuple[str, int]]) -> None:
     told: set[int] = set()
     for what, number in steps:
         if what in ("take", "lose"):
-            records = [ids.reserve()] if ids.needs_block else []
-            taken = ids.take()
+            records = [ids.reserve_block()] if ids.needs_block else []
+            taken = ids.take_id()
             if (
                 what == "lose" and records
             ):  # the crash comes before the reservation is durable: nobody was told
@@ -115,8 +115,8 @@ def test_no_id_is_told_twice_by_groups_that_share_them(steps: list[tuple[str, in
         if what == "take":
             ids = groups[which]
             if ids.needs_block:
-                pending[which].append(ids.reserve())
-            taken = ids.take()
+                pending[which].append(ids.reserve_block())
+            taken = ids.take_id()
             if number % 3:  # told, and so durable; or the client has gone before
                 durable[which] += pending[which]
                 pending[which].clear()

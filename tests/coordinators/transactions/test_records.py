@@ -24,9 +24,9 @@ from stablelog.coordinators.transactions.log_ends import (
 )
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
-    GroupKey,
-    GroupState,
     JointKey,
+    TransactionGroupKey,
+    TransactionGroupState,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -37,8 +37,8 @@ from stablelog.coordinators.transactions.records import (
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
-from stablelog.coordinators.transactions.transaction import Identity, Transaction
+from stablelog.coordinators.transactions.states import TransactionState
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
 from stablelog.errors import DamageError, NewerFormatError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
@@ -47,7 +47,7 @@ EXAMPLE = Transaction(
     producer_id=7,
     producer_epoch=4,
     timeout_ms=60_000,
-    state=State.PREPARE_COMMIT,
+    state=TransactionState.PREPARE_COMMIT,
     partitions=PartitionSet({("orders", 0), ("orders", 2), ("__consumer_offsets", 0)}),
     update_ms=1_700_000_001_000,
     start_ms=1_700_000_000_000,
@@ -147,14 +147,14 @@ def log_ends(ends: Mapping[TopicPartition, LogEnd]) -> LogEnds:
 
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
-    state = draw(st.sampled_from(State))
+    state = draw(st.sampled_from(TransactionState))
     partitions = draw(
         st.builds(
             PartitionSet,
             st.frozensets(st.tuples(st.text("añ-_.", min_size=1, max_size=200), st.integers(0, 999))),
         )
     )
-    if state is State.EMPTY:
+    if state is TransactionState.EMPTY:
         partitions = PartitionSet()
     ends = st.builds(LogEnd, st.integers(0, 2**31 - 1), ids)
     return Transaction(
@@ -208,7 +208,7 @@ def test_kafka_reads_what_we_write(txn: Transaction) -> None:
         txn.update_ms,
         txn.start_ms,
     )
-    if txn.state is State.EMPTY:
+    if txn.state is TransactionState.EMPTY:
         assert read.transaction_partitions is None
     else:  # Kafka does not look whether it is null
         assert read.transaction_partitions is not None
@@ -224,7 +224,7 @@ def test_values_of_version_0_are_read() -> None:
     txn = decode_transaction(value)
 
     assert txn == Transaction(
-        5, 2, 10_000, State.ONGOING, PartitionSet({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
+        5, 2, 10_000, TransactionState.ONGOING, PartitionSet({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
     )
     empty = bytes.fromhex("0000000000000000000500020000271000ffffffff") + b"\xff" * 16
     assert decode_transaction(empty).partitions == PartitionSet()
@@ -233,16 +233,16 @@ def test_values_of_version_0_are_read() -> None:
 def test_values_that_kafka_wrote_say_who_may_ask_again() -> None:
     """Kafka keeps no last epoch; in the second dialect it is the one before."""
     kafka = bytes.fromhex("000100000000000000050003000027100401" + "00" * 16 + "0102020002")
-    assert decode_transaction(kafka).predecessor == Identity(5, 2)
+    assert decode_transaction(kafka).predecessor == ProducerIdAndEpoch(5, 2)
 
     for epoch, before in ((1, 0), (2, 1)):
         value = bytes.fromhex(f"00010000000000000005000{epoch}000027100401" + "00" * 16 + "0102020002")
-        assert decode_transaction(value).predecessor == Identity(5, before)
+        assert decode_transaction(value).predecessor == ProducerIdAndEpoch(5, before)
 
     rotated = bytes.fromhex(
         "000100000000000000090000000027100501" + "00" * 16 + "020008000000000000000502020002"
     )
-    assert decode_transaction(rotated).predecessor == Identity(5, 32766)
+    assert decode_transaction(rotated).predecessor == ProducerIdAndEpoch(5, 32766)
 
     first_dialect = bytes.fromhex("000100000000000000050003000027100401" + "00" * 16 + "00")
     assert decode_transaction(first_dialect).predecessor.producer_epoch == -1
@@ -260,7 +260,7 @@ def test_keys() -> None:
     assert transaction_key("a/b").hex() == "00000003612f62"
     assert read_key(transaction_key("a/b")) == TransactionKey("a/b")
     assert group_key("payments").hex() == "271000087061796d656e7473"
-    assert read_key(group_key("")) == GroupKey("")
+    assert read_key(group_key("")) == TransactionGroupKey("")
     assert joint_key("", "q").hex() == "27110000000171"
     assert read_key(joint_key("payments", "q/1")) == JointKey(JointName("payments", "q/1"))
     assert read_key(bytes.fromhex("00010003612f62")) is None
@@ -272,7 +272,7 @@ def test_keys() -> None:
 
 
 def test_the_state_of_a_group() -> None:
-    state = GroupState(producer_ids_end=2000, commit_sequence_next=77)
+    state = TransactionGroupState(producer_ids_end=2000, commit_sequence_next=77)
     assert encode_group(state).hex() == "000000000000000007d0000000000000004d"
     assert decode_group(encode_group(state) + b"what comes later") == state
     with pytest.raises(DamageError, match="16 bytes are expected, 8 are left"):
@@ -313,16 +313,16 @@ def test_ends_are_a_mapping(wanted: dict[TopicPartition, tuple[int, int]]) -> No
 
 
 def test_ends_under_one_leader_epoch() -> None:
-    ends = LogEnds.under(3, [("t", 0), ("u", 5)], [10, OFFSET_UNKNOWN])
+    ends = LogEnds.from_offsets(3, [("t", 0), ("u", 5)], [10, OFFSET_UNKNOWN])
     assert dict(ends) == {("t", 0): LogEnd(3, 10), ("u", 5): LogEnd(3, OFFSET_UNKNOWN)}
     assert repr(ends) == f"LogEnds({dict(ends)})"
     with pytest.raises(DamageError, match="12 bytes of partition ends for 2 partitions"):
-        LogEnds.under(3, [("t", 0), ("u", 5)], [10])
+        LogEnds.from_offsets(3, [("t", 0), ("u", 5)], [10])
 
 
 def test_ends_must_be_of_the_partitions() -> None:
     partitions = EXAMPLE.partitions.in_order
-    txn = EXAMPLE._replace(ends=LogEnds.under(1, partitions, [5] * len(partitions)))
+    txn = EXAMPLE._replace(ends=LogEnds.from_offsets(1, partitions, [5] * len(partitions)))
     value = encode_transaction(txn).replace(bytes.fromhex("934e24"), bytes.fromhex("934e18"))[:-12]
     with pytest.raises(DamageError, match="24 bytes of partition ends for 3"):
         decode_transaction(value)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.log_ends import LogEnd
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import encode_transaction
-from stablelog.coordinators.transactions.recovery import DecisionHistory, Ranked, markers_for
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.recovery import DecisionHistory, RankedMarkerOrder, markers_for
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from tests.scale import seeds
 
@@ -48,8 +48,10 @@ def order(
     )
 
 
-def past(orders: Mapping[int, Sequence[tuple[int, MarkerOrder]]]) -> dict[int, list[Ranked]]:
-    return {producer_id: [Ranked(*ranked) for ranked in found] for producer_id, found in orders.items()}
+def past(orders: Mapping[int, Sequence[tuple[int, MarkerOrder]]]) -> dict[int, list[RankedMarkerOrder]]:
+    return {
+        producer_id: [RankedMarkerOrder(*ranked) for ranked in found] for producer_id, found in orders.items()
+    }
 
 
 def test_a_partition_with_nothing_open_needs_nothing_again() -> None:
@@ -60,7 +62,11 @@ def test_a_partition_with_nothing_open_needs_nothing_again() -> None:
 
 def test_lost_markers_are_written_in_the_order_of_the_decisions() -> None:
     first, second, third = order(5, epoch=0, g=1), order(3, epoch=0, g=2), order(4, epoch=0)
-    found = [OpenTransaction(3, 0, 11, 0), OpenTransaction(4, 0, 12, 0), OpenTransaction(5, 0, 10, 0)]
+    found = [
+        TransactionInPartition(3, 0, 11, 0),
+        TransactionInPartition(4, 0, 12, 0),
+        TransactionInPartition(5, 0, 10, 0),
+    ]
     markers, unexplained = markers_for(
         T0, found, past({5: [(0, first)], 3: [(1, second)], 4: [(2, third)]}), [], 3
     )
@@ -71,7 +77,7 @@ def test_lost_markers_are_written_in_the_order_of_the_decisions() -> None:
 def test_the_order_that_completes_a_transaction_takes_the_place_of_its_repetition() -> None:
     decided = order(1, epoch=4, g=7)
     held = order(1, epoch=4, g=7, transactional_id="a", repeated=True)
-    markers, _ = markers_for(T0, [OpenTransaction(1, 4, 0, 0)], past({1: [(6, decided)]}), [held], 7)
+    markers, _ = markers_for(T0, [TransactionInPartition(1, 4, 0, 0)], past({1: [(6, decided)]}), [held], 7)
     assert markers == [held]
 
 
@@ -83,7 +89,7 @@ def test_orders_from_after_the_start_are_written_even_for_nothing() -> None:
 
 def test_what_is_held_behind_a_lost_marker_follows_it() -> None:
     lost, held = order(1, epoch=4, g=7), order(1, epoch=5, g=8, transactional_id="a")
-    markers, _ = markers_for(T0, [OpenTransaction(1, 4, 0, 0)], past({1: [(0, lost)]}), [held], 1)
+    markers, _ = markers_for(T0, [TransactionInPartition(1, 4, 0, 0)], past({1: [(0, lost)]}), [held], 1)
     assert markers == [lost, held]
 
 
@@ -117,7 +123,7 @@ def test_markers_of_several_producers_follow_the_order_of_all_decisions(seed: in
         for producer_id, rows in decided.items()
     }
     found = [
-        OpenTransaction(producer_id, chance.randrange(epochs[producer_id] + 2))
+        TransactionInPartition(producer_id, chance.randrange(epochs[producer_id] + 2))
         for producer_id in range(1, 6)
         if chance.random() < 0.6
     ]
@@ -150,7 +156,7 @@ def test_a_transaction_of_the_first_dialect_is_found_by_where_the_partition_ende
 
     def needs(first_offset: int, leader_epoch: int) -> list[MarkerOrder]:
         markers, unexplained = markers_for(
-            T0, [OpenTransaction(1, 0, first_offset, leader_epoch)], decided, [], 2
+            T0, [TransactionInPartition(1, 0, first_offset, leader_epoch)], decided, [], 2
         )
         assert bool(markers) != bool(unexplained)
         return markers
@@ -166,66 +172,72 @@ def test_a_transaction_of_the_first_dialect_is_found_by_where_the_partition_ende
 
 def test_what_began_before_a_settled_leader_epoch_is_no_part_of_later_decisions() -> None:
     held = order(1, epoch=0, g=2, end=LogEnd(5, 0), transactional_id="a", settled_epoch=4)
-    assert markers_for(T0, [OpenTransaction(1, 0, 3, 4)], past({}), [held], 0) == ([held], [])
+    assert markers_for(T0, [TransactionInPartition(1, 0, 3, 4)], past({}), [held], 0) == ([held], [])
 
-    leftover = OpenTransaction(1, 0, 3, 3)
+    leftover = TransactionInPartition(1, 0, 3, 3)
     assert markers_for(T0, [leftover], past({}), [held], 0) == ([], [leftover])
 
 
 def test_an_open_transaction_older_than_what_is_held_makes_way_for_it() -> None:
     held = order(1, epoch=5, g=2, transactional_id="a")
-    older = OpenTransaction(1, 3, 7, 0)
+    older = TransactionInPartition(1, 3, 7, 0)
     assert markers_for(T0, [older], past({}), [held], 0) == ([held], [older])
 
 
 def test_history_is_taken_out_partition_by_partition() -> None:
     history = DecisionHistory()
     txn = Transaction(
-        1, 1, 10, State.PREPARE_COMMIT, PartitionSet({T0, T1}), commit_sequence=1, transaction_epoch=0
+        1,
+        1,
+        10,
+        TransactionState.PREPARE_COMMIT,
+        PartitionSet({T0, T1}),
+        commit_sequence=1,
+        transaction_epoch=0,
     )
-    history.remember("a", encode_transaction(txn), txn)
+    history.add_decision("a", encode_transaction(txn), txn)
     assert len(history) == 2
     assert [value for _, value in history.records()] == [encode_transaction(txn)]
     assert history.transactional_ids() == {"a"}
-    assert [history.knows_producer(producer_id) for producer_id in (0, 1, 2)] == [False, True, False]
-    assert [history.knows(*one) for one in ((T0, 1), (T1, 1), (T0, 2), (("u", 0), 1))] == [
+    assert [history.has_decision_of(producer_id) for producer_id in (0, 1, 2)] == [False, True, False]
+    assert [history.has_decision_in(*one) for one in ((T0, 1), (T1, 1), (T0, 2), (("u", 0), 1))] == [
         True,
         True,
         False,
         False,
     ]
 
-    taken = history.take(
+    taken = history.take_decisions(
         T0, {1, 2}, lambda t: order(t.producer_id, epoch=t.transaction_epoch, g=t.commit_sequence)
     )
-    assert taken == {1: [Ranked(0, order(1, epoch=0, g=1))]}
+    assert taken == {1: [RankedMarkerOrder(0, order(1, epoch=0, g=1))]}
     assert len(history) == 1
     assert len(list(history.records())) == 1
-    assert history.knows_producer(1)
-    assert [history.knows(one, 1) for one in (T0, T1)] == [False, True]
+    assert history.has_decision_of(1)
+    assert [history.has_decision_in(one, 1) for one in (T0, T1)] == [False, True]
 
-    assert history.take(T1, set(), lambda t: order(t.producer_id, epoch=0)) == {}
+    assert history.take_decisions(T1, set(), lambda t: order(t.producer_id, epoch=0)) == {}
     assert len(history) == 0
     assert list(history.records()) == []
     assert history.end_rank == 1
-    assert not history.knows_producer(1)
+    assert not history.has_decision_of(1)
 
 
 def test_a_repeated_decision_of_the_first_dialect_without_ends_decides_nothing() -> None:
     """As Apache Kafka writes them: what is found open may be the producer's next transaction."""
     decided = order(1, epoch=0, g=1, end=LogEnd(0, 10))._replace(ends={})
-    assert not decided.decides(T0, OpenTransaction(1, 0, 3, 0))
+    assert not decided.decides(T0, TransactionInPartition(1, 0, 3, 0))
     new = decided._replace(transactional_id="a")
-    assert new.decides(T0, OpenTransaction(1, 0, 3, 0)), (
+    assert new.decides(T0, TransactionInPartition(1, 0, 3, 0)), (
         "before its markers are written nothing else is begun"
     )
-    assert not new._replace(repeated=True).decides(T0, OpenTransaction(1, 0, 3, 0))
+    assert not new._replace(repeated=True).decides(T0, TransactionInPartition(1, 0, 3, 0))
 
 
 def test_a_partition_that_was_empty_at_a_decision_of_the_first_dialect_had_nothing_of_it() -> None:
     decided = order(1, epoch=0, g=1, end=LogEnd(2, 0))
-    assert not decided.decides(T0, OpenTransaction(1, 0, 0, 2))
-    assert decided.decides(T0, OpenTransaction(1, 0, 0, 1))
+    assert not decided.decides(T0, TransactionInPartition(1, 0, 0, 2))
+    assert decided.decides(T0, TransactionInPartition(1, 0, 0, 1))
 
 
 END = LogEnd(leader_epoch=5, end_offset=100)
@@ -251,7 +263,7 @@ def test_an_order_decides_what_was_open_at_the_decision(
     for leader_epoch in range(-1, 8):
         was_settled = leader_epoch != -1 and leader_epoch < settled_epoch
         for first_offset in (-1, 0, 99, 100, 101):
-            found = OpenTransaction(7, 2, first_offset, leader_epoch)
+            found = TransactionInPartition(7, 2, first_offset, leader_epoch)
             is_before_end = end is not None and (
                 first_offset == -1 or (leader_epoch, first_offset) < (end.leader_epoch, end.end_offset)
             )
@@ -260,4 +272,4 @@ def test_an_order_decides_what_was_open_at_the_decision(
             assert raised.decides(T0, found) == (not was_settled)
             assert not decision.decides(T0, found._replace(producer_id=8))
             assert not raised.decides(T0, found._replace(producer_epoch=3))
-    assert decision.decides(T1, OpenTransaction(7, 2)) == (transactional_id != REPAIR and not repeated)
+    assert decision.decides(T1, TransactionInPartition(7, 2)) == (transactional_id != REPAIR and not repeated)

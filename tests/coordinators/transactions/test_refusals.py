@@ -7,19 +7,19 @@ from stablelog.coordinators.transactions.refusals import (
     INIT_KNOWS_FENCED,
     PRODUCE_KNOWS_ABORTABLE,
     TXN_KNOWS_FENCED,
-    fenced,
-    for_produce,
-    for_version,
-    mapping_lost,
-    turned_away,
-    tv1_refused,
-    without_fenced,
+    abort_only_refusal,
+    code_for_produce,
+    code_for_version,
+    code_without_fenced,
+    fenced_refusal,
+    id_mapping_refusal,
+    tv1_refusal,
 )
-from stablelog.coordinators.transactions.states import State
-from stablelog.coordinators.transactions.transaction import Identity, Transaction
+from stablelog.coordinators.transactions.states import TransactionState
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
 
 FENCED, OLD = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
-TXN = Transaction(5, 2, 60_000, State.EMPTY)
+TXN = Transaction(5, 2, 60_000, TransactionState.EMPTY)
 
 
 def test_the_versions_from_which_a_response_may_say_that_a_producer_was_fenced_are_kafkas():
@@ -27,14 +27,14 @@ def test_the_versions_from_which_a_response_may_say_that_a_producer_was_fenced_a
 
 
 def test_a_version_that_does_not_know_that_a_producer_was_fenced_gets_the_older_code():
-    assert [for_version(FENCED, version, 2) for version in (0, 1, 2, 3)] == [OLD, OLD, FENCED, FENCED]
-    assert without_fenced(FENCED) is OLD
+    assert [code_for_version(FENCED, version, 2) for version in (0, 1, 2, 3)] == [OLD, OLD, FENCED, FENCED]
+    assert code_without_fenced(FENCED) is OLD
 
 
 @pytest.mark.parametrize("code", [ErrorCode.none, ErrorCode.invalid_txn_state, OLD])
 def test_every_other_code_is_known_to_all_versions(code):
-    assert for_version(code, 0, 2) is code
-    assert without_fenced(code) is code
+    assert code_for_version(code, 0, 2) is code
+    assert code_without_fenced(code) is code
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,28 @@ def test_every_other_code_is_known_to_all_versions(code):
     ],
 )
 def test_a_produce_response_has_codes_after_which_a_producer_does_the_right_thing(code, version, said):
-    assert for_produce(code, version) is said
+    assert code_for_produce(code, version) is said
 
 
 def test_a_fenced_producer_is_told_who_holds_the_id():
-    refused = fenced("tx", Identity(5, 1), TXN)
+    refused = fenced_refusal("tx", ProducerIdAndEpoch(5, 1), TXN)
     assert refused.code is FENCED
     assert str(refused) == "tx: producer 5 with epoch 1 was fenced; 5 with epoch 2 holds the id"
 
 
 def test_a_producer_of_another_id_is_told_whose_the_transactional_id_is():
-    refused = mapping_lost("tx", Identity(4, 1), TXN)
+    refused = id_mapping_refusal("tx", ProducerIdAndEpoch(4, 1), TXN)
     assert refused.code is ErrorCode.invalid_producer_id_mapping
     assert str(refused) == "tx belongs to producer 5, not 4"
 
 
 def test_a_commit_that_lacks_a_partition_is_told_to_abort():
-    refused = turned_away("tx")
+    refused = abort_only_refusal("tx")
     assert refused.code is ErrorCode.invalid_txn_state
     assert str(refused) == "the transaction of tx was refused a partition: it can only be aborted"
 
 
 def test_a_client_of_the_first_transaction_version_is_told_what_to_change():
-    refused = tv1_refused()
+    refused = tv1_refusal()
     assert refused.code is ErrorCode.policy_violation
     assert "use a client that supports it, or turn the setting off" in str(refused)

@@ -15,26 +15,23 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    MarkerOrder,
-    OpenTransaction,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.records import decode_joint
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
-    GroupKey,
     JointKey,
+    TransactionGroupKey,
     decode_group,
     decode_transaction,
     encode_transaction,
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName, child_id
@@ -237,7 +234,7 @@ class Conversation:
 
     def begin_joint(self, key: str, version: str, run: str = "", order: str = "-1") -> None:
         """`begin-joint k 1 r1 order=4`: with a run, or without only to ask."""
-        decision = self.coordinator.joint.begin(
+        decision = self.coordinator.joint.begin_version(
             JointName("", key), int(version), run or None, order=int(order), now_ms=self.now_ms
         )
         answer = decision.answer
@@ -340,7 +337,7 @@ class Conversation:
                 self.coordinator.table.replay(key, value)
         self.closed = {("t", i) for i in range(4)}
         self.held = []
-        decision = self.coordinator.loaded(self.now_ms)
+        decision = self.coordinator.finish_replay(self.now_ms)
         self.append(decision)
         for order in decision.markers:
             self.lines.append(
@@ -354,7 +351,7 @@ class Conversation:
         version = int(given.get("version", FIRST))
         producer = self.producers.setdefault(name, Producer(transactional_id, version))
         producer.identity = self.parse(given["as"])
-        state = next(state for state in State if state.label == label)
+        state = next(state for state in TransactionState if state.label == label)
         targets = [partition(text) for text in partitions]
         value = kafka_value(*producer.identity, state, targets, transaction_version=version)
         self.log.append([(transaction_key(transactional_id), value)])
@@ -408,10 +405,10 @@ class Conversation:
     def identity(self, producer: Producer, given: dict[str, str]) -> tuple[int, int]:
         return self.parse(given["as"]) if "as" in given else producer.identity
 
-    def found(self, text: str) -> OpenTransaction:
+    def found(self, text: str) -> TransactionInPartition:
         identity, _, place = text.partition("@")
         offset, _, leader_epoch = place.partition("/")
-        return OpenTransaction(*self.parse(identity), int(offset or -1), int(leader_epoch or -1))
+        return TransactionInPartition(*self.parse(identity), int(offset or -1), int(leader_epoch or -1))
 
     def carry_out(self, decision: Decision[Any], answer: str = "") -> None:
         self.append(decision)
@@ -447,7 +444,7 @@ class Conversation:
     def show_record(self, key: bytes, value: bytes | None) -> None:
         subject = read_key(key)
         assert subject is not None
-        if isinstance(subject, GroupKey):
+        if isinstance(subject, TransactionGroupKey):
             assert value is not None
             state = decode_group(value)
             self.lines.append(

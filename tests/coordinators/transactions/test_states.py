@@ -3,44 +3,61 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.states import TRANSITIONS, Event, State, next_state
+from stablelog.coordinators.transactions.states import (
+    TRANSITIONS,
+    TransactionEvent,
+    TransactionState,
+    next_state,
+)
 from stablelog.errors import RefusedError
 
 
 def test_every_event_has_its_outcome_in_every_state() -> None:
-    assert TRANSITIONS.keys() == set(State)
-    assert all(row.keys() == set(Event) for row in TRANSITIONS.values())
-    assert [state.label for state in (State.EMPTY, State.PREPARE_COMMIT)] == ["Empty", "PrepareCommit"]
+    assert TRANSITIONS.keys() == set(TransactionState)
+    assert all(row.keys() == set(TransactionEvent) for row in TRANSITIONS.values())
+    assert [state.label for state in (TransactionState.EMPTY, TransactionState.PREPARE_COMMIT)] == [
+        "Empty",
+        "PrepareCommit",
+    ]
 
 
 def test_an_outcome_is_decided_once() -> None:
     """Scenario 41: from a decision there is one way, and it leads to the same outcome."""
     for state, same in (
-        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
-        (State.PREPARE_ABORT, State.COMPLETE_ABORT),
+        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+        (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
     ):
-        after = {outcome for outcome in TRANSITIONS[state].values() if isinstance(outcome, State)}
+        after = {outcome for outcome in TRANSITIONS[state].values() if isinstance(outcome, TransactionState)}
         assert after == {state, same}
 
 
 def test_only_open_transactions_are_decided() -> None:
     for state, row in TRANSITIONS.items():
-        decides = {e for e, outcome in row.items() if isinstance(outcome, State) and outcome.is_decided}
-        if state is State.ONGOING:
-            assert decides == {Event.INIT, Event.COMMIT, Event.ABORT, Event.FENCE}
+        decides = {
+            e for e, outcome in row.items() if isinstance(outcome, TransactionState) and outcome.is_decided
+        }
+        if state is TransactionState.ONGOING:
+            assert decides == {
+                TransactionEvent.INIT,
+                TransactionEvent.COMMIT,
+                TransactionEvent.ABORT,
+                TransactionEvent.FENCE,
+            }
         else:
-            assert decides <= {Event.COMMIT_AGAIN, Event.ABORT_AGAIN}
+            assert decides <= {TransactionEvent.COMMIT_AGAIN, TransactionEvent.ABORT_AGAIN}
 
 
 def test_only_ids_at_rest_are_forgotten() -> None:
     for state, row in TRANSITIONS.items():
-        assert (row[Event.EXPIRE] is None) == (not state.is_open)
-        assert all(outcome is not None for event, outcome in row.items() if event is not Event.EXPIRE)
+        assert (row[TransactionEvent.EXPIRE] is None) == (not state.is_open)
+        assert all(
+            outcome is not None for event, outcome in row.items() if event is not TransactionEvent.EXPIRE
+        )
 
 
 def test_a_refusal_says_what_and_where() -> None:
     with pytest.raises(
         RefusedError, match="the producer commits, but its transaction is in state Empty"
     ) as caught:
-        next_state(State.EMPTY, Event.COMMIT)
+        next_state(TransactionState.EMPTY, TransactionEvent.COMMIT)
     assert caught.value.code is ErrorCode.invalid_txn_state

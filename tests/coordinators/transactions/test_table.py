@@ -7,16 +7,16 @@ from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
-    GroupState,
+    TransactionGroupState,
     decode_group,
     encode_group,
     encode_transaction,
     group_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import Identity, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName
 from tests.coordinators.transactions.test_coordinator import T0, add, coordinator, init
@@ -26,7 +26,7 @@ def test_a_group_that_nobody_has_asked_for_anything_has_reserved_and_decided_not
     ((key, value),) = coordinator().table.checkpoint()
     assert key == group_key("")
     assert value is not None
-    assert decode_group(value) == GroupState(producer_ids_end=0, commit_sequence_next=1)
+    assert decode_group(value) == TransactionGroupState(producer_ids_end=0, commit_sequence_next=1)
 
 
 def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> None:
@@ -35,7 +35,7 @@ def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> N
     counts = [c.table.change_count]
     who = init(c)
     counts.append(c.table.change_count)
-    c.joint.begin(JointName("", "key"), 1, "run", now_ms=0)
+    c.joint.begin_version(JointName("", "key"), 1, "run", now_ms=0)
     counts.append(c.table.change_count)
     add(c, who, T0)
     counts.append(c.table.change_count)
@@ -75,10 +75,10 @@ def test_a_list_with_a_pattern_is_made_one_id_at_a_time() -> None:
 # -- the table alone ---------------------------------------------------------------------------------------------------
 
 EXPIRATION_MS = 1000
-IDLE = Transaction(5, 2, 60_000, State.EMPTY, update_ms=20)
-OPEN = IDLE._replace(state=State.ONGOING, partitions=PartitionSet({T0}), start_ms=20)
+IDLE = Transaction(5, 2, 60_000, TransactionState.EMPTY, update_ms=20)
+OPEN = IDLE._replace(state=TransactionState.ONGOING, partitions=PartitionSet({T0}), start_ms=20)
 COMMITTED = OPEN._replace(
-    state=State.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2, commit_sequence=1
+    state=TransactionState.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2, commit_sequence=1
 )
 
 
@@ -93,7 +93,7 @@ def replayed(records: list[Record], *, now_ms: int = 100) -> TransactionTable:
     table = a_table()
     for key, value in records:
         table.replay(key, value)
-    table.loaded(0, now_ms)
+    table.finish_replay(0, now_ms)
     return table
 
 
@@ -102,8 +102,8 @@ def test_an_id_is_found_by_its_name_and_by_its_producer_whatever_its_state() -> 
         table = a_table(a=txn)
         assert "a" in table
         assert "b" not in table
-        assert (table.get("a"), table.known("a"), table.get("b")) == (txn, txn, None)
-        assert (table.owner(5), table.owner(6)) == ("a", None)
+        assert (table.get("a"), table.require_state("a"), table.get("b")) == (txn, txn, None)
+        assert (table.owner_of(5), table.owner_of(6)) == ("a", None)
         assert table.owner_of_open(5) == ("a" if txn.state.is_open else None)
         assert table.idle_ids() == ([] if txn.state.is_open else ["a"])
         assert (len(table), table.item_count) == (1, 1)
@@ -111,10 +111,10 @@ def test_an_id_is_found_by_its_name_and_by_its_producer_whatever_its_state() -> 
 
 def test_the_producer_ids_before_and_after_a_take_over_lead_to_the_id() -> None:
     table = a_table(a=OPEN._replace(next_producer_id=9, next_producer_epoch=0))
-    assert (table.owner(5), table.owner(9)) == ("a", "a")
+    assert (table.owner_of(5), table.owner_of(9)) == ("a", "a")
     assert (table.owner_of_open(5), table.owner_of_open(9)) == ("a", None), "the records have the former id"
     table.put("a", IDLE._replace(producer_id=9), [])
-    assert (table.owner(5), table.owner(9)) == (None, "a")
+    assert (table.owner_of(5), table.owner_of(9)) == (None, "a")
 
 
 def test_each_change_has_one_record_and_the_records_give_the_same_state() -> None:
@@ -136,7 +136,7 @@ def test_each_change_has_one_record_and_the_records_give_the_same_state() -> Non
             name: table.get(name) for name in ("a", "b", "c")
         }
         assert other.sequences.last == 1
-        assert other.decided() == ["a"]
+        assert other.decided_ids() == ["a"]
         assert (other.is_repeated("a"), table.is_repeated("a")) == (True, False)
 
 
@@ -149,30 +149,30 @@ def test_an_id_with_an_open_transaction_is_not_forgotten() -> None:
 
 def test_a_change_is_seen_by_its_snapshot() -> None:
     table = a_table(a=IDLE, b=OPEN._replace(producer_id=6), c=OPEN._replace(producer_id=7))
-    snapshots = {name: table.snapshot(name) for name in "abc"}
-    assert table.changed(snapshots) == []
+    snapshots = {name: table.state_snapshot(name) for name in "abc"}
+    assert table.changed_ids(snapshots) == []
     table.put("a", OPEN, [])
-    table.turned_away["c"] = Identity(7, 2)
-    table.turned_away["unwatched"] = Identity(8, 2)
-    assert table.changed(snapshots) == ["a", "c"]
-    assert table.snapshot("missing") is None
+    table.abort_only["c"] = ProducerIdAndEpoch(7, 2)
+    table.abort_only["unwatched"] = ProducerIdAndEpoch(8, 2)
+    assert table.changed_ids(snapshots) == ["a", "c"]
+    assert table.state_snapshot("missing") is None
 
 
 def test_a_producer_is_turned_away_only_with_the_identity_that_it_had() -> None:
     table = a_table(a=OPEN)
-    assert not table.is_turned_away("a", OPEN)
-    table.turned_away["a"] = OPEN.client
-    assert table.is_turned_away("a", OPEN)
-    assert not table.is_turned_away("a", OPEN._replace(producer_epoch=3))
+    assert not table.is_abort_only("a", OPEN)
+    table.abort_only["a"] = OPEN.client
+    assert table.is_abort_only("a", OPEN)
+    assert not table.is_abort_only("a", OPEN._replace(producer_epoch=3))
     table.put("a", IDLE, [])
     table.forget("a", [])
-    assert table.turned_away == {}
+    assert table.abort_only == {}
 
 
 def test_the_resolved_sequence_stays_behind_commits_without_markers() -> None:
     table = a_table()
     for number, name in enumerate("ab"):
-        table.sequences.take()
+        table.sequences.assign_next()
         table.put(name, COMMITTED._replace(producer_id=number, commit_sequence=number + 1), [])
     assert table.resolved_sequence == 0
     table.put("b", IDLE._replace(producer_id=1), [])
@@ -232,32 +232,36 @@ def test_a_new_block_of_producer_ids_is_recorded_before_the_id_is_used() -> None
 
 def test_an_id_that_a_partition_contains_is_not_given_again() -> None:
     table = a_table()
-    table.met_producer(41)
+    table.skip_producer_id(41)
     assert table.take_producer_id([]) == 42
 
 
 def test_records_of_other_groups_and_of_kinds_that_are_not_known_are_passed_over() -> None:
     table = a_table()
-    table.replay(group_key("other"), encode_group(GroupState(500, 600)))
+    table.replay(group_key("other"), encode_group(TransactionGroupState(500, 600)))
     table.replay(b"\0\3\0\1x", b"whatever")
     assert (table.sequences.next, table.take_producer_id([]), len(table)) == (1, 0, 0)
-    table.replay(group_key(""), encode_group(GroupState(500, 600)))
+    table.replay(group_key(""), encode_group(TransactionGroupState(500, 600)))
     assert (table.sequences.next, table.take_producer_id([])) == (600, 500)
 
 
 def test_times_after_the_start_are_those_of_the_start() -> None:
     table = replayed(a_table(a=OPEN, b=IDLE._replace(producer_id=6)).checkpoint(), now_ms=15)
-    assert (table.known("a").start_ms, table.known("a").update_ms, table.known("b").update_ms) == (15, 15, 15)
+    assert (
+        table.require_state("a").start_ms,
+        table.require_state("a").update_ms,
+        table.require_state("b").update_ms,
+    ) == (15, 15, 15)
 
 
 def test_a_pending_decision_of_kafkas_gets_the_ends_that_it_lacks() -> None:
     kafkas = COMMITTED._replace(producer_epoch=2)
     table = a_table()
     table.replay(transaction_key("a"), encode_transaction(kafkas))
-    ((key, value),) = table.loaded(7, 100)
-    assert (key, value) == (transaction_key("a"), encode_transaction(table.known("a")))
-    assert table.known("a").ends == {T0: (7, 0)}
-    assert table.decided() == ["a"]
+    ((key, value),) = table.finish_replay(7, 100)
+    assert (key, value) == (transaction_key("a"), encode_transaction(table.require_state("a")))
+    assert table.require_state("a").ends == {T0: (7, 0)}
+    assert table.decided_ids() == ["a"]
 
 
 def test_a_state_of_too_many_decisions_is_not_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:

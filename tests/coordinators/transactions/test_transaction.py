@@ -4,14 +4,14 @@ import pytest
 
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import TWO_PHASE_TIMEOUT_MS, Transaction
 
 T0 = ("t", 0)
-OPEN = Transaction(5, 2, 60_000, State.ONGOING, PartitionSet({T0}), update_ms=20, start_ms=10)
-DECIDED = OPEN._replace(state=State.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2)
+OPEN = Transaction(5, 2, 60_000, TransactionState.ONGOING, PartitionSet({T0}), update_ms=20, start_ms=10)
+DECIDED = OPEN._replace(state=TransactionState.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2)
 KEEPING_EPOCH = DECIDED._replace(producer_epoch=2)  # with transaction version 1
-ENDS = LogEnds.under(7, [T0], [100])
+ENDS = LogEnds.from_offsets(7, [T0], [100])
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_a_decision_that_keeps_the_epoch_says_under_which_leader_epoch_it_was_ma
         (DECIDED, False),
         (KEEPING_EPOCH, True),
         (KEEPING_EPOCH._replace(ends=ENDS), False),
-        (KEEPING_EPOCH._replace(state=State.COMPLETE_COMMIT), False),
-        (KEEPING_EPOCH._replace(state=State.PREPARE_ABORT), True),
+        (KEEPING_EPOCH._replace(state=TransactionState.COMPLETE_COMMIT), False),
+        (KEEPING_EPOCH._replace(state=TransactionState.PREPARE_ABORT), True),
     ],
 )
 def test_only_a_pending_decision_that_keeps_the_epoch_can_lack_the_ends_of_its_partitions(txn, lacks):
@@ -55,9 +55,9 @@ def test_only_a_pending_decision_that_keeps_the_epoch_can_lack_the_ends_of_its_p
 def test_times_after_the_present_become_the_present():
     assert OPEN.latest_ms == 20
     assert OPEN._replace(start_ms=30).latest_ms == 30
-    assert OPEN.clamped(20) == OPEN
-    assert OPEN.clamped(15) == OPEN._replace(update_ms=15)
-    assert OPEN.clamped(5) == OPEN._replace(update_ms=5, start_ms=5)
+    assert OPEN.with_clamped_times(20) == OPEN
+    assert OPEN.with_clamped_times(15) == OPEN._replace(update_ms=15)
+    assert OPEN.with_clamped_times(5) == OPEN._replace(update_ms=5, start_ms=5)
 
 
 def test_only_the_longest_timeout_is_none():
@@ -70,4 +70,4 @@ def test_a_transaction_is_kept_for_a_successor_only_while_it_is_open():
     kept = OPEN._replace(next_producer_id=6, next_producer_epoch=0)
     assert kept.is_kept
     assert not OPEN.is_kept
-    assert not kept._replace(state=State.PREPARE_COMMIT).is_kept
+    assert not kept._replace(state=TransactionState.PREPARE_COMMIT).is_kept

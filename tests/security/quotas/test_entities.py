@@ -8,11 +8,11 @@ import pytest
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import (
     Alteration,
-    Component,
     Entity,
-    Part,
+    FilterComponent,
+    NamePlaceholder,
     address_of,
-    altered,
+    altered_values,
     check_filter,
     check_value,
     entity_of,
@@ -20,7 +20,7 @@ from stablelog.security.quotas.entities import (
 )
 from stablelog.wire.quotas import QuotaKey
 
-DEFAULT, ABSENT = Part.DEFAULT, Part.ABSENT
+DEFAULT, ABSENT = NamePlaceholder.DEFAULT, NamePlaceholder.ABSENT
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 
 
@@ -94,13 +94,13 @@ ADDRESS = Entity(ip=DEFAULT)
 def test_a_value_that_is_not_valid_is_refused_and_nothing_changes(entity, key, value, why):
     present = {RATE: 5.0}
     with pytest.raises(RefusedError, match=why):
-        altered(present, Alteration(entity, {"consumer_byte_rate": None, key: value}))
+        altered_values(present, Alteration(entity, {"consumer_byte_rate": None, key: value}))
     assert present == {RATE: 5.0}
 
 
 def test_quotas_are_set_and_removed():
     change = Alteration(USER, {"request_percentage": 12.5, "producer_byte_rate": None, "nonsense": None})
-    assert altered({RATE: 5.0}, change) == {QuotaKey.REQUEST_PERCENTAGE: 12.5}
+    assert altered_values({RATE: 5.0}, change) == {QuotaKey.REQUEST_PERCENTAGE: 12.5}
 
 
 ENTITIES = [
@@ -127,7 +127,7 @@ ENTITIES = [
     ],
 )
 def test_a_filter_selects_as_kafkas(components, strict, count):
-    components = [Component(*one) for one in components]
+    components = [FilterComponent(*one) for one in components]
     check_filter(components)
     assert sum(selects(components, entity, strict=strict) for entity in ENTITIES) == count
 
@@ -161,5 +161,5 @@ def test_a_value_that_kafka_accepts_is_accepted(entity, key, value):
 )
 def test_a_filter_that_is_not_valid_is_refused(components, why, code):
     with pytest.raises(RefusedError, match=why) as caught:
-        check_filter([Component(*one) for one in components])
+        check_filter([FilterComponent(*one) for one in components])
     assert caught.value.code.name == code

@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.security.quotas.entities import Entity, Part
+from stablelog.security.quotas.entities import Entity, NamePlaceholder
 from stablelog.security.quotas.table import LEVELS, QuotaTable
 from stablelog.wire.quotas import QuotaKey
 from tests.scale import examples
 
-DEFAULT, ABSENT = Part.DEFAULT, Part.ABSENT
+DEFAULT, ABSENT = NamePlaceholder.DEFAULT, NamePlaceholder.ABSENT
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 NAMES = st.sampled_from(["a", "b", ""])
 
@@ -28,7 +28,7 @@ def test_the_most_specific_entity_has_the_quota(levels, user, client):
     ]  # fmt: skip
     fits = [(user if u == "own" else u, client if c == "own" else c) for u, c in order]
     expected = next((pair for pair in fits if pair in levels), None)
-    found = table.of_client(RATE, user, client)
+    found = table.quota_of_client(RATE, user, client)
     assert (found is None) == (expected is None)
     if expected is not None:
         assert found.limit == levels.index(expected) + 1
@@ -36,7 +36,7 @@ def test_the_most_specific_entity_has_the_quota(levels, user, client):
             "" if expected[0] is ABSENT else user,
             "" if expected[1] is ABSENT else client,
         )
-    assert table.of_client(QuotaKey.CONSUMER_BYTE_RATE, user, client) is None
+    assert table.quota_of_client(QuotaKey.CONSUMER_BYTE_RATE, user, client) is None
     assert len(LEVELS) == 8
 
 
@@ -49,15 +49,15 @@ def test_an_address_has_its_own_quota_or_the_default_however_it_is_written():
             Entity(ip=DEFAULT): {key: 3.0},
         }
     )
-    found = [table.of_address(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "::1", "10.0.0.2", "?")]
+    found = [table.quota_of_address(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "::1", "10.0.0.2", "?")]
     assert found == [1, 1, 2, 3, 3]
-    assert QuotaTable({}).of_address("10.0.0.1") is None
+    assert QuotaTable({}).quota_of_address("10.0.0.1") is None
 
 
 def test_a_long_client_id_is_told_apart_by_few_bytes():
     table = QuotaTable({Entity(client_id=DEFAULT): {RATE: 1.0}})
     long, other = "x" * 30_000, "x" * 29_999
-    measured = [table.of_client(RATE, "u", name).measured[1] for name in (long, long, other)]
+    measured = [table.quota_of_client(RATE, "u", name).measured[1] for name in (long, long, other)]
     assert measured[0] == measured[1] != measured[2]
     assert max(map(len, measured)) <= 256
 
@@ -74,10 +74,10 @@ def test_a_later_change_of_what_a_table_was_made_of_does_not_change_the_table():
     table = QuotaTable({Entity(user="a"): values})
     values[RATE] = 2.0
     assert table.entities == {Entity(user="a"): {RATE: 1.0}}
-    assert table.of_client(RATE, "a", "c").limit == 1.0
+    assert table.quota_of_client(RATE, "a", "c").limit == 1.0
 
 
 def test_a_name_is_shortened_only_beyond_the_limit():
     table = QuotaTable({Entity(DEFAULT): {RATE: 1.0}})
-    assert table.of_client(RATE, "u" * 256, "c").measured == ("u" * 256, "")
-    assert len(table.of_client(RATE, "u" * 257, "c").measured[0]) == 64
+    assert table.quota_of_client(RATE, "u" * 256, "c").measured == ("u" * 256, "")
+    assert len(table.quota_of_client(RATE, "u" * 257, "c").measured[0]) == 64

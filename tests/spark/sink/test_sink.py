@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 import stablelog
 from stablelog.client.blocking import joint
 from stablelog.client.blocking.cluster import LATEST, BlockingCluster
-from stablelog.coordinators.transactions.joint.checks import KEY_SIZE_MAX
+from stablelog.coordinators.transactions.joint.name_checks import KEY_SIZE_MAX
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import write_options
 from stablelog.spark.sink import task_commits, writer

@@ -16,9 +16,9 @@ from stablelog.wire.extension.fields import (
     INT64,
     STRING,
     UUID,
+    ExtensionRequest,
+    ExtensionResponse,
     Nested,
-    Request,
-    Response,
 )
 from stablelog.wire.guard import checked
 from tests.wire.extension.coding import decoded, encoded
@@ -30,7 +30,7 @@ class Inner(Nested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EveryTypeRequest(Request):
+class EveryTypeRequest(ExtensionRequest):
     __api_key__: ClassVar = i16(20_000)
     flag: bool = field(metadata=BOOL)
     short: i16 = field(metadata=INT16)
@@ -79,11 +79,11 @@ def test_the_check_of_counts_and_lengths_knows_each_type():
 
 
 def test_a_request_and_a_response_have_kafkas_headers_with_tagged_fields():
-    assert Request.__header_schema__.__version__ == 2
-    assert Response.__header_schema__.__version__ == 1
-    assert Request.__flexible__
-    assert Response.__flexible__
+    assert ExtensionRequest.__header_schema__.__version__ == 2
+    assert ExtensionResponse.__header_schema__.__version__ == 1
+    assert ExtensionRequest.__flexible__
+    assert ExtensionResponse.__flexible__
 
 
 def test_there_is_one_version():
-    assert Nested.__version__ == Request.__version__ == Response.__version__ == 0
+    assert Nested.__version__ == ExtensionRequest.__version__ == ExtensionResponse.__version__ == 0

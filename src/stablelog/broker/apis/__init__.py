@@ -23,8 +23,8 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.network.session import Session
 from stablelog.broker.security.access import Access, every_operation
-from stablelog.broker.security.throttle import RequestThrottle
-from stablelog.broker.topics.partition_state import Codes, PartitionState
+from stablelog.broker.security.request_throttle import RequestThrottle
+from stablelog.broker.topics.partition_state import PartitionCodes, PartitionState
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 from stablelog.wire.acls import CLUSTER_NAME, Operation, ResourceType
@@ -189,13 +189,13 @@ async def for_each_part(
     return await for_each(items, lambda item: join(item, tuple(islice(results, len(parts(item))))))
 
 
-def error_code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
+def error_code_for(broker: Broker, error: Exception, codes: PartitionCodes) -> ErrorCode:
     """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
     Damaged data and disk errors are also logged, each message once.
     """
     broker.damage_log.log_once(error)
-    return codes.of_error(error)
+    return codes.code_for_error(error)
 
 
 def check_no_missing_markers(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
@@ -221,7 +221,7 @@ def check_no_missing_markers(broker: Broker, target: TopicPartition, code: Error
 
 
 async def wait_durable_code(
-    broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: Codes
+    broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: PartitionCodes
 ) -> ErrorCode:
     """Wait until an append is durable, and return the error code of its partition for the response.
 
@@ -242,5 +242,5 @@ async def wait_durable_code(
         if broker.flush.failed is not None:
             raise
         is_offline = broker.partitions.state(*target) is PartitionState.OFFLINE
-        return codes.of_error(error) if is_offline else codes.unknown
+        return codes.code_for_error(error) if is_offline else codes.unknown
     return ErrorCode.none

@@ -10,7 +10,7 @@ from stablelog.security import acls
 from stablelog.wire.acls import AclFilter, Operation, PatternType, Permission, ResourceType, known
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.acls import AclAuthor
+    from stablelog.broker.security.acl_store import AclAuthor
 
 NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every client may do everything; set authorizer.class.name"
 
@@ -52,6 +52,6 @@ def parse_filter(asked: AskedFilter) -> AclFilter:
 def request_author(context: Context) -> "AclAuthor":
     """Return the client that changes ACLs with a request, for the log."""
     assert context.access is not None
-    from stablelog.broker.security.acls import AclAuthor  # only a broker with an authorizer needs it
+    from stablelog.broker.security.acl_store import AclAuthor  # only a broker with an authorizer needs it
 
     return AclAuthor(context.access.principal, context.access.host)

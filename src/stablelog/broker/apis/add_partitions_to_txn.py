@@ -17,7 +17,7 @@ from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.partition_state import NAMES_ONLY, PartitionState
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster, on_topic, on_transactional_id
 from stablelog.types import TopicPartition
@@ -64,7 +64,7 @@ def _refused_code(
         if denied is not None:
             return denied
     state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.partitions.state(*target)
-    return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
+    return (VERIFY_CODES if verify_only else ADD_CODES).code_for_state(state)
 
 
 def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None:
@@ -75,8 +75,8 @@ def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None
     """
     group = broker.transactions.find_group(asked.transactional_id)
     known = None if group is None else group.coordinator.table.get(asked.transactional_id)
-    if group is not None and known is not None and known.state is not State.ONGOING:
-        group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+    if group is not None and known is not None and known.state is not TransactionState.ONGOING:
+        group.coordinator.mark_abort_only(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
 def _is_other_group(broker: Broker, transactional_id: str, name: str) -> bool:
@@ -112,7 +112,7 @@ async def _add_partitions(
     if crossing:
         group = broker.transactions.find_group(asked.transactional_id)
         if group is not None and not asked.verify_only:
-            group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+            group.coordinator.mark_abort_only(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         return {
             target: ErrorCode.topic_authorization_failed
             if target[0] in crossing

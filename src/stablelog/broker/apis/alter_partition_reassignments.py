@@ -52,7 +52,7 @@ def _reassignment_code(
     broker: Broker, name: str, asked: "ReassignablePartition"
 ) -> tuple[ErrorCode, str | None]:
     replicas: Sequence[int] | None = asked.replicas
-    unknown = PARTITION_CODES.of(broker.partitions.state(name, asked.partition_index))
+    unknown = PARTITION_CODES.code_for_state(broker.partitions.state(name, asked.partition_index))
     if unknown is not None:
         return unknown, f"there is no partition {name}-{asked.partition_index}"
     if replicas is None:

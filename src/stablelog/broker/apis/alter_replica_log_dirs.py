@@ -60,7 +60,7 @@ async def handle(
         code = denied or ErrorCode.log_dir_not_found
         # Compare the paths as they are written. A path that the client chooses is not looked up on the disk.
         if denied is None and path in (here, broker.directory.path):
-            code = PARTITION_CODES.of(broker.partitions.state(name, index)) or ErrorCode.none
+            code = PARTITION_CODES.code_for_state(broker.partitions.state(name, index)) or ErrorCode.none
         results.setdefault(name, {})[index] = code
     return messages.AlterReplicaLogDirsResponse(
         throttle_time=NO_THROTTLE,

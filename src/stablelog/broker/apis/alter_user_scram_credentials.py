@@ -34,26 +34,28 @@ async def handle(
 ) -> "AlterUserScramCredentialsResponse":
     """Change the credentials, and return the outcome for each user."""
     from stablelog.security.credentials import (
-        Deletion,
-        Outcome,
-        Upsertion,
+        AlterationOutcome,
+        CredentialDeletion,
+        CredentialUpsertion,
     )  # Imported here, because few brokers have users.
 
     async with context.appending:
-        deletions = await for_each(request.deletions, lambda one: Deletion(one.name, one.mechanism))
+        deletions = await for_each(request.deletions, lambda one: CredentialDeletion(one.name, one.mechanism))
         upsertions = await for_each(
             request.upsertions,
-            lambda one: Upsertion(one.name, one.mechanism, one.iterations, one.salt, one.salted_password),
+            lambda one: CredentialUpsertion(
+                one.name, one.mechanism, one.iterations, one.salt, one.salted_password
+            ),
         )
-        outcomes: Sequence[Outcome]
+        outcomes: Sequence[AlterationOutcome]
         try:
             context.require(Operation.ALTER, ResourceType.CLUSTER)
             outcomes = await broker.users.alter_credentials(deletions, upsertions)
         except RefusedError as refused:
             code, why = ErrorCode(refused.code), str(refused)
-            changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
+            changes: list[CredentialDeletion | CredentialUpsertion] = [*deletions, *upsertions]
             names = dict.fromkeys([one.user async for one in in_turns(changes)])
-            outcomes = await for_each(names, lambda name: Outcome(name, code, why))
+            outcomes = await for_each(names, lambda name: AlterationOutcome(name, code, why))
     return messages.AlterUserScramCredentialsResponse(
         throttle_time=NO_THROTTLE,
         results=await for_each(

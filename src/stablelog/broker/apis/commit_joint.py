@@ -34,7 +34,7 @@ from stablelog.broker.transactions.joint_commits import Decided, JointRequests
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.answers import OffsetCommit
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
-from stablelog.coordinators.transactions.joint.checks import check_child_count
+from stablelog.coordinators.transactions.joint.name_checks import check_child_count
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_group, on_topic
 from stablelog.types import TopicPartition
@@ -77,7 +77,7 @@ def _offset_records(
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in group_offsets:
         target = (asked.topic, asked.partition_index)
-        code = PARTITION_CODES.of(broker.partitions.state(*target))
+        code = PARTITION_CODES.code_for_state(broker.partitions.state(*target))
         if code is not None:
             raise RefusedError(
                 code,
@@ -114,7 +114,7 @@ async def _write_offsets(
         group.coordinator.joint.open_offsets(name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms())
     )
     try:
-        await group.journal.settled()
+        await group.journal.wait_until_durable()
         for begin in range(0, len(request.group_offsets), OFFSETS_AT_ONCE):
             if begin:
                 await asyncio.sleep(0)  # Let other tasks run.
@@ -127,7 +127,7 @@ async def _write_offsets(
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
             groups.set_timer()
-        await groups.journal.settled()
+        await groups.journal.wait_until_durable()
     # Abort the child after any exception, even if the client has disconnected: otherwise the offsets would stay pending
     # until the child times out.
     except BaseException:

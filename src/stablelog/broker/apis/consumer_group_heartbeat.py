@@ -20,9 +20,9 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
     HeartbeatAnswer,
     HeartbeatRequest,
-    KnownTopic,
     Partitions,
-    Selection,
+    PatternSelection,
+    SubscribableTopic,
     by_topic,
 )
 from stablelog.coordinators.patterns import name_matcher
@@ -66,17 +66,19 @@ class SubscribableTopics:
         """A number that changes whenever a topic is created, grows or is deleted."""
         return self._topics.version
 
-    def find(self, name: str) -> KnownTopic | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         """Return the topic of this name; None if there is none."""
         topic = self._topics.get(name)
-        return None if topic is None else KnownTopic(topic.topic_id, topic.partition_count)
+        return None if topic is None else SubscribableTopic(topic.topic_id, topic.partition_count)
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """Return the name of the topic with this id; None if there is none."""
         return self._topics.name_of(topic_id)
 
 
-async def _select_topics(broker: Broker, context: Context, request: HeartbeatRequest) -> Selection | None:
+async def _select_topics(
+    broker: Broker, context: Context, request: HeartbeatRequest
+) -> PatternSelection | None:
     """Return the topics that match the regular expression of a member, of those that the client may describe.
 
     Only topics that are new since an earlier heartbeat of the group are compared with the expression, unless the rights
@@ -88,9 +90,9 @@ async def _select_topics(broker: Broker, context: Context, request: HeartbeatReq
         return None
     rights, rights_version = (None, 0) if context.access is None else context.access.rights
     names = broker.topics.reservations.existing
-    before = consumers.selection(request.group_id, (pattern, rights))
+    before = consumers.known_selection(request.group_id, (pattern, rights))
     if before is None or before.rights_version != rights_version:
-        before = Selection(pattern, rights, rights_version, frozenset(), frozenset())
+        before = PatternSelection(pattern, rights, rights_version, frozenset(), frozenset())
     elif before.seen is names:
         return before
     matches = name_matcher(pattern)

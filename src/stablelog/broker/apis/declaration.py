@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stablelog.broker.durability.disk_reserve import WhileFull
-from stablelog.broker.topics.partition_state import Codes
+from stablelog.broker.topics.partition_state import PartitionCodes
 from stablelog.security.api_rights import Right
 from stablelog.wire.api import Api
 from stablelog.wire.message_classes import Messages
@@ -24,7 +24,7 @@ class ServedApi(Api):
 
     is_login: bool = False
     rights: tuple[Right, ...] = ()
-    codes: Mapping[str, Codes] = field(default_factory=dict)
+    codes: Mapping[str, PartitionCodes] = field(default_factory=dict)
     while_full: WhileFull | None = None
 
     @property

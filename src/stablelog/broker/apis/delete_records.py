@@ -81,7 +81,7 @@ async def _delete_partition_records(
         return messages.DeleteRecordsPartitionResult(
             partition_index=asked.partition_index,
             low_watermark=-1,
-            error_code=PARTITION_CODES.of_error(error),
+            error_code=PARTITION_CODES.code_for_error(error),
         )
     broker.long_polls.wake(partition)
     return messages.DeleteRecordsPartitionResult(

@@ -13,7 +13,7 @@ from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, Resou
 from stablelog.broker.loop.turns import in_turns
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster
-from stablelog.security.quotas.entities import Component, Entity, Values, check_filter, selects
+from stablelog.security.quotas.entities import Entity, FilterComponent, Values, check_filter, selects
 from stablelog.wire.api import ApiKey
 from stablelog.wire.quotas import ENTITY_TYPES
 
@@ -47,7 +47,7 @@ async def handle(
     """Return the quotas of the entities that the filter selects."""
     # If there are more components than types of entities, one of the first is refused: its type is unknown, or named twice.
     first = request.components[: len(ENTITY_TYPES) + 1]
-    components = [Component(one.entity_type, one.match_type, one.match) for one in first]
+    components = [FilterComponent(one.entity_type, one.match_type, one.match) for one in first]
     try:
         context.require(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         check_filter(components)

@@ -55,7 +55,7 @@ async def handle(
         except PARTITION_ERRORS as error:
             return messages.PartitionResponse(
                 partition_index=index,
-                error_code=PARTITION_CODES.of_error(error),
+                error_code=PARTITION_CODES.code_for_error(error),
                 error_message=str(error),
                 active_producers=(),
             )

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import AT_ONCE_MAX, Turn, in_turns
 from stablelog.broker.topic_names import check_topic_name, is_internal
-from stablelog.broker.topics.partition_state import Codes, PartitionState
+from stablelog.broker.topics.partition_state import PartitionCodes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import LEFT_OUT, on_topic
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         DescribeTopicPartitionsResponseTopic,
     )
 
-PARTITION_CODES = Codes(
+PARTITION_CODES = PartitionCodes(
     opening=ErrorCode.leader_not_available,
     offline=ErrorCode.leader_not_available,
     unknown=ErrorCode.unknown_topic_or_partition,
@@ -69,7 +69,7 @@ def _partition_response(
     here = (broker.node_id,)
     state = broker.partitions.state_in(topic, index)
     return messages.DescribeTopicPartitionsResponsePartition(
-        error_code=PARTITION_CODES.of(state) or ErrorCode.none,
+        error_code=PARTITION_CODES.code_for_state(state) or ErrorCode.none,
         partition_index=index,
         leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
         leader_epoch=broker.topics.leader_epoch,

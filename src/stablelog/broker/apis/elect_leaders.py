@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import Turn, in_turns
-from stablelog.broker.topics.partition_state import Codes, PartitionState
+from stablelog.broker.topics.partition_state import PartitionCodes, PartitionState
 from stablelog.security.api_rights import on_cluster
 from stablelog.wire.api import ApiKey
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from kio.schema.elect_leaders.v2.response import ElectLeadersResponse, PartitionResult
 
 # An open partition needs no election.
-PREFERRED_CODES = Codes(
+PREFERRED_CODES = PartitionCodes(
     opening=ErrorCode.preferred_leader_not_available,
     offline=ErrorCode.preferred_leader_not_available,
     unknown=ErrorCode.unknown_topic_or_partition,
 )
-UNCLEAN_CODES = Codes(
+UNCLEAN_CODES = PartitionCodes(
     opening=ErrorCode.eligible_leaders_not_available,
     offline=ErrorCode.eligible_leaders_not_available,
     unknown=ErrorCode.unknown_topic_or_partition,
@@ -84,7 +84,7 @@ async def handle(broker: Broker, request: "ElectLeadersRequest", context: Contex
             code, why = ErrorCode.invalid_request, f"election type {request.election_type} is unknown"
         else:
             state = broker.partitions.state(name, index)
-            code, why = codes.of(state) or ErrorCode.election_not_needed, WORDS[state]
+            code, why = codes.code_for_state(state) or ErrorCode.election_not_needed, WORDS[state]
         return messages.PartitionResult(partition_id=index, error_code=code, error_message=why)
 
     wanted = (

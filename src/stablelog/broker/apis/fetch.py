@@ -32,7 +32,7 @@ from stablelog.broker.fetch.sessions import (
 from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import Turn, free_in_turns, in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
-from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, PartitionCodes, PartitionState
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, NotLoadedError, RefusedError, UnprovenError
@@ -114,7 +114,7 @@ def _read_partition(
     wanted: SessionPartition,
     isolation: Isolation,
     size_left: int,
-    codes: Codes,
+    codes: PartitionCodes,
     *,
     at_least_one: bool,
 ) -> tuple[FetchedPartition, Partition | None]:
@@ -184,7 +184,7 @@ async def _read_all(
     context: Context,
     isolation: Isolation,
     size_max: int,
-    codes: Codes,
+    codes: PartitionCodes,
     poll: LongPoll,
 ) -> SessionRead:
     """Read every partition of the session. If the session has many, other tasks run between two partitions.
@@ -224,7 +224,7 @@ async def _read_all(
     return found
 
 
-async def _load_pages(broker: Broker, found: SessionRead, codes: Codes) -> None:
+async def _load_pages(broker: Broker, found: SessionRead, codes: PartitionCodes) -> None:
     """Load the pages of the records into memory, in a thread.
 
     If the event loop read a page that is not in memory, it would wait for the disk, and so would all clients. A

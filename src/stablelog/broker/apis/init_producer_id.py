@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.durability.disk_reserve import WhileFull
-from stablelog.coordinators.transactions.decisions import InitAnswer
+from stablelog.coordinators.transactions.answers import InitAnswer
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_cluster, on_topic, on_transactional_id
 from stablelog.wire.api import ApiKey

@@ -194,7 +194,7 @@ async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", conte
         # Ignore the error of this partition here: the lookup of its offset reports the error.
         with contextlib.suppress(RefusedError):
             partition = broker.partitions.require(name, asked.partition_index)
-            waits.append(broker.flush.durable(partition, partition.end_offset))
+            waits.append(broker.flush.durable_future(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
             # The partition was deleted or failed during the wait. The lookup of its offset reports that error.

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.loop.turns import in_turns
-from stablelog.coordinators.transactions.decisions import Listed
+from stablelog.coordinators.transactions.answers import Listed
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import LEFT_OUT, on_transactional_id
 from stablelog.wire.api import ApiKey

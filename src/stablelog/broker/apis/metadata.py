@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, NOT_ASKED, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.apis.describe_cluster import cluster_operations
 from stablelog.broker.loop.turns import AT_ONCE_MAX, in_turns
-from stablelog.broker.topics.partition_state import Codes, PartitionState
+from stablelog.broker.topics.partition_state import PartitionCodes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import LEFT_OUT, on_cluster, on_topic
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The response has this code and leader -1, as in Apache Kafka for a partition without a live replica: producers choose
 # other partitions.
-PARTITION_CODES = Codes(
+PARTITION_CODES = PartitionCodes(
     opening=ErrorCode.leader_not_available,
     offline=ErrorCode.leader_not_available,
     unknown=ErrorCode.unknown_topic_or_partition,
@@ -60,7 +60,7 @@ def _partition_response(broker: Broker, topic: Topic, index: int) -> "MetadataRe
     here = (broker.node_id,)
     state = broker.partitions.state_in(topic, index)
     return messages.MetadataResponsePartition(
-        error_code=PARTITION_CODES.of(state) or ErrorCode.none,
+        error_code=PARTITION_CODES.code_for_state(state) or ErrorCode.none,
         partition_index=index,
         leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
         leader_epoch=broker.topics.leader_epoch,

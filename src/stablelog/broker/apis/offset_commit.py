@@ -16,11 +16,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi
 from stablelog.broker.durability.disk_reserve import WhileFull
 from stablelog.broker.loop.turns import Turn, in_turns
-from stablelog.broker.topics.partition_state import NAMES_ONLY, Codes
+from stablelog.broker.topics.partition_state import NAMES_ONLY, PartitionCodes
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
-    Membership,
+    CommittingMember,
     OffsetCommit,
 )
 from stablelog.errors import RefusedError
@@ -53,7 +53,7 @@ OFFSETS_AT_ONCE = 500
 async def requested_offsets(
     broker: Broker,
     topics: "Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]",
-    partition_codes: Codes,
+    partition_codes: PartitionCodes,
     context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
     """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits, and error codes for the other
@@ -65,9 +65,9 @@ async def requested_offsets(
     codes: CodeByPartition = {}
     async for name, asked in in_turns((topic.name, asked) for topic in topics for asked in topic.partitions):
         partition = (name, asked.partition_index)
-        code = context.denied_code(Operation.READ, ResourceType.TOPIC, name) or partition_codes.of(
-            broker.partitions.state(*partition)
-        )
+        code = context.denied_code(
+            Operation.READ, ResourceType.TOPIC, name
+        ) or partition_codes.code_for_state(broker.partitions.state(*partition))
         if code is not None:
             codes[partition] = code
         else:
@@ -80,7 +80,7 @@ async def requested_offsets(
 async def refused_offsets(
     broker: Broker,
     topics: "Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]",
-    partition_codes: Codes,
+    partition_codes: PartitionCodes,
     context: Context,
     refusal: ErrorCode,
 ) -> CodeByPartition:
@@ -123,7 +123,7 @@ async def _commit_offsets(
     # Only a request of versions 2 to 4 has a retention time (`wire.timed_commit`).
     retention_ms = getattr(request, "retention_ms", RETENTION_OF_BROKER)
     codes: CodeByPartition = {}
-    membership = Membership(
+    membership = CommittingMember(
         request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
     )
     async for some in offset_slices(commits):

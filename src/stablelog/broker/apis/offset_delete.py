@@ -58,7 +58,7 @@ async def _delete_offsets(
             at: code
             for at in some
             if (code := context.denied_code(Operation.READ, ResourceType.TOPIC, at[0]))
-            or (code := PARTITION_CODES.of(broker.partitions.state(*at)))
+            or (code := PARTITION_CODES.code_for_state(broker.partitions.state(*at)))
         }
         known = [at for at in some if at not in refused]
         decision = broker.groups.coordinator.delete_offsets(group_id, known, now_ms=broker.now_ms())

@@ -34,7 +34,7 @@ from stablelog.broker.loop.threads import in_thread
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.network.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.topic_names import check_clients_may_write
-from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS, PartitionCodes, PartitionState
 from stablelog.errors import DamageError, RecordsRefusedError, RefusedError, UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.security.api_rights import on_topic, on_transactional_id
@@ -43,7 +43,7 @@ from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
 from stablelog.wire.produce import (
-    PartitionRecords,
+    PartitionProduceData,
     ProducedPartition,
     ProducedTopic,
     ProduceRequest,
@@ -136,7 +136,7 @@ def _transaction_check(
 
 
 def _check_writable(
-    broker: Broker, request: ProduceRequest, name: str, asked: PartitionRecords, codes: Codes
+    broker: Broker, request: ProduceRequest, name: str, asked: PartitionProduceData, codes: PartitionCodes
 ) -> tuple[Partition, Buffer]:
     """Return the partition and its batch, if the partition accepts batches of this request.
 
@@ -205,8 +205,8 @@ async def _append_one(
     request: ProduceRequest,
     api_version: int,
     name: str,
-    asked: PartitionRecords,
-    codes: Codes,
+    asked: PartitionProduceData,
+    codes: PartitionCodes,
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
     """Append the batch of one partition.
 
@@ -235,26 +235,26 @@ async def _append_one(
             are_records_checked=work is not None and work.checks_records,
             checked_header=None if work is None else work.checked_header,
         )
-        broker.flush.dirty(partition)
+        broker.flush.mark_dirty(partition)
     except DamageError as corrupt:  # The client has sent damaged bytes.
         return _refused_partition(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
         if isinstance(error, UnavailableError):
-            broker.refused_appends.note(name, asked.index, error)
+            broker.refused_appends.log_refusal(name, asked.index, error)
         if isinstance(error, RefusedError) and partition is not None and asked.records:
             error = await with_record_errors(broker, partition, asked.records, error)
-        return _refused_partition(asked, codes.of_error(error), str(error), error), None
+        return _refused_partition(asked, codes.code_for_error(error), str(error), error), None
     answer = ProducedPartition(
         asked.index,
         base_offset=appended.first_offset,
         append_time_ms=appended.append_time_ms,
         log_start_offset=partition.known_start(Isolation.READ_UNCOMMITTED),
     )
-    return answer, broker.flush.durable(partition, appended.last_offset + 1) if request.acks else None
+    return answer, broker.flush.durable_future(partition, appended.last_offset + 1) if request.acks else None
 
 
 def _refused_partition(
-    asked: PartitionRecords, code: ErrorCode, why: str, error: Exception | None = None
+    asked: PartitionProduceData, code: ErrorCode, why: str, error: Exception | None = None
 ) -> ProducedPartition:
     errors = error.errors if isinstance(error, RecordsRefusedError) else ()
     return ProducedPartition(asked.index, code, message=why, record_errors=errors)
@@ -283,7 +283,7 @@ async def _append_all(
     answers: list[ProducedTopic] = []
     waits: list[PendingAppend] = []
 
-    def parts() -> Iterator[tuple[str, list[ProducedPartition], PartitionRecords, ErrorCode | None]]:
+    def parts() -> Iterator[tuple[str, list[ProducedPartition], PartitionProduceData, ErrorCode | None]]:
         for topic in request.topics:
             produced: list[ProducedPartition] = []
             answers.append(ProducedTopic(topic.name, produced))
@@ -371,4 +371,4 @@ def _commit_log_durable(broker: Broker, request: ProduceRequest) -> "asyncio.Fut
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:
         return None
-    return group.journal.durable()
+    return group.journal.durable_future()

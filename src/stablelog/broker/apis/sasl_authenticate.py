@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
     from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 
-    from stablelog.security.login import Answer
+    from stablelog.security.login import LoginAnswer
 
 API = ServedApi(ApiKey.SASL_AUTHENTICATE, first_version=0, last_version=2, is_login=True)
 messages = API.messages
@@ -43,7 +43,7 @@ async def handle(
     )
 
 
-async def authenticate(broker: Broker, session: Session, token: bytes) -> "Answer":
+async def authenticate(broker: Broker, session: Session, token: bytes) -> "LoginAnswer":
     """Process a SASL message. If the login succeeds, the session gets its principal.
 
     Raises:

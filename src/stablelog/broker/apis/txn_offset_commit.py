@@ -26,7 +26,7 @@ from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.topic_names import OFFSETS_PARTITION
 from stablelog.broker.topics.partition_state import NAMES_ONLY
 from stablelog.broker.transactions.transaction_group import TransactionGroup
-from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
+from stablelog.coordinators.consumer_groups.answers import CommittingMember, OffsetCommit
 from stablelog.errors import RefusedError
 from stablelog.security.api_rights import on_group, on_topic, on_transactional_id
 from stablelog.types import TopicPartition
@@ -113,7 +113,7 @@ def _commit_slice(
     api_version: int,
 ) -> dict[TopicPartition, ErrorCode]:
     groups = broker.groups
-    membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
+    membership = CommittingMember(request.member_id, request.generation_id, request.group_instance_id)
     decision = groups.coordinator.txn_commit_offsets(
         request.group_id, commits, membership, now_ms=broker.now_ms()
     )
@@ -155,7 +155,7 @@ async def handle(
         )
     else:
         codes = await _commit_offsets(broker, group, request, context)
-        await group.journal.settled()
+        await group.journal.wait_until_durable()
         await broker.groups.wait_until_durable()
     turn = Turn()
     return messages.TxnOffsetCommitResponse(

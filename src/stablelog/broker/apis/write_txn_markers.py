@@ -116,12 +116,12 @@ def _write_marker(
                 index,
                 error,
             )
-        return PARTITION_CODES.of_error(error)
+        return PARTITION_CODES.code_for_error(error)
     if isinstance(outcome, RefusedError):
         return ErrorCode(outcome.code)
     if name == CONSUMER_OFFSETS_TOPIC:
         broker.groups.transaction_ended(asked.producer_id, commit=asked.transaction_result)
-    return broker.flush.durable(partition, partition.end_offset) or ErrorCode.none
+    return broker.flush.durable_future(partition, partition.end_offset) or ErrorCode.none
 
 
 async def handle(

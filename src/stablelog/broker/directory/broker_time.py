@@ -1,10 +1,10 @@
-"""The file `broker-time`: it lets broker time go on in the next start of the broker.
+"""The file `broker-time`, by which broker time continues across restarts.
 
-The broker keeps many times in its logs and snapshots: when a transaction began, when a producer last wrote, when an
-offset was committed. They are broker time (`env.clock`). If the wall clock was set while the broker ran, broker time and
-wall clock differ, and a start that began broker time at the wall clock would take everything for older or younger than
-it is by this difference. The file has both times, as the last broker read them, so the next start adds only the time
-that has passed since then.
+The broker keeps many times in its logs and snapshots: the start of a transaction, the last write of a producer, the
+commit of an offset. They are broker time (`env.clock`). If the wall clock was set while the broker ran, broker time and
+wall clock differ. If the next start began broker time at the wall clock, all these times would seem older or younger by
+this difference. The file has both times as the last broker read them, so the next start adds only the time that has
+passed since then.
 
 If the file is missing or not whole, broker time begins at the wall clock.
 
@@ -33,7 +33,7 @@ CONTENT = re.compile(rb"0\n(\d{1,15})\n(\d{1,15})\n")
 
 
 class BrokerTime:
-    """Broker time in one data directory.
+    """The broker time of one data directory, and the file that keeps it.
 
     Args:
         directory: the data directory.
@@ -48,8 +48,9 @@ class BrokerTime:
         self._least_ahead_ms: int | None = None
 
     def resume(self) -> None:
-        """Let broker time go on from the time that the file has. The wall clock tells how much time has passed since;
-        none, if it is earlier now than it was then.
+        """Set broker time to the time in the file, plus the time that has passed since the file was written.
+
+        The wall clock tells how much time has passed. If it is earlier now than in the file, no time is added.
         """
         recorded = self._read()
         if recorded is None:
@@ -74,12 +75,14 @@ class BrokerTime:
         return None if whole is None else (int(whole[1]), int(whole[2]))
 
     def clock_was_set(self) -> None:
-        """Trust the wall clock from now on, although it may be earlier than the one in the file."""
+        """Trust the wall clock from now on, even if it is earlier than the time in the file: it was just set."""
         self._least_ahead_ms = None
 
     def record(self) -> None:
-        """Write the file. It is durable on return. A disk error is logged: the file of an earlier time serves, too. So the
-        disk reserve, on which the end of transactions and deletions depend, frees no space for it.
+        """Write the file with the present broker time and wall clock. Durable on return.
+
+        A disk error is only logged, because the file of an earlier time serves, too. The disk reserve frees no space
+        for this file: ends of transactions and deletions depend on the reserve.
         """
         try:
             self._disk.write_atomic(self._path, self._content())

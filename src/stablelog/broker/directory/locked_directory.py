@@ -1,4 +1,4 @@
-"""The data directory of a broker as a whole: its lock, the ids of its cluster and node, and the file that marks a clean
+"""A data directory in use by this broker: its lock, the ids of its cluster and node, and the file that marks a clean
 stop.
 """
 
@@ -30,23 +30,22 @@ class LockedDirectory:
 
     Args:
         writer: writes the directory's small files.
-        clock: the broker's clock. Its broker time goes on from that of the last broker that used the directory.
-        is_restoring: whether the caller is the restore that makes the directory, and has locked it.
+        clock: the broker's clock. Its broker time continues that of the last broker that used the directory.
+        is_restoring: whether the caller is a restore, which has created and locked the directory.
 
     Attributes:
         path: the path of the directory.
-        cluster_id: id of the cluster that the directory belongs to; a new one for a new directory.
-        node_id: id of the broker that the directory belongs to.
+        cluster_id: the id of the cluster that the directory belongs to; a new id for a new directory.
+        node_id: the id of the broker that the directory belongs to.
         time: the broker time of the directory.
         is_clean: whether the last broker that used the directory has stopped cleanly.
 
     Raises:
         UnavailableError: another broker uses the directory.
-        NewerFormatError: a later release has written to the directory; nothing was changed.
-        DamageError: the list of topics is damaged, or `meta.properties` names another cluster than the list of topics
-            does, or a node id that is not a number.
-        UsageError: the directory belongs to another node, is an incomplete restore, or has files and none of a
-            broker.
+        NewerFormatError: a later release has written to the directory. Nothing was changed.
+        DamageError: the list of topics is damaged; or `meta.properties` has another cluster id than the list of topics,
+            or a node id that is not a number.
+        UsageError: the directory belongs to another node, is an incomplete restore, or has files but none of a broker.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class LockedDirectory:
             raise
 
     def _read_meta(self, catalog: Catalog | None, config: BrokerConfig) -> tuple[str, int, bool]:
-        """Read the ids of the cluster and of the node from `meta.properties`. Return also whether the file is whole."""
+        """Read the cluster id and the node id from `meta.properties`. Return also whether the file is whole."""
         path = self.path / META_FILE
         meta = read_meta(self._disk, self.path, catalog)
         if meta.fault is not None and (catalog is not None or self._disk.exists(path)):

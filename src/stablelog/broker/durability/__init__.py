@@ -1,1 +1,1 @@
-"""Durability of writes: the group flush, the coordinators' journals, and the reserve of disk space."""
+"""Durability of writes: the group flush, the coordinators' journals, and the disk reserve."""

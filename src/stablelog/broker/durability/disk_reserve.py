@@ -46,12 +46,12 @@ CHUNK_SIZE: Final = 1 << 20
 
 
 class WhileFull(NamedTuple):
-    """How an API refuses while the disk is full.
+    """How an API answers a client while the disk is full.
 
     Attributes:
-        code: the error code. Clients retry it with the same broker. The Java client retries COORDINATOR_LOAD_IN_PROGRESS
-            without another FindCoordinator request, which an idempotent producer could not send because it has no
-            transactional id.
+        code: the error code. Clients retry it with the same broker. The Java client retries
+            COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator request, which an idempotent producer could not
+            send because it has no transactional id.
         is_served_from_half: whether the API is served nevertheless as long as half of the reserve is left.
     """
 
@@ -66,7 +66,7 @@ class DiskReserve:
     """The disk reserve of one data directory: a file whose space the broker uses when the disk is full.
 
     Args:
-        size: bytes of the reserve; 0 for none.
+        size: the size of the reserve in bytes; 0 for none.
     """
 
     def __init__(self, disk: Disk, directory: Path, size: int) -> None:
@@ -85,15 +85,16 @@ class DiskReserve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk counts as full. A write that fails for lack of space makes the disk count as full, until the
-        reserve and its margin have their space again. The disk also counts as full while records of a coordinator wait
-        for space.
+        """Whether the disk counts as full.
+
+        It does from a write that fails for lack of space until the reserve file and its margin have their space again,
+        and while records of a coordinator wait for space.
         """
         return self._lacks_room or bool(self._waiting)
 
     @property
     def _held(self) -> int:
-        """The number of bytes that the reserve file takes up."""
+        """The present size of the reserve file in bytes."""
         return 0 if self._file is None else self._file.size
 
     @property
@@ -105,7 +106,7 @@ class DiskReserve:
 
     @property
     def _lacking(self) -> int:
-        """The number of bytes that are still to be written: the missing part of the reserve file, and the margin.
+        """The number of bytes that must still be written: the missing part of the reserve file, and the margin.
 
         The broker writes the margin after the end of the reserve, to see whether the disk has space, and then truncates
         the file to the size of the reserve.
@@ -113,7 +114,7 @@ class DiskReserve:
         return self._size + self._margin - self._held
 
     def free_size(self) -> int:
-        """Free bytes on the disk, for all programs; 0 if they cannot be determined."""
+        """Return the free bytes of the disk; 0 if they cannot be determined."""
         try:
             return self._disk.free_size(self._directory)
         except (DiskError, FileNotFoundError):
@@ -131,7 +132,7 @@ class DiskReserve:
             if not self._disk.exists(path) and self._size and self.free_size() >= self._size + self._margin:
                 self._disk.allocate(path, self._size)
         except DiskError as error:
-            self._note_trouble(error)
+            self._log_incomplete(error)
         self._open_file()
         self._lacks_room = self._held < self._size
 
@@ -142,10 +143,10 @@ class DiskReserve:
             if self._held > self._size:
                 self._file.truncate(self._size)
         except DiskError as error:
-            self._note_trouble(error)
+            self._log_incomplete(error)
 
-    def _note_trouble(self, error: DiskError) -> None:
-        """Log once an error that keeps the reserve incomplete, unless it is lack of space."""
+    def _log_incomplete(self, error: DiskError) -> None:
+        """Log once an error that keeps the reserve file incomplete. Lack of space is not logged."""
         if not error.is_full and str(error) != self._trouble:
             self._trouble = str(error)
             log.error("the disk reserve cannot be written to its whole size; the broker retries: %s", error)
@@ -158,10 +159,11 @@ class DiskReserve:
 
     # -- while it is full --------------------------------------------------------------------------------------
 
-    def note(self, error: BaseException | None) -> bool:
-        """Note that a call to the disk failed with `error`. If the disk lacked space, it counts as full from now on.
+    def record_failure(self, error: BaseException | None) -> bool:
+        """Record that a call to the disk failed. If it failed for lack of space, the disk counts as full from now on.
 
-        Returns whether the error, or one of its causes, is lack of space.
+        Returns:
+            Whether the error, or one of its causes, is lack of space.
         """
         full = _lack_of_room(error)
         if full is not None:
@@ -170,18 +172,19 @@ class DiskReserve:
         return full is not None
 
     def _failed(self, error: DiskError) -> None:
-        """Note how many bytes a failed write needed: the disk counts as full until that number of bytes is free.
+        """Record how many bytes a failed write needed: the disk counts as full until that number of bytes is free.
 
-        The number is capped: after a call that needs more than the disk has, the disk would count as full for ever.
+        The number is limited. Otherwise the disk would count as full for ever after a write that needs more than the
+        disk has.
         """
         self._failed_size = max(self._failed_size, min(error.size, CALL_SIZE_MAX))
 
     def _set_full(self, error: DiskError) -> None:
         self._lacks_room = True
-        self.tell_full(error)
+        self.log_full(error)
 
-    def tell_full(self, error: DiskError | None = None) -> None:
-        """Log that the disk is full. Logged once until there is space again.
+    def log_full(self, error: DiskError | None = None) -> None:
+        """Log that the disk is full: once, until there is space again.
 
         Args:
             error: the error of the call that failed for lack of space, if there was one.
@@ -191,9 +194,12 @@ class DiskReserve:
             log.error("%s%s", self.state(), "" if error is None else f"; {error}")
 
     def set_waiting(self, who: Hashable, *, waits: bool) -> None:
-        """Set whether a coordinator log (`who`) has records that wait for space.
+        """Set whether a coordinator log has records that wait for space. As long as one log has, the disk counts as
+        full.
 
-        As long as one log has such records, the disk counts as full.
+        Args:
+            who: identifies the log.
+            waits: whether records wait.
         """
         if waits:
             self._waiting.add(who)
@@ -222,12 +228,13 @@ class DiskReserve:
         raise RefusedError(while_full.code, self.state())
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
-        """Do work that must succeed on a full disk. The reserve frees space for it, in steps, until it succeeds.
+        """Run work that must succeed on a full disk. If it lacks space, free a step of the reserve and run the work
+        again.
 
         Args:
-            work: the function to call. If `work` raises a DiskError for lack of space whose `undone` is True, `work`
-                has changed nothing, and is called again.
-            frees: whether `work` frees space, or is needed to free it. Only then may `work` use the last quarter of the
+            work: the function to call. If it raises a DiskError for lack of space whose `undone` is True, it has
+                changed nothing, and is called again.
+            frees: whether `work` frees space, or is needed to free it. Only then may it use the last quarter of the
                 reserve.
 
         Raises:
@@ -243,9 +250,9 @@ class DiskReserve:
     async def attempt_in_thread(
         self, threads: Executor | None, work: Callable[[], Result], *, frees: bool = False
     ) -> Result:
-        """Do work in a thread, and make room for it as `attempt` does. Only the event loop changes the reserve file.
+        """Run work in a thread, and make room for it as `attempt` does.
 
-        Raises as `attempt` does.
+        The event loop alone changes the reserve file. Raises as `attempt` does.
         """
         while True:
             try:
@@ -255,19 +262,21 @@ class DiskReserve:
                     raise
 
     def _may_repeat(self, error: DiskError, *, frees: bool) -> bool:
-        """Whether work that has failed can be repeated: it has changed nothing, and there is more space for it now."""
+        """Return whether failed work can be repeated: it has changed nothing, and there is more space for it now."""
         if not error.undone:
-            self.note(error)
+            self.record_failure(error)
             return False
         return self.make_room(error, frees=frees)
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
-        """Note that a call to the disk failed. If it failed for lack of space, free one step of the reserve. Returns
-        whether a step was freed.
+        """Handle a failed disk call. If space ran out, release the next step of the reserve file.
 
         Args:
             error: the error of the call, or an error that the call's error has caused.
             frees: whether the call frees space. The last quarter of the reserve is only for such calls.
+
+        Returns:
+            Whether a step was released, so that the caller can retry the call.
         """
         full = _lack_of_room(error)
         if full is None:
@@ -279,16 +288,20 @@ class DiskReserve:
         return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:
-        """Guess whether a failed call lacked free bytes. Otherwise the call lacked an inode.
+        """Return whether a failed call probably lacked free bytes. Otherwise it lacked an inode.
 
-        The result is a guess, because the free size of the disk takes no account of a user's quota.
+        This is a guess, because the free size of the disk does not show a user's quota.
         """
         return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
     def release(self, *, frees: bool = False) -> bool:
-        """Truncate the reserve file by one step, so that other work of the broker can use the disk space.
+        """Truncate the reserve file by one step, so that other work of the broker can use the space.
 
-        Returns False if no step is left. The last steps are only for work that frees space (`frees`).
+        Args:
+            frees: whether the work frees space. The last steps are only for such work.
+
+        Returns:
+            False if no step is left for this work.
         """
         step = max(self._size // STEP_COUNT, 1)
         floor = 0 if frees else FLOOR_COUNT * step
@@ -313,10 +326,9 @@ class DiskReserve:
     async def restore(self) -> bool:
         """Write the reserve file to its whole size, as far as the disk has space.
 
-        Returns whether the file is whole then.
-
-        This method returns in the same turn of the event loop in which the file becomes whole. So the caller can write
-        the records that wait for space before clients write.
+        Returns:
+            Whether the file is whole. If so, it has become whole in the present turn of the event loop, so the caller
+            can write the records that wait for space before any client writes.
         """
         is_probed = False
         while self._lacks_room and self.free_size() >= self._lacking:
@@ -326,9 +338,9 @@ class DiskReserve:
                 if not is_probed:
                     self._probe()
                     is_probed = True
-                self._take_back()
+                self._restore_chunk()
             except DiskError as error:
-                self._note_trouble(error)
+                self._log_incomplete(error)
                 self._open_file()  # If a failed write could not be undone, the file object accepts no more writes.
                 break
             if self._lacks_room:
@@ -347,11 +359,11 @@ class DiskReserve:
         self._disk.open(path, create=True).close()
         self._disk.remove(path)
 
-    def _take_back(self) -> None:
-        """Write a chunk of the missing bytes of the reserve file and the margin. After the last chunk, truncate the
-        margin, and note that the disk has space again.
+    def _restore_chunk(self) -> None:
+        """Write the next chunk of the missing bytes of the reserve file and its margin.
 
-        Only a write shows whether there is space: the free size of the disk takes no account of a user's quota.
+        After the last chunk, the margin is truncated, and the disk no longer counts as full. Only a write shows whether
+        there is space: the free size of the disk does not show a user's quota.
 
         Raises:
             DiskError: there is no space.

@@ -59,7 +59,7 @@ class GroupFlush:
         self._subscribers: list[Callable[[Partition], None]] = []
         self._reserve = reserve
         self._tasks = tasks
-        tasks.before_failure(self._fail_waiting)
+        tasks.before_failure(self._fail_all_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
         # The partitions whose flush failed for lack of space. They cannot become durable until the disk has space.
@@ -84,29 +84,32 @@ class GroupFlush:
         """
         self._subscribers.append(notify)
 
-    def dirty(self, partition: Partition) -> None:
-        """Note an append to this partition, and sync it in the next round even if no request waits for it."""
+    def mark_dirty(self, partition: Partition) -> None:
+        """Schedule a partition with a new append for the next flush round, even if no request waits for the append."""
         self._dirty[partition] = None
         self._wake.set()
 
-    def dirty_soon(self, partition: Partition) -> None:
-        """Note an append that no request waits for. The partition is synced in the next round, or shortly after."""
+    def mark_dirty_soon(self, partition: Partition) -> None:
+        """Schedule a partition with a new append that no request waits for. It is synced in the next round, or shortly
+        after.
+        """
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
-            self._tasks.later("flush", SOON_S, self._now_dirty, partition)
+            self._tasks.later("flush", SOON_S, self._add_dirty, partition)
 
-    def _now_dirty(self, partition: Partition) -> None:
+    def _add_dirty(self, partition: Partition) -> None:
         if self._dirty_soon.pop(partition, "gone") is None:
-            self.dirty(partition)
+            self.mark_dirty(partition)
 
     @property
     def failed(self) -> BaseException | None:
-        """The reason why writes no longer become durable and the broker has to stop. None while the flush works."""
+        """The error for which the broker has to stop, because writes can no longer become durable; None while the flush
+        works.
+        """
         return self._tasks.failure
 
-    def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
-        """A future that is done once the partition is durable up to `end_offset`; None if it is durable up to there
-        already.
+    def durable_future(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
+        """Return a future that is done when the partition is durable up to `end_offset`; None if it is durable already.
 
         If the broker or the partition has failed, the future fails, even for an offset that is durable: after a
         failure, the state in memory may be ahead of the log on disk.
@@ -119,10 +122,10 @@ class GroupFlush:
             future.set_exception(failure)
             return future
         self._waiting.setdefault(partition, deque()).append((end_offset, future))
-        self.dirty(partition)
+        self.mark_dirty(partition)
         return future
 
-    async def in_next_round(self, partitions: Iterable[Partition]) -> None:
+    async def wait_for_next_round(self, partitions: Iterable[Partition]) -> None:
         """Wait for the end of a round that begins after this call and syncs these partitions.
 
         The round also writes the files that a sealed segment needs, unless the disk refuses them.
@@ -135,11 +138,11 @@ class GroupFlush:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._next_round.append(future)
         for partition in partitions:
-            self.dirty(partition)
+            self.mark_dirty(partition)
         await future
 
-    def forget(self, partition: Partition, error: BaseException) -> None:
-        """Fail the futures that wait until a partition is durable, because it was deleted or has failed."""
+    def fail_waiting(self, partition: Partition, error: BaseException) -> None:
+        """Fail the futures that wait until a partition is durable. The partition was deleted or has failed."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
         self._without_room.pop(partition, None)
@@ -169,7 +172,7 @@ class GroupFlush:
                 usable.append(partition)
             else:
                 self._tasks.partition_scope(partition).fail(partition.failure)
-                self.forget(partition, partition.failure)
+                self.fail_waiting(partition, partition.failure)
         return usable
 
     async def _round(self) -> None:
@@ -190,7 +193,7 @@ class GroupFlush:
             for future in waiting:
                 _complete(future, self.failed)
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no flush round is in progress. The caller may then close files, before it awaits anything else."""
         while not self._round_done.is_set():
             await self._round_done.wait()
@@ -210,7 +213,7 @@ class GroupFlush:
             lanes = await asyncio.gather(
                 *(in_thread(self._threads, _run, [w for _, w in works[lane::count]]) for lane in range(count))
             )
-        self._note_duration(max(lane.seconds for lane in lanes))
+        self._update_sync_estimate(max(lane.seconds for lane in lanes))
         errors = {work: error for lane in lanes for work, error in lane.errors.items()}
         for error in errors.values():
             if isinstance(error, DiskError):
@@ -224,10 +227,12 @@ class GroupFlush:
             if partition.failure is None:
                 self._advance(partition, partial(partition.synced, work))
                 self._write_view(partition)
-                self._note_failure(partition, work)
+                self._log_unwritten(partition, work)
 
     def _unsynced(self, partition: Partition) -> SyncWork | None:
-        """Return the syncs of files that make the partition durable; None if the partition is durable or has failed."""
+        """Return the file syncs that make the partition durable; None if the partition is durable already or has
+        failed.
+        """
         if partition.failure is not None:
             return None
         try:
@@ -237,7 +242,11 @@ class GroupFlush:
             return None
 
     def _attempt(self, partition: Partition, work: Callable[[], Result]) -> Result:
-        """Do a step of a partition's flush, even on a full disk. If a sealed segment waits for it, it frees space."""
+        """Run a step of a partition's flush. On a full disk, use space of the disk reserve for it.
+
+        The last quarter of the reserve is used only if a sealed segment waits for the step, because the step then frees
+        space.
+        """
         return self._reserve.attempt(work, frees=partition.has_pending_writes)
 
     async def _write_rest(self, work: SyncWork) -> None:
@@ -257,7 +266,9 @@ class GroupFlush:
             partition.advance_view()
 
     def _failed_on(self, partition: Partition, error: Exception) -> None:
-        """Fail a partition after an error in its flush. After lack of space, retry the flush later instead."""
+        """Handle an error in the flush of a partition. Lack of space is retried later; any other error fails the
+        partition.
+        """
         scope = self._tasks.partition_scope(partition)
         if isinstance(error, DiskError) and error.is_full and partition.failure is None:
             self._without_room[partition] = None
@@ -267,17 +278,17 @@ class GroupFlush:
             self._tasks.report_unexpected("flush", scope, error)
 
     def retry(self) -> None:
-        """Sync again the partitions that could not be synced because the disk had no space."""
+        """Schedule again the partitions that could not be synced because the disk had no space."""
         for partition in self._without_room:
-            self.dirty(partition)
+            self.mark_dirty(partition)
         self._without_room.clear()
 
-    def _note_failure(self, partition: Partition, work: SyncWork) -> None:
-        """Log once that indexes, snapshots or summaries of a partition cannot be written, until writing them succeeds
+    def _log_unwritten(self, partition: Partition, work: SyncWork) -> None:
+        """Log that an index, snapshot or summary of a partition cannot be written: once, until the write succeeds
         again.
         """
         failure = work.failure or partition.side_failure
-        if failure is not None and self._reserve.note(failure):
+        if failure is not None and self._reserve.record_failure(failure):
             # Nothing may be appended to the partition meanwhile, so that no other flush would write the files.
             self._without_room[partition] = None
         if failure is not None and partition not in self._behind:
@@ -292,8 +303,8 @@ class GroupFlush:
         elif failure is None:
             self._behind.discard(partition)
 
-    def _note_duration(self, seconds: float) -> None:
-        """Update the estimate of the duration of a sync: a rise counts at once, a fall gradually."""
+    def _update_sync_estimate(self, seconds: float) -> None:
+        """Update the estimated duration of a sync. A longer sync counts at once, a shorter one gradually."""
         self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
     def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:
@@ -323,10 +334,10 @@ class GroupFlush:
         """Stop the broker because the disk has failed: no more writes are acknowledged as durable."""
         self._tasks.stop_broker(error)
 
-    def _fail_waiting(self, error: BaseException) -> None:
+    def _fail_all_waiting(self, error: BaseException) -> None:
         self._wake.set()
         for partition in list(self._waiting):
-            self.forget(partition, error)
+            self.fail_waiting(partition, error)
         while self._next_round:
             _complete(self._next_round.pop(), error)
 
@@ -345,8 +356,9 @@ def _complete(future: asyncio.Future[None], error: BaseException | None) -> None
 
 
 class _Ran(NamedTuple):
-    """The result of syncs that ran one after another in a flush round: the average seconds of a sync, and the
-    exceptions of failed syncs.
+    """The result of the syncs of one thread in a flush round.
+
+    It has the average seconds of a sync, and the exceptions of failed syncs.
     """
 
     seconds: float

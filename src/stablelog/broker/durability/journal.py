@@ -21,24 +21,18 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, read_header
-from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.durability.disk_reserve import DiskReserve
 from stablelog.broker.durability.flush import GroupFlush
+from stablelog.broker.durability.log_replay import TakeEnd, TakeRecord, replay_partition
 from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.coordinators.record_fields import Record as CoordinatorRecord
 from stablelog.env.clock import Clock
-from stablelog.errors import DamageError, DiskError, RefusedError, UnavailableError
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Origin, Partition
-from stablelog.log.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 
-TakeRecord = Callable[[bytes, bytes | None, int | None], object]
-TakeEnd = Callable[[int, bool], object]
-
-REPLAY_READ_SIZE = 4 << 20
 # The number of records of a checkpoint that are encoded and appended in one turn of the event loop.
 CHECKPOINT_SLICE_COUNT = 200
 CHECKPOINT_SIZE_MIN = 4 << 20  # The size in bytes below which a log is not trimmed.
@@ -59,13 +53,13 @@ WAITING_PER_ITEM = 16
 
 
 class Journal:
-    """The log of one coordinator. The journal writes to one partition of it.
+    """The log of one coordinator, with the markers and responses that wait until the log is durable.
 
-    The log in a directory that Kafka wrote has more partitions, each with other keys. The journal reads them and does
-    not write to them.
+    The journal writes to one partition. A directory that Kafka wrote can have more partitions of the log, each with
+    other keys; the journal only reads these.
 
     Args:
-        partitions: the partitions of the log; the first is written to.
+        partitions: the partitions of the log; the journal writes to the first.
         flush: makes the log durable.
         reserve: frees disk space for the log if the disk is full.
         clock: the broker's clock.
@@ -100,12 +94,12 @@ class Journal:
         self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
 
-    def bound_by(self, item_count: Callable[[], int]) -> None:
-        """Set the limit for the number of entries that wait for disk space.
+    def limit_waiting_by(self, item_count: Callable[[], int]) -> None:
+        """Limit the number of entries that wait for disk space, to what the coordinator can need.
 
         Args:
-            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
-                be forgotten, once.
+            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and be
+                forgotten, once.
         """
         self._item_count = item_count
 
@@ -120,10 +114,10 @@ class Journal:
     def append_transactional(
         self, entries: Sequence[CoordinatorRecord], producer_id: int, producer_epoch: int
     ) -> None:
-        """Append records as part of the producer's transaction. They take effect only if the transaction is committed.
+        """Append records as a batch of a producer's transaction. They take effect only if the transaction is committed.
 
         Raises:
-            RefusedError: the disk has no space; nothing was appended, and the client may retry.
+            RefusedError: the disk has no space. Nothing was appended, and the client may retry.
         """
         batch = self._transactional(entries, producer_id, producer_epoch)
         self._check_usable()
@@ -141,8 +135,8 @@ class Journal:
         wall_ms = self.clock.wall_ms()
         return [Record(0, wall_ms, key, value, ()) for key, value in entries]
 
-    def times(self) -> dict[str, int]:
-        """Return the times that an append of markers takes as arguments."""
+    def marker_times(self) -> dict[str, int]:
+        """Return the time arguments with which markers are appended to partitions."""
         return {"now_ms": self.clock.now_ms(), "wall_ms": self.clock.wall_ms()}
 
     def _check_usable(self) -> None:
@@ -155,7 +149,7 @@ class Journal:
             self._wait(batch)
 
     def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
-        """Put a batch, an effect (marker or response) or a task's future at the end of the queue for disk space."""
+        """Queue a batch, an effect (marker or response) or a task's future until the disk has space."""
         if not self._waiting:
             self._reserve.set_waiting(self, waits=True)
             if self._item_count is not None:
@@ -186,7 +180,7 @@ class Journal:
                 return False
             self._flush.fail(error)
             raise
-        self._flush.dirty_soon(self.partition)
+        self._flush.mark_dirty_soon(self.partition)
         return True
 
     @property
@@ -195,7 +189,7 @@ class Journal:
         return bool(self._waiting)
 
     def retry(self) -> None:
-        """Append the entries that wait for space, as far as the disk has space."""
+        """Append the entries that wait for disk space, as far as there is space."""
         while self._waiting:
             first = self._waiting[0]
             if isinstance(first, asyncio.Future):
@@ -206,13 +200,12 @@ class Journal:
                 break
             self._waiting.popleft()
         self._reserve.set_waiting(self, waits=bool(self._waiting))
-        self.settle()
+        self.run_effects()
 
-    def after(self, effect: Callable[[], None]) -> None:
-        """Run `effect` once all records appended so far are durable, or at once if they are durable now. Effects run in
-        order.
+    def run_when_durable(self, effect: Callable[[], None]) -> None:
+        """Run an effect when all records appended so far are durable; at once if they are durable already.
 
-        An effect writes markers or sends a response.
+        An effect writes markers or sends a response. Effects run in the order of the calls.
         """
         end = self.partition.end_offset
         if self._waiting:
@@ -221,12 +214,14 @@ class Journal:
             effect()
         else:
             self._effects.append((end, effect))
-            self._flush.dirty(self.partition)
+            self._flush.mark_dirty(self.partition)
 
-    def durable(self) -> "asyncio.Future[None] | None":
-        """Return a future that is done once all records appended so far are durable; None if they are durable now."""
+    def durable_future(self) -> "asyncio.Future[None] | None":
+        """Return a future that is done when all records appended so far are durable; None if they are
+        durable already.
+        """
         if not self._waiting:
-            return self._flush.durable(self.partition, self.partition.end_offset)
+            return self._flush.durable_future(self.partition, self.partition.end_offset)
         last = self._waiting[-1]
         if not isinstance(last, asyncio.Future):
             last = asyncio.get_running_loop().create_future()
@@ -234,9 +229,9 @@ class Journal:
         # Shield the shared future: if one waiter is cancelled, the future must stay pending for the other waiters.
         return asyncio.shield(last)
 
-    async def settled(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Wait until all records appended to the log so far are durable."""
-        future = self.durable()
+        future = self.durable_future()
         if future is not None:
             await future
 
@@ -254,17 +249,18 @@ class Journal:
         if work is not None:
             work.run()
             self.partition.synced(work)
-            self.settle()
+            self.run_effects()
 
-    def settle(self) -> None:
-        """Run the effects (markers and responses) that waited for records which are durable now."""
+    def run_effects(self) -> None:
+        """Run the effects (markers and responses) whose records have become durable."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
     def replay(
         self, take: TakeRecord, end: TakeEnd | None = None, begin: Callable[[], None] | None = None
     ) -> None:
-        """Pass every record of the log to `take`; the records with one key in the order of their offsets.
+        """Read the whole log, and call `take` with every record. Records with the same key come in the order of their
+        offsets.
 
         Args:
             take: called with each record: its key, its value, and the producer id of its transaction.
@@ -280,29 +276,13 @@ class Journal:
         for partition in (*self._older, self.partition):
             if begin is not None and partition is self.partition:
                 begin()
-            try:
-                partition.log.prove()
-            except DamageError as error:
-                raise DamageError(
-                    f"{error}: without this record the broker would lose decisions that it has acknowledged"
-                ) from error
-            # The least base offset that the next batch may have. Kafka's compaction leaves gaps between batches.
-            next_offset = 0
-            for batch, header in batches_of(partition):
-                in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
-                if not in_order or not crc_holds(batch, 0, header):
-                    raise _damaged(partition, next_offset)
-                try:
-                    _replay_batch(batch, header, take, end)
-                except DamageError as error:
-                    raise _damaged(partition, header.base_offset, error) from error
-                next_offset = header.next_offset
+            replay_partition(partition, take, end)
 
     @property
     def has_grown(self) -> bool:
         """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint.
 
-        After a trim, the log contains the checkpoint. Only records that are appended after the trim count.
+        After a trim, the log contains only the checkpoint. Records that are appended after the trim count as growth.
         """
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_left)
         count_max = self._count_left + SEGMENT_COUNT_MAX + self._size_left // SEGMENT_SIZE
@@ -310,13 +290,14 @@ class Journal:
         return is_large or self._is_demanded or self._checkpoint_begin is not None
 
     def demand_checkpoint(self, at_least: int = STOP_SIZE_MIN) -> bool:
-        """Let the log be trimmed before the broker stops, if the next start would replay much that a checkpoint replaces.
-
-        Records before the last trim are live state, and so are those of the start if few were appended since. Returns
-        whether the log is to be trimmed.
+        """Let the log be trimmed before the broker stops, if the next start would otherwise replay many obsolete
+        records.
 
         Args:
             at_least: the number of appended bytes from which the log is trimmed.
+
+        Returns:
+            Whether the log is going to be trimmed.
         """
         kept_size = max(self._size_left, self._size_at_load)
         self._is_demanded = self.partition.size - kept_size >= at_least
@@ -359,7 +340,7 @@ class Journal:
         """
         state = live()
         if state is None:
-            self._tell_untrimmed()
+            self._log_untrimmed()
             return None
         self._untrimmed_since_ms = None
         begin = self.partition.end_offset
@@ -378,8 +359,10 @@ class Journal:
         return begin
 
     def _checkpoint_slices(self, state: LiveState) -> Iterator[list[bytes]]:
-        """Yield the batches of a checkpoint, in slices. The batches of a slice are made when the slice is taken, and are
-        to be appended before the state changes again.
+        """Yield the batches of a checkpoint, in slices.
+
+        The batches of a slice are made when the caller takes the slice. The caller appends them before the state
+        changes again.
         """
         plain = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], plain):
@@ -388,8 +371,11 @@ class Journal:
             yield self._ordered_batches(items)
 
     def _ordered_batches(self, items: Sequence[Sequence[OwnedRecord]]) -> list[bytes]:
-        """Encode items of a checkpoint. The records of an item stay in their order; records of one transaction that
-        stand at the same place of their items share a batch.
+        """Encode records of a checkpoint whose order matters.
+
+        Args:
+            items: lists of records. The order is kept within each list. Records of one transaction at the same place of
+                their lists share a batch.
         """
         places: list[dict[int | None, list[CoordinatorRecord]]] = []
         for item in items:
@@ -409,8 +395,8 @@ class Journal:
                     batches.append(self._transactional(entries, producer_id, epoch))
         return batches
 
-    def _tell_untrimmed(self) -> None:
-        """Log once that the log cannot be trimmed, if that lasts so long that the markers are not just being written."""
+    def _log_untrimmed(self) -> None:
+        """Log once that the log cannot be trimmed, if this lasts longer than it takes to write the missing markers."""
         now_ms = self.clock.now_ms()
         if self._untrimmed_since_ms is None:
             self._untrimmed_since_ms = now_ms
@@ -437,64 +423,6 @@ class Journal:
         self._size_left, self._count_left = self.partition.size, len(self.partition.log.segments)
 
 
-def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:
-    if header.is_control:
-        marker = None if end is None else read_marker(batch)
-        if end is not None and marker is not None:
-            end(header.producer_id, marker.type is MarkerType.COMMIT)
-        return
-    producer_id = header.producer_id if header.is_transactional else None
-    for record in decode_records(batch):
-        if record.key is not None:
-            take(record.key, record.value, producer_id)
-
-
 def _complete(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Yield each batch of a partition with its header, in offset order, whether durable or not.
-
-    The batches are copies, not parts of a memory map: an unreadable sector of a mapped file would kill the process
-    without any message.
-
-    Raises:
-        DamageError: a batch is damaged.
-        DiskError: a file cannot be read.
-    """
-    reached = partition.start_offset
-    for segment in partition.segments():
-        position = 0
-        while position < segment.size:
-            begun = position
-            try:
-                data = _read_batches(segment, position)
-                for at, header in headers_in(data):
-                    position = begun + at + header.size
-                    if header.next_offset > partition.start_offset:
-                        yield data[at : at + header.size], header
-                        reached = header.next_offset
-            except DamageError as error:
-                raise _damaged(partition, reached, error) from error
-            if position == begun:
-                raise _damaged(partition, reached)
-
-
-def _read_batches(segment: Segment, position: int) -> memoryview:
-    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment contains it."""
-    data = segment.log.read(position, max(REPLAY_READ_SIZE, HEADER.size))
-    if len(data) >= HEADER.size and (size := read_header(data).size) > len(data):
-        data = segment.log.read(position, min(size, segment.size - position))
-    return memoryview(data)
-
-
-def _damaged(partition: Partition, offset: int, why: DamageError | None = None) -> DamageError:
-    """Return the error for a log that is damaged at this offset or after it, and cannot be replayed."""
-    bases = [segment.base_offset for segment in partition.segments()]
-    base_offset = max((base for base in bases if base <= offset), default=bases[0])
-    return DamageError(
-        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or after it"
-        f"{f' ({why})' if why else ''}: a start without these records would lose acknowledged decisions. Restore the directory"
-    )

@@ -17,7 +17,7 @@ from stablelog.broker.network.request_head import REQUEST_SIZE_MIN
 from stablelog.broker.network.session import Session
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
-from stablelog.security.login import LoginError, State
+from stablelog.security.login import LoginError, LoginState
 from stablelog.wire.api import ApiKey
 
 API_AND_VERSION: Final = struct.Struct(">hh")
@@ -109,7 +109,7 @@ def check_allowed_now(
     if api is not None and api_key == ApiKey.API_VERSIONS:
         is_known = api.first_version <= version <= api.last_version
         # A client that gets an error for its version of ApiVersions sends another one.
-        if login.state is State.INITIAL and not is_known:
+        if login.state is LoginState.INITIAL and not is_known:
             return
         if login.accept_versions_request():
             return

@@ -17,7 +17,7 @@ from stablelog.broker.apis.api_versions import versions_response as versions_ans
 from stablelog.broker.apis.served import handlers, served_apis
 from stablelog.broker.network.connection import Connection
 from stablelog.broker.network.long_messages import encode_without_blocking
-from stablelog.broker.security.throttle import StepTimer
+from stablelog.broker.security.request_throttle import StepTimer
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.wire.api import Api, ApiKey

@@ -23,11 +23,11 @@ from stablelog.broker.security.fair_turns import FairTurns
 from stablelog.broker.security.token_keys import TokenKeys
 from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
-from stablelog.security.credentials import Credentials, Found, is_password
+from stablelog.security.credentials import CredentialTable, FoundCredential, is_password
 from stablelog.security.login import (
-    Answer,
     Identity,
     Login,
+    LoginAnswer,
     LoginError,
     LoginRules,
     PasswordQuestion,
@@ -78,7 +78,7 @@ class Logins:
     def __init__(
         self,
         listeners: Mapping[str, ListenerLogins],
-        credentials: Callable[[], Credentials],
+        credentials: Callable[[], CredentialTable],
         *,
         clock: Clock,
         tasks: Tasks,
@@ -110,7 +110,7 @@ class Logins:
         settings = self._listeners.get(listener)
         return None if settings is None else Login(settings.rules, self._credentials)
 
-    async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> Answer:
+    async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> LoginAnswer:
         """Process a SASL message of a client, and count the login if it is complete.
 
         Args:
@@ -127,13 +127,13 @@ class Logins:
             RefusedError: the login does not allow a message now.
         """
         result = login.authenticate(token, secrets.token_urlsafe(NONCE_SIZE), self._now_ms())
-        if not isinstance(result, Answer):
+        if not isinstance(result, LoginAnswer):
             identity, why = None, "the token is not valid"
             try:
                 identity = await self._check_identity(result, self._listeners[listener], host)
             except (TokenError, StablelogError) as error:
                 why = f"a bearer token is refused: {error}"
-            result = login.settle(identity, self._now_ms())
+            result = login.process_answer(identity, self._now_ms())
             if login.is_refused:
                 self._log_failure(host, login.mechanism, "", why)
         if login.is_open:
@@ -191,7 +191,9 @@ class Logins:
             keys.close()
 
 
-def _is_password_right(question: PasswordQuestion, passwords: Mapping[str, str], found: Found) -> bool:
+def _is_password_right(
+    question: PasswordQuestion, passwords: Mapping[str, str], found: FoundCredential
+) -> bool:
     """Return whether a password of PLAIN is right.
 
     A user whose password is in the settings has no other password. A wrong password takes the time of a hash, whether

@@ -12,9 +12,9 @@ from stablelog.data_directory.noted_file import ACLS, has_noted_file
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from stablelog.broker.security.acls import BrokerAcls
+    from stablelog.broker.security.acl_store import BrokerAcls
     from stablelog.broker.security.logins import Logins
-    from stablelog.security.credentials import Credentials
+    from stablelog.security.credentials import CredentialTable
 
 
 def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
@@ -26,7 +26,7 @@ def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
     """
     directory = runtime.directory
     if runtime.config["authorizer.class.name"]:
-        from stablelog.broker.security.acls import BrokerAcls
+        from stablelog.broker.security.acl_store import BrokerAcls
 
         return BrokerAcls(runtime, threads=threads)
     if has_noted_file(ACLS, runtime.disk, directory):
@@ -40,7 +40,7 @@ def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
     return None
 
 
-def open_logins(runtime: Runtime, credentials: "Callable[[], Credentials]") -> "Logins | None":
+def open_logins(runtime: Runtime, credentials: "Callable[[], CredentialTable]") -> "Logins | None":
     """Return the logins, with the settings of each listener with SASL; None if no listener has SASL.
 
     Args:

@@ -25,7 +25,7 @@ from stablelog.broker.settings.table import (
     UNUSED_TOPIC_SETTINGS,
 )
 from stablelog.coordinators.consumer_groups.answers import GroupConfig
-from stablelog.coordinators.transactions.decisions import TransactionConfig
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.data_directory.topic_settings import group_of_topic, order_of
 from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig

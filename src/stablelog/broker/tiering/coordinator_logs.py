@@ -83,7 +83,7 @@ class CoordinatorLogs:
             storage,
             runtime,
             node_id=node_id,
-            is_open=self._partitions.has,
+            is_open=self._partitions.is_in_use,
             topic_of=self._topics.get,
             throttle=CopyThrottle(lambda: LONG_MAX),
             count_at_once=AT_ONCE,
@@ -111,7 +111,7 @@ class CoordinatorLogs:
         Raises:
             StablelogError: the store does not answer, or belongs to another cluster, or the disk refuses a file.
         """
-        return await self._run_round(self._flush.in_next_round)
+        return await self._run_round(self._flush.wait_for_next_round)
 
     def pause_s(self) -> float:
         """Return how many seconds remain until the next round of copies must begin."""

@@ -102,7 +102,7 @@ class CopyPasses:
             self._storage,
             runtime,
             node_id=node_id,
-            is_open=self._partitions.has,
+            is_open=self._partitions.is_in_use,
             topic_of=self._topics.get,
             throttle=CopyThrottle(lambda: config["remote.log.manager.copy.max.bytes.per.second"]),
             count_at_once=config["remote.log.manager.copier.thread.pool.size"],
@@ -273,7 +273,7 @@ class CopyPasses:
 
         async def prove(partition: Partition, remote: RemoteLog) -> None:
             async with room:
-                if self._partitions.has(partition):
+                if self._partitions.is_in_use(partition):
                     await prove_history(self._storage, self._disk, None, partition, remote)
 
         # Without objects in the store, a partition that has copied nothing has nothing to compare.
@@ -301,7 +301,7 @@ class CopyPasses:
         await self._metadata.begin_trims()
         async for partition in in_turns(partitions):
             remote = partition.remote
-            if isinstance(remote, RemoteLog) and remote.is_known and self._partitions.has(partition):
+            if isinstance(remote, RemoteLog) and remote.is_known and self._partitions.is_in_use(partition):
                 await self._metadata.append_missing_events(remote.partition, remote.manifest)
         await self._metadata.append_deletion_marks()
         await self._metadata.end_trims()

@@ -238,7 +238,7 @@ class MetadataTopic:
         async def trim(loaded: _Loaded) -> None:
             begin = loaded.begin
             assert begin is not None
-            durable = self._flush.durable(loaded.partition, loaded.partition.end_offset)
+            durable = self._flush.durable_future(loaded.partition, loaded.partition.end_offset)
             if durable is not None:
                 await durable
             self._reserve.attempt(lambda: loaded.partition.deletion.delete_records(begin), frees=True)
@@ -271,7 +271,7 @@ class MetadataTopic:
                 return  # The next pass tries again.
             await work(await self._load(self._partitions.require(topic.name, index), index))
         except (StablelogError, FileNotFoundError) as error:
-            self._reserve.note(error)
+            self._reserve.record_failure(error)
             if index not in self._failed:
                 self._failed.add(index)
                 log.error(
@@ -353,7 +353,7 @@ class MetadataTopic:
             now_ms = self._now_ms()
             batch = encode_batch([Record(0, now_ms, None, encode_record(event)) for event in some])
             loaded.partition.append(batch, now_ms=now_ms, origin=Origin.COORDINATOR)
-            self._flush.dirty_soon(loaded.partition)
+            self._flush.mark_dirty_soon(loaded.partition)
             self._failed.discard(loaded.partition.index)
             loaded.count += len(some)
             for event in some:

@@ -1,4 +1,4 @@
-"""The topics of a directory of Apache Kafka, with the settings that they get when the broker takes the directory over."""
+"""The topics in a data directory of Apache Kafka, and the settings that they get in this broker."""
 
 import logging
 from collections.abc import Mapping
@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory without a list of topics. Nothing is written. Raises as `find_topics` does."""
+    """Find the topics of a data directory that has no list of topics. Nothing is written. Raises as
+    `find_topics` does.
+    """
     topics = []
     for topic in find_topics(disk, directory):
         configs = adopted_configs(topic.name, topic.configs)
@@ -25,10 +27,10 @@ def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a topic that is taken over: its known settings, and unlimited retention if its retention
-    is not known.
+    """Return the settings that a topic of Apache Kafka gets in this broker.
 
-    The default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
+    These are its known settings. If its retention is not known, it gets unlimited retention: the default retention of
+    the Kafka broker is unknown, and data that retention deletes cannot be restored.
     """
     configs = {"retention.ms": "-1", "retention.bytes": "-1"}
     for setting, text in known.items():

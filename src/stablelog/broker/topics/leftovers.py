@@ -1,4 +1,4 @@
-"""Removal of partition directories that a crash or a deletion has left, and that belong to no topic.
+"""Removal of partition directories that belong to no topic, because of a crash or a deleted topic.
 
 A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
 whatever its name.
@@ -25,7 +25,7 @@ _DELETED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 
 
 class Leftovers:
-    """Removal of directories that belong to no topic.
+    """Removes partition directories that belong to no topic.
 
     Args:
         disk: the disk that contains the data directory.
@@ -38,8 +38,10 @@ class Leftovers:
         self._warned: set[Path] = set()
 
     def remove_unlisted(self, partition_counts: Mapping[str, int]) -> None:
-        """Remove partition directories that belong to no topic and have no records: a crash has left them during the
-        creation of a topic.
+        """Remove empty partition directories that a crash has left during the creation of a topic.
+
+        A directory is removed if no topic in the list of topics has this partition, and the directory contains no
+        records.
 
         Args:
             partition_counts: the number of partitions of each topic in the list of topics.
@@ -92,21 +94,21 @@ class Leftovers:
             )
 
     def _warn(self, path: Path, why: str) -> None:
-        """Log once that a directory is not removed."""
+        """Log a warning that a directory is not removed. Each directory is logged once."""
         if path not in self._warned:
             self._warned.add(path)
             log.warning("%s is not removed: %s. Move or remove it if it is not needed", path, why)
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """Return those of the file names that no file of a partition can have, as text for a message; empty if there are
-    none.
-    """
+    """Return those file names that no file of a partition can have, joined for a message; empty if there are none."""
     return named([name for name in names if not is_partition_file(name)], NAMED_MAX)
 
 
 def holds_records(disk: Disk, path: Path) -> bool:
-    """Whether a directory contains a non-empty log file, or a non-empty file of bytes that recovery cut off a log."""
+    """Return whether a directory contains records: a non-empty log file, or a non-empty file of bytes that recovery cut
+    off.
+    """
     return any(
         disk.size(path / name)
         for name in disk.list_dir(path)

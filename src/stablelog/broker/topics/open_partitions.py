@@ -1,4 +1,4 @@
-"""The open partitions of the broker, and why each of the others serves no requests."""
+"""The open partitions of the broker, and the reason why each of the other partitions serves no requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from stablelog.broker.settings.config import BrokerConfig
-from stablelog.broker.topics.partition_state import COMMON, Codes, PartitionState
+from stablelog.broker.topics.partition_state import COMMON, PartitionCodes, PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.errors import UnavailableError
@@ -64,7 +64,7 @@ class OpenPartitions:
         """
         for topic in self._topics:
             for partition in list(self.of_topic(topic).values()):
-                if self.has(partition):
+                if self.is_in_use(partition):
                     yield partition
 
     def of_topic(self, topic: Topic) -> Mapping[int, Partition]:
@@ -77,7 +77,7 @@ class OpenPartitions:
         topic = self._topics.get(name)
         return None if topic is None else self.of_topic(topic).get(index)
 
-    def require(self, name: str, index: int, codes: Codes = COMMON) -> Partition:
+    def require(self, name: str, index: int, codes: PartitionCodes = COMMON) -> Partition:
         """Return an open partition that has not failed.
 
         Args:
@@ -94,8 +94,8 @@ class OpenPartitions:
             return partition
         raise codes.refusal(self.state_in(topic, index), self._why_not_open(topic, index))
 
-    def has(self, partition: Partition) -> bool:
-        """Whether a partition is still in use: not deleted or replaced. Callers check this again after each await."""
+    def is_in_use(self, partition: Partition) -> bool:
+        """Return whether a partition was neither deleted nor replaced. Callers check this again after each await."""
         return self.get(partition.topic, partition.index) is partition
 
     def state(self, name: str, index: int) -> PartitionState:
@@ -116,7 +116,7 @@ class OpenPartitions:
         return PartitionState.OFFLINE if index in opened.offline else PartitionState.OPENING
 
     def _why_not_open(self, topic: Topic, index: int) -> str:
-        """Return why no request can be served from a partition, as text for a message."""
+        """Return the reason why a partition serves no requests, as text for a message."""
         match self.state_in(topic, index):
             case PartitionState.OPENING:
                 return f"{topic.name}-{index} is being recovered after a start, and opens by itself"
@@ -128,19 +128,19 @@ class OpenPartitions:
                 return f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {index}"
 
     def offline_in(self, topic: Topic) -> Mapping[int, str]:
-        """Return, by index, why partitions of a topic could not be opened."""
+        """Return the partitions of a topic that could not be opened: the reason by partition index."""
         known = self._by_topic.get(topic)
         return _NO_REASONS if known is None else known.offline
 
     @property
     def offline_count(self) -> int:
-        """The number of partitions that could not be opened, or that have failed since."""
+        """The number of partitions that could not be opened, or that have failed since they were opened."""
         failed_count = sum(partition.failure is not None for partition in self)
         return failed_count + sum(len(self.offline_in(topic)) for topic in self._topics)
 
     @property
     def opening_count(self) -> int:
-        """The number of partitions that are not open yet."""
+        """The number of partitions that the broker has not opened yet."""
         return sum(
             topic.partition_count - len(self.of_topic(topic).keys() | self.offline_in(topic).keys())
             for topic in self._topics
@@ -148,7 +148,7 @@ class OpenPartitions:
 
     @property
     def are_complete(self) -> bool:
-        """Whether every partition of every topic was opened."""
+        """Whether every partition of every topic is open."""
         return all(len(self.of_topic(topic)) == topic.partition_count for topic in self._topics)
 
     # -- changing ----------------------------------------------------------------------------------------------
@@ -169,20 +169,21 @@ class OpenPartitions:
         return cache(lambda configs: self._config.log_config(dict(configs)))
 
     def connect(self, partitions: Iterable[Partition]) -> None:
-        """Connect partitions that nothing uses yet to the failure callback and to the shared limit of open segments. May
-        run in a thread.
+        """Connect new partitions to the failure callback, and to the limit of open segments that all partitions share.
+
+        May run in a thread, as long as nothing else uses the partitions yet.
         """
         for partition in partitions:
             partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self._on_failure, partition)
 
     def add_created(self, topic: Topic, created: Mapping[int, Partition]) -> None:
-        """Add created partitions, which are connected, to those of a topic, so that requests can use them."""
+        """Publish the created partitions of a topic, so that requests can use them. The caller has connected them."""
         self._by_topic[topic].partitions.update(created)
         self.reconfigure([topic])  # Settings may have changed while the partitions were created.
 
     def add_recovered(self, topic: Topic, partition: Partition) -> None:
-        """Add a recovered partition to those of its topic, so that requests can use it."""
+        """Publish a recovered partition of a topic, so that requests can use it."""
         opened = self._by_topic[topic]
         partition.reconfigure(opened.log_config)  # The settings may have changed during recovery.
         opened.offline.pop(partition.index, None)
@@ -194,12 +195,12 @@ class OpenPartitions:
         self._by_topic[topic].offline[index] = why
 
     def end_use(self, topic: Topic) -> None:
-        """Let every later read or write of a deleted topic's partitions fail."""
+        """Make every later read or write of a deleted topic's partitions fail."""
         for partition in self.of_topic(topic).values():
             partition.usability.close()
 
     def remove_topic(self, topic: Topic) -> dict[int, Partition]:
-        """Remove a deleted topic. Return its partitions that were open."""
+        """Remove a deleted topic, and return its open partitions by index."""
         return self._by_topic.pop(topic).partitions
 
     def reconfigure(self, topics: Iterable[Topic] | None = None) -> None:

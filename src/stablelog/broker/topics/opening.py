@@ -1,4 +1,4 @@
-"""Opening of partitions: of all partitions after a start, and later of partitions that have failed on a full disk.
+"""Opening of partitions: of all partitions after a start, and again of partitions that have failed on a full disk.
 
 Clients can use each partition as soon as it is open. A partition whose recovery or use has failed because the disk is
 full is reopened when there may be space. After any other failure only a restart reopens it.
@@ -32,12 +32,11 @@ Missing = tuple[Topic, int]  # A partition that has to be opened: its topic and 
 
 
 class Opening:
-    """Opens partitions of the list of topics.
+    """Opens the partitions of all topics.
 
     Args:
-        on_open: called with each partition when it can be used and before anything writes to it. The second argument is
-            the failed partition that the new one replaces; None if the partition opens for the first time since the
-            start.
+        on_open: called with each partition when it is open, before anything writes to it. The second argument is the
+            failed partition that the new one replaces; None if the partition opens for the first time since the start.
         end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
             thread begins to read or write them.
     """
@@ -81,18 +80,18 @@ class Opening:
         if missing:
             began_ms = self._now_ms()
             await self._open(missing)
-            self._tell_opened(missing, self._now_ms() - began_ms)
+            self._log_opened(missing, self._now_ms() - began_ms)
         points = self._topic_files.checkpoints.recovery_points
         points.write(await in_thread(None, points.changed))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield how many partitions there are, and how many of them are offline or not open yet."""
+        """Yield metrics: the number of partitions, and how many of them are offline or not open yet."""
         yield Sample("stablelog_partitions", (), sum(topic.partition_count for topic in self._topics))
         yield Sample("stablelog_offline_partitions", (), self._partitions.offline_count)
         yield Sample("stablelog_opening_partitions", (), self._partitions.opening_count)
 
-    def _tell_opened(self, opened: list[Missing], took_ms: int) -> None:
-        """Log how many partitions were opened, and which of them stay offline."""
+    def _log_opened(self, opened: list[Missing], took_ms: int) -> None:
+        """Log how many partitions were opened, and which of them are offline."""
         offline = [
             f"{topic.name}-{index}" for topic, index in opened if index in self._partitions.offline_in(topic)
         ]
@@ -101,14 +100,14 @@ class Opening:
             names = named(offline, NAMED_MAX)
             log.error("%d of %d partitions stay offline: %s", len(offline), len(opened), names)
 
-    def open_later(self, partition: Partition) -> None:
-        """Queue a partition that failed on a full disk, to be reopened when there is space."""
+    def reopen_later(self, partition: Partition) -> None:
+        """Queue a partition that has failed on a full disk, to be reopened when there is space."""
         topic = self._topics.get(partition.topic)
-        if topic is not None and self._partitions.has(partition):
+        if topic is not None and self._partitions.is_in_use(partition):
             self._without_room[topic, partition.index] = None
 
-    async def open_again(self) -> None:
-        """Reopen the partitions that failed on a full disk, as far as there is space now."""
+    async def reopen_failed(self) -> None:
+        """Reopen the partitions that have failed on a full disk, as far as there is space now."""
         if not self._without_room:
             return
         waiting, self._without_room = list(self._without_room), {}
@@ -132,16 +131,16 @@ class Opening:
             if failed is None:
                 continue
             await self._end_work(topic.name)
-            if self._partitions.has(failed):
+            if self._partitions.is_in_use(failed):
                 failed.close(clean=False)
             else:
                 self._end((topic, index))
 
     async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[Missing]) -> None:
-        """Recover partitions, and publish each one so that clients can use it.
+        """Recover partitions in threads, and publish each one when it is open.
 
-        If the recovery of a partition finds the disk full, and the disk reserve can free space, the caller recovers the
-        partition again.
+        If the recovery of a partition finds the disk full, and the disk reserve can free space, the partition is
+        recovered again.
         """
         outcomes = each_in_threads(
             threads,
@@ -179,7 +178,7 @@ class Opening:
         if not isinstance(error, StablelogError):
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.report_unexpected("recovery of a partition", offline, error)
-        elif self._reserve.note(error):
+        elif self._reserve.record_failure(error):
             self._without_room[topic, index] = None
             log.error("%s-%d stays offline until the disk has space: %s", topic.name, index, error)
         else:
@@ -191,7 +190,7 @@ class Opening:
             )
 
     def _end(self, *ended: Missing) -> None:
-        """Note that partitions are no longer being opened: their opening has succeeded or failed."""
+        """Remove partitions from those that are being opened: their opening has succeeded or failed."""
         for one in ended:
             same_topic = self._under_way.get(one[0].name, set())
             same_topic.discard(one)
@@ -199,14 +198,13 @@ class Opening:
                 self._topic_ended.set()
                 self._topic_ended = asyncio.Event()
 
-    async def leave(self, topic_name: str) -> None:
-        """Wait until no partition of a topic is being opened.
-
-        No partition of the topic begins to be opened before the caller's next await.
+    async def end_opening_of(self, topic_name: str) -> None:
+        """Wait until no partition of a topic is being opened. None begins to be opened before the caller's
+        next await.
         """
-        while self.works_on(topic_name):
+        while self.is_opening(topic_name):
             await self._topic_ended.wait()
 
-    def works_on(self, topic_name: str) -> bool:
-        """Whether a partition of a topic is being opened."""
+    def is_opening(self, topic_name: str) -> bool:
+        """Return whether a partition of a topic is being opened."""
         return topic_name in self._under_way

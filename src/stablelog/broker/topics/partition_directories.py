@@ -1,4 +1,4 @@
-"""The directories of partitions: created, opened, and renamed after a deletion."""
+"""The directories of partitions: the broker creates and opens them, and renames those of deleted topics."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 STRAY = "-stray"
 
 
-class Start(NamedTuple):
-    """Facts about this start of the broker, with which each partition is opened.
+class BrokerStart(NamedTuple):
+    """Facts about this start of the broker, which the opening of each partition needs.
 
     Attributes:
         clean: whether the last broker that used the data directory has stopped cleanly.
-        leader_epoch: the broker's leader epoch; each start of the broker has a greater one.
-        established_epoch: the first leader epoch under which this release has written the directory; None while the
-            broker takes over a directory of Apache Kafka.
+        leader_epoch: the broker's leader epoch, which grows with each start.
+        established_epoch: the first leader epoch under which this release has written the directory; None at the first
+            start with a directory of Apache Kafka.
     """
 
     clean: bool
@@ -52,21 +52,27 @@ class AttachRemote(Protocol):
     """The type of `PartitionDirectories.attach_remote`."""
 
     def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Give a partition that was just opened its remote tier, if it has one. `is_recorded` tells whether the
-        partition's directory has a record of a remote tier. Raises StablelogError.
+        """Connect a newly opened partition to its remote tier, if it has one.
+
+        Args:
+            topic: the topic.
+            partition: the partition.
+            is_recorded: whether the partition's directory has a record of a remote tier.
+
+        Raises:
+            StablelogError: the remote tier cannot be used.
         """
 
 
 class PartitionDirectories:
-    """The directories of the partitions of one data directory.
+    """The partition directories of one data directory.
 
     Args:
         checkpoints: the recorded offsets of partitions that are not open.
 
     Attributes:
-        attach_remote: called with each partition that was opened, before it is used. It gives the partition its remote
-            tier, if there is one. `is_recorded` tells whether the directory has a record of a remote tier. May be
-            called in a thread.
+        attach_remote: called with each newly opened partition, before it is used. It connects the partition to its
+            remote tier, if there is one. May be called in a thread.
     """
 
     def __init__(self, runtime: Runtime, checkpoints: TopicCheckpoints) -> None:
@@ -78,17 +84,16 @@ class PartitionDirectories:
         self.attach_remote: AttachRemote = lambda _topic, _partition, *, is_recorded: None
 
     def path(self, topic: str, index: int) -> Path:
-        """The path of a partition's directory."""
+        """Return the path of a partition's directory."""
         return self._directory / f"{topic}-{index}"
 
     def complete(self, topics: Iterable[Topic]) -> bool:
-        """Write, for each partition, the missing files with its start offsets.
-
-        A directory of Apache Kafka may lack these files.
+        """Write the files with start offsets that partition directories lack. Directories of Apache Kafka may lack
+        them.
 
         Returns:
-            Whether every partition has these files now. A partition that is missing or unreadable lacks them; its error
-            is logged when it is opened.
+            Whether every partition has these files now. A partition directory that is missing or unreadable lacks them;
+            its error is logged when the partition is opened.
         """
         is_complete = True
         for topic in topics:
@@ -115,7 +120,7 @@ class PartitionDirectories:
 
     # -- opening -----------------------------------------------------------------------------------------------
 
-    def make(self, topic: Topic, index: int, start: Start, *, log_config: LogConfig) -> Partition:
+    def make(self, topic: Topic, index: int, start: BrokerStart, *, log_config: LogConfig) -> Partition:
         """Create the directory of a new partition, and open it. May run in a thread.
 
         Raises:
@@ -138,7 +143,7 @@ class PartitionDirectories:
         self,
         topic: Topic,
         index: int,
-        start: Start,
+        start: BrokerStart,
         *,
         log_config: LogConfig,
         failed: Partition | None,
@@ -185,7 +190,12 @@ class PartitionDirectories:
         return partition
 
     def _check_topic_id(self, topic: Topic, listing: Listing) -> None:
-        """Raise DamageError if a directory belongs to another topic; rewrite `partition.metadata` if it is unreadable."""
+        """Check that the file `partition.metadata` of a directory has the id of the topic. An unreadable file is
+        written again.
+
+        Raises:
+            DamageError: the directory belongs to another topic.
+        """
         path, there = listing.path(METADATA_FILE), None
         try:
             there = decode_partition_metadata(listing.read(METADATA_FILE), path)
@@ -206,7 +216,7 @@ class PartitionDirectories:
         self,
         topic: Topic,
         index: int,
-        start: Start,
+        start: BrokerStart,
         *,
         log_config: LogConfig,
         is_new: bool = False,
@@ -239,11 +249,11 @@ class PartitionDirectories:
         return partition
 
     def has_remote_record(self, topic: Topic, index: int) -> bool:
-        """Whether the directory of a partition has a record of a remote tier."""
+        """Return whether the directory of a partition has a record of a remote tier."""
         return self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
-        """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.
+        """Return the last commit sequence in a commit-ordered partition that is not open; -1 if it has none.
 
         May run in a thread. Raises as `commit_order.last_commit` does.
         """
@@ -268,8 +278,8 @@ class PartitionDirectories:
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
-        """Return a new path for the directory of a deleted partition, so that a later partition of the same name can
-        use the old path.
+        """Return a new path to which the directory of a deleted partition can be renamed, so that its old path is free
+        again.
         """
         return self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}{suffix}"
 

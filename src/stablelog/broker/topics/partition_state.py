@@ -26,19 +26,19 @@ class PartitionState(Enum):
     UNKNOWN_ID = "unknown topic id"  # No topic has this id.
 
 
-class Codes(NamedTuple):
+class PartitionCodes(NamedTuple):
     """The error codes of one API for partitions that are not open.
 
-    A code that is None means: the API serves a partition in that state like an open one.
+    A code that is None means that the API serves a partition in that state like an open one.
 
     Attributes:
         opening: for a partition that is being recovered after a start.
-        offline: for a partition whose opening failed, or that failed at run time. Also the code for a disk error or
-            for damage that one request meets in an open partition.
+        offline: for a partition that could not be opened, or that has failed since. Also the code for a disk error or
+            for damage that one request finds in an open partition.
         unknown: for an unknown topic name or partition index.
         unknown_id: for an unknown topic id; None if the API's requests contain no topic ids.
-        storage_error_since: the first version whose clients know KAFKA_STORAGE_ERROR. In older versions the
-            response contains NOT_LEADER_OR_FOLLOWER in its place, as in Apache Kafka.
+        storage_error_since: the first version of the API whose clients know KAFKA_STORAGE_ERROR. The responses of older
+            versions contain NOT_LEADER_OR_FOLLOWER instead, as in Apache Kafka.
     """
 
     opening: ErrorCode | None
@@ -47,13 +47,13 @@ class Codes(NamedTuple):
     unknown_id: ErrorCode | None = None
     storage_error_since: int = 0
 
-    def for_version(self, version: int) -> "Codes":
+    def for_version(self, version: int) -> "PartitionCodes":
         """Return the error codes for a response of this version of the API."""
         if version >= self.storage_error_since or self.offline is not ErrorCode.kafka_storage_error:
             return self
         return self._replace(offline=ErrorCode.not_leader_or_follower)
 
-    def of(self, state: PartitionState) -> ErrorCode | None:
+    def code_for_state(self, state: PartitionState) -> ErrorCode | None:
         """Return the error code for a partition in this state; None if the API serves such a partition."""
         codes = {
             PartitionState.OPEN: None,
@@ -65,13 +65,13 @@ class Codes(NamedTuple):
         return codes[state]
 
     def refusal(self, state: PartitionState, why: str) -> RefusedError:
-        """Make the error for a partition in a state in which the API does not serve it."""
-        code = self.of(state)
+        """Return the error for a request to a partition in a state in which the API does not serve it."""
+        code = self.code_for_state(state)
         assert code is not None, f"served though {state.value}"
         return RefusedError(code, why)
 
-    def of_error(self, error: Exception) -> ErrorCode:
-        """Return the error code for an exception that concerns one partition (one of PARTITION_ERRORS)."""
+    def code_for_error(self, error: Exception) -> ErrorCode:
+        """Return the error code for an exception about one partition (one of PARTITION_ERRORS)."""
         if isinstance(error, RefusedError):
             return ErrorCode(error.code)
         return self.offline or ErrorCode.kafka_storage_error
@@ -83,9 +83,9 @@ class Codes(NamedTuple):
 PARTITION_ERRORS: Final = (RefusedError, DamageError, UnavailableError, FileNotFoundError)
 
 # The codes of most APIs that read or write a partition, and of most APIs that only name a topic or a partition.
-COMMON: Final = Codes(
+COMMON: Final = PartitionCodes(
     opening=ErrorCode.not_leader_or_follower,
     offline=ErrorCode.kafka_storage_error,
     unknown=ErrorCode.unknown_topic_or_partition,
 )
-NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=ErrorCode.unknown_topic_or_partition)
+NAMES_ONLY: Final = PartitionCodes(opening=None, offline=None, unknown=ErrorCode.unknown_topic_or_partition)

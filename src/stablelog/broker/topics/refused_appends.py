@@ -1,4 +1,4 @@
-"""Log of appends that the disk refuses, while the partition itself stays usable."""
+"""Log messages about appends that the disk refuses although the partition itself stays usable."""
 
 import logging
 from typing import Final
@@ -13,8 +13,9 @@ LOGGED_EVERY_MS: Final = 10_000
 
 
 class RefusedAppends:
-    """Logs that the disk refuses writes to partitions: at most once in LOGGED_EVERY_MS milliseconds, because producers
-    retry.
+    """Logs that the disk refuses writes to partitions.
+
+    Producers retry a refused write many times, so this logs at most once in LOGGED_EVERY_MS milliseconds.
 
     Args:
         partitions: the open partitions of the broker.
@@ -26,11 +27,11 @@ class RefusedAppends:
         self._now_ms = runtime.clock.now_ms
         self._logged_ms = -LOGGED_EVERY_MS
 
-    def note(self, name: str, index: int, error: UnavailableError) -> None:
-        """Log that the disk refuses writes to a partition."""
+    def log_refusal(self, name: str, index: int, error: UnavailableError) -> None:
+        """Log that the disk refused a write to a partition, unless a refusal was logged a short time ago."""
         partition = self._partitions.get(name, index)
         if partition is not None and partition.failure is not None:
             return  # The failure of this partition was logged already.
-        if not self._reserve.note(error) and self._now_ms() - self._logged_ms >= LOGGED_EVERY_MS:
+        if not self._reserve.record_failure(error) and self._now_ms() - self._logged_ms >= LOGGED_EVERY_MS:
             self._logged_ms = self._now_ms()
             log.error("the disk refuses writes to %s-%d, and producers retry them: %s", name, index, error)

@@ -1,4 +1,4 @@
-"""Creation and closing of many partitions in several threads, so that the disk syncs many files together."""
+"""Creation and closing of many partitions in several threads, so that the disk syncs many files at the same time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -16,16 +16,15 @@ CLOSING_THREADS: Final = 8
 
 
 def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: dict[int, Partition]) -> None:
-    """Create partitions.
+    """Create partitions in several threads.
 
     Args:
         make: creates and opens the partition with an index. May run in several threads.
         indexes: the indexes of the partitions.
-        made: gets the created partitions, by index. After an error it has the partitions that were created before the
-            error.
+        made: receives the created partitions, by index. After an error it has the partitions that were created before.
 
     Raises:
-        StablelogError: an error that `make` has raised. No thread is still running.
+        StablelogError: `make` has raised this error. No thread is still running.
     """
     if len(indexes) <= IN_TURN_MAX:
         for index in indexes:
@@ -42,8 +41,8 @@ def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: di
         making.result()
 
 
-def give_up(made: Iterable[Partition]) -> None:
-    """Close new partitions of a creation that failed, so that their file descriptors are free for other partitions."""
+def close_new(made: Iterable[Partition]) -> None:
+    """Close the new partitions of a failed creation, so that their file descriptors are free again."""
     for partition in made:
         partition.close(clean=False)
 
@@ -51,7 +50,7 @@ def give_up(made: Iterable[Partition]) -> None:
 def close_each(
     partitions: Iterable[Partition], reserve: DiskReserve
 ) -> Iterator[tuple[Partition, Callable[[], None]]]:
-    """Close partitions.
+    """Close partitions in several threads.
 
     Args:
         partitions: the partitions; each is closed as at a clean stop.

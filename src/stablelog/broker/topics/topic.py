@@ -10,9 +10,10 @@ from stablelog.data_directory.topic_settings import group_of_topic, order_of
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A named set of partitions. `OpenPartitions` has those of them that are open.
+    """A topic of the broker. `OpenPartitions` has those of its partitions that are open.
 
     Attributes:
+        name: the name.
         topic_id: distinguishes the topic from a later one of the same name.
         partition_count: the number of partitions that the topic should have.
         configs: the settings of the topic itself, by Kafka's names.
@@ -26,7 +27,7 @@ class Topic:
 
     @property
     def listed(self) -> ListedTopic:
-        """The topic as the list of topics has it. The object is the same until the topic changes."""
+        """The topic as the file `cluster.json` contains it. The object stays the same until the topic changes."""
         known = self._listed
         if known is None or known.partition_count != self.partition_count or known.configs != self.configs:
             known = self._listed = ListedTopic(
@@ -36,15 +37,15 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic is internal: only the broker writes to it."""
+        """Whether only the broker may write to the topic."""
         return is_internal(self.name)
 
     @property
     def group(self) -> str:
-        """The transaction group that the topic belongs to; empty for the default group."""
+        """The transaction group of the topic; empty for the default group."""
         return group_of_topic(self.configs)
 
     @property
     def is_commit_ordered(self) -> bool:
-        """Whether read-committed readers get the topic's records in commit order."""
+        """Whether read-committed readers get the topic's records in the order of the commits."""
         return order_of(self.configs) == "commit"

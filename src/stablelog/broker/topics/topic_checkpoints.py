@@ -1,4 +1,6 @@
-"""The offset checkpoints of a data directory: log starts, first dirty offsets, recovery points, high watermarks."""
+"""Checkpoint files of a data directory, which hold an offset of each partition: log start, first dirty offset, recovery
+point, and high watermark.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,7 +30,7 @@ UNKNOWN: Final = -1
 
 
 class TopicCheckpoints:
-    """The checkpoints of one data directory.
+    """The checkpoint files of one data directory.
 
     Args:
         writer: writes the files.
@@ -79,17 +81,16 @@ class TopicCheckpoints:
         return kept | {(p.topic, p.index): p.log.synced_offset for p in self._open_partitions()}
 
     def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
-        """Read the checkpoint files, and remove the offsets of topics that are not in the list of topics.
+        """Read the checkpoint files, and drop the offsets of topics that do not exist any more.
 
         Args:
             topics: the list of topics.
-            is_taking_over: whether Apache Kafka wrote the directory. In that case only the
-                checkpoint contains the log start offsets.
+            is_taking_over: whether Apache Kafka wrote the directory. Then only the checkpoint contains the log start
+                offsets.
 
         Raises:
             NewerFormatError: a later release has written one of the files.
-            DamageError: the checkpoint of log start offsets is damaged, and no other file contains the log start
-                offsets.
+            DamageError: the checkpoint of log start offsets is damaged, and no other file contains these offsets.
         """
         path = self._directory / LOG_START_CHECKPOINT
         if is_taking_over:
@@ -134,22 +135,26 @@ class TopicCheckpoints:
     # -- partitions that are not open --------------------------------------------------------------------------
 
     def recovery_point(self, at: TopicPartition) -> int | None:
-        """The offset up to which a partition that is not open was synced; None if unknown."""
+        """Return the offset up to which a closed partition was synced; None if it is unknown."""
         end = self._kept.get(at, 0)
         return None if end == UNKNOWN else end
 
-    def opened(self, at: TopicPartition) -> None:
-        """Note that a partition was opened: from now on its synced offset is read from the open partition itself."""
+    def remove_recovery_point(self, at: TopicPartition) -> None:
+        """Remove the recorded synced offset of a partition that was opened: the open partition itself has the offset
+        now.
+        """
         self._kept.pop(at, None)
 
-    def closed(self, at: TopicPartition, synced_offset: int) -> None:
-        """Remember the offset up to which a closed partition was synced."""
+    def add_recovery_point(self, at: TopicPartition, synced_offset: int) -> None:
+        """Record the offset up to which a partition that was closed is synced."""
         self._kept[at] = synced_offset
 
-    def forget(self, topic: str, others: Collection[str]) -> None:
-        """Remove the offsets of a deleted topic from the files.
+    def remove_topic(self, topic: str, others: Collection[str]) -> None:
+        """Remove the offsets of a deleted topic from the checkpoint files. Durable on return.
 
-        `others` are the names of the other topics. Durable on return.
+        Args:
+            topic: the deleted topic.
+            others: the names of the other topics.
 
         Raises:
             DiskError: a file has its old content. A later topic of the same name would get the offsets of the deleted
@@ -163,7 +168,7 @@ class TopicCheckpoints:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def make_recovery_points_durable(self) -> None:
-        """Write the offset up to which each partition was synced to the checkpoint file. Durable on return."""
+        """Write the synced offset of each partition to its checkpoint file. Durable on return."""
         self.recovery_points.write(self.recovery_points.changed(anyway=True), durable=True)
 
     def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:

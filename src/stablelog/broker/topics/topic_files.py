@@ -16,8 +16,8 @@ from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.kafka_topics import adopt_topics
 from stablelog.broker.topics.leftovers import Leftovers
 from stablelog.broker.topics.open_partitions import OpenPartitions
-from stablelog.broker.topics.partition_directories import PartitionDirectories, Start
-from stablelog.broker.topics.side_by_side import close_each, give_up, make_each
+from stablelog.broker.topics.partition_directories import BrokerStart, PartitionDirectories
+from stablelog.broker.topics.side_by_side import close_each, close_new, make_each
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics.topic_list import TopicList
@@ -101,11 +101,11 @@ class TopicFiles:
         self.checkpoints.make_recovery_points_durable()
 
     @property
-    def _start(self) -> Start:
-        return Start(self.clean, self.topics.leader_epoch, self.topics.established_epoch)
+    def _start(self) -> BrokerStart:
+        return BrokerStart(self.clean, self.topics.leader_epoch, self.topics.established_epoch)
 
     def _latest_epoch(self) -> int:
-        """The greatest leader epoch in the list of topics and in the partitions' logs."""
+        """Return the greatest leader epoch in the list of topics and in the partitions' logs."""
         # A partition that is missing or unreadable is skipped here: its error is reported when it is opened.
         directories = (
             self.directories.path(topic.name, index)
@@ -127,7 +127,7 @@ class TopicFiles:
     def taken_over(self) -> None:
         """Record that the takeover of a directory of Apache Kafka is complete. Durable on return.
 
-        If a file of a partition could not be read, nothing is recorded: the next start takes the directory over again.
+        If a file of a partition could not be read, nothing is recorded: the next start repeats the takeover.
         """
         if not self._is_complete:
             return
@@ -136,10 +136,10 @@ class TopicFiles:
         self._write_list()
 
     def _write_list(self) -> None:
-        """Write the list of topics. Durable on return.
+        """Write the list of topics to `cluster.json`. Durable on return.
 
         Raises:
-            RefusedError: the disk refuses the write; the list on disk is unchanged.
+            RefusedError: the disk refuses the write. The file is unchanged.
         """
         path = self._directory / CATALOG_FILE
         try:
@@ -202,12 +202,12 @@ class TopicFiles:
             # Connect the partitions in this thread: thousands of them would block the event loop.
             self.partitions.connect(made.values())
         except UnavailableError as error:
-            give_up(made.values())
+            close_new(made.values())
             what = ("partitions of " if self.topics.get(topic.name) is topic else "topic ") + topic.name
             log.error("%s cannot be created: %s", what, error)
             raise RefusedError(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
         except StablelogError:
-            give_up(made.values())
+            close_new(made.values())
             raise
         return made
 
@@ -228,7 +228,7 @@ class TopicFiles:
             self.topics.grow(topic, -len(made))
             if is_new:
                 self.topics.remove(topic)
-            give_up(made.values())
+            close_new(made.values())
             raise
         if is_new:
             self.partitions.add_topics([topic])
@@ -265,7 +265,7 @@ class TopicFiles:
         return topic
 
     def _has_remote_tier(self, topic: Topic) -> bool:
-        """Whether a topic has, or ever had, a remote tier."""
+        """Return whether a topic has, or ever had, a remote tier."""
         opened = self.partitions.of_topic(topic)
         return self.partitions.log_config(topic).is_tiered or any(
             opened[index].remote is not None
@@ -275,7 +275,9 @@ class TopicFiles:
         )
 
     def deleted_from_store(self, topic: DeletedTopic) -> None:
-        """Record that the object store has no more objects of a deleted topic. Raises RefusedError as `unlist`."""
+        """Record that the object store has no objects of a deleted topic any more. Raises RefusedError as `unlist`
+        does.
+        """
         deleted = self.topics.deleted
         del deleted[topic.topic_id]
         try:
@@ -285,14 +287,18 @@ class TopicFiles:
             raise
 
     def set_aside(self, topic: Topic) -> None:
-        """Rename the directories of an unlisted topic, in any thread. Raises DiskError if the disk has no space."""
+        """Rename the partition directories of a deleted topic. May run in a thread.
+
+        Raises:
+            DiskError: the disk has no space for the new names.
+        """
         for index in range(topic.partition_count):
             self.directories.set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
 
     def forget_files(self, topic: Topic) -> None:
         """Remove the offsets of a deleted topic from the checkpoint files."""
-        self._written(partial(self.checkpoints.forget, topic.name, self.topics.names))
+        self._written(partial(self.checkpoints.remove_topic, topic.name, self.topics.names))
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -325,7 +331,7 @@ class TopicFiles:
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
         """Publish a recovered partition, so that requests can use it."""
         self.partitions.add_recovered(topic, partition)
-        self.checkpoints.opened((topic.name, partition.index))
+        self.checkpoints.remove_recovery_point((topic.name, partition.index))
 
     # -- stop --------------------------------------------------------------------------------------------------
 
@@ -346,7 +352,7 @@ class TopicFiles:
                 clean = False
                 continue
             marks[at] = partition.high_watermark
-            self.checkpoints.closed(at, partition.log.synced_offset)
+            self.checkpoints.add_recovery_point(at, partition.log.synced_offset)
         written = self._written(
             self.checkpoints.make_recovery_points_durable,
             partial(self.checkpoints.write_high_watermarks, marks),
@@ -354,7 +360,9 @@ class TopicFiles:
         return clean and written
 
     def _written(self, *writes: Callable[[], None]) -> bool:
-        """Run functions that write files for the next start. A disk error is logged. Returns whether all succeeded."""
+        """Run functions that write files for the next start, and return whether all succeeded. A disk error
+        is logged.
+        """
         try:
             for write in writes:
                 write()

@@ -49,7 +49,7 @@ class TopicList:
         self.reservations = Reservations(self._topics, config)
 
     def fill(self, catalog: Catalog) -> None:
-        """Fill the empty list with the content of `cluster.json`."""
+        """Fill the empty list with the content of the file `cluster.json`."""
         assert not self._topics
         self.cluster_id = catalog.cluster_id
         self.leader_epoch = catalog.leader_epoch
@@ -59,7 +59,7 @@ class TopicList:
             self.add(Topic(topic.name, topic.topic_id, topic.partition_count, topic.configs))
 
     def encoded(self) -> bytes:
-        """Return the content of `cluster.json` for the present list."""
+        """Return the content of the file `cluster.json` for the present list."""
         return encode_catalog(
             self.cluster_id,
             self.leader_epoch,
@@ -79,11 +79,11 @@ class TopicList:
         return self._topics.keys()
 
     def get(self, name: str) -> Topic | None:
-        """The topic of this name; None if there is none."""
+        """Return the topic of this name; None if there is none."""
         return self._topics.get(name)
 
     def named(self, name: str) -> Topic:
-        """The topic of this name.
+        """Return the topic of this name.
 
         Raises:
             RefusedError: no topic has this name.
@@ -94,7 +94,7 @@ class TopicList:
         return topic
 
     def name_of(self, topic_id: uuid.UUID | None) -> str | None:
-        """The name of the topic with this id; None if there is none."""
+        """Return the name of the topic with this id; None if there is none."""
         return self._names.get(topic_id) if topic_id is not None else None
 
     # -- reservations ------------------------------------------------------------------------------------------
@@ -169,17 +169,17 @@ class TopicList:
         self.version += 1
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
-        self.reservations.listed(topic.name)
+        self.reservations.add_existing(topic.name)
 
     def remove(self, topic: Topic) -> None:
         """Remove a topic from the list."""
         self.version += 1
         del self._topics[topic.name]
         del self._names[topic.topic_id]
-        self.reservations.unlisted(topic.name)
+        self.reservations.remove_existing(topic.name)
 
     def grow(self, topic: Topic, more: int) -> None:
-        """Add partitions to a topic. A negative number takes back partitions whose addition was not written."""
+        """Increase the partition count of a topic. A negative number cancels a growth whose write has failed."""
         self.version += 1
         topic.partition_count += more
 

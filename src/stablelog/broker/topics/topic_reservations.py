@@ -1,4 +1,4 @@
-"""Names and partitions that are taken: by topics, and by topics that are being created, grown or deleted.
+"""Reservations of topic names and partitions while topics are created, grown or deleted.
 
 The creation and the deletion of many partitions take long, and other requests are served meanwhile. A *reservation*
 prevents other requests from creating, growing or deleting a topic of the same name.
@@ -15,7 +15,7 @@ from stablelog.errors import RefusedError, UsageError
 
 
 class Reservations:
-    """The topics that are being created, grown or deleted: no other request may change them.
+    """The topics that are being created, grown or deleted. No other request may change them.
 
     Args:
         topics: the existing topics by name.
@@ -33,18 +33,18 @@ class Reservations:
 
     @property
     def existing(self) -> frozenset[str]:
-        """The names of the existing topics: the same object until a topic is created or deleted."""
+        """The names of the existing topics. The object stays the same until a topic is created or deleted."""
         if self._existing is None:
             self._existing = frozenset(self._topics)
         return self._existing
 
-    def listed(self, name: str) -> None:
-        """Note that a topic of this name was added to the list of topics."""
+    def add_existing(self, name: str) -> None:
+        """Add the name of a topic that was added to the list of topics."""
         self._existing = None
         self._names[without_dots(name)] = name
 
-    def unlisted(self, name: str) -> None:
-        """Note that the topic of this name was removed from the list of topics."""
+    def remove_existing(self, name: str) -> None:
+        """Remove the name of a topic that was removed from the list of topics."""
         self._existing = None
         self._names.pop(without_dots(name), None)
 
@@ -68,7 +68,13 @@ class Reservations:
     def check_new(
         self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
     ) -> None:
-        """Check whether a topic can be created. `own`: whether it is an internal topic of the broker.
+        """Check whether a topic can be created.
+
+        Args:
+            name: the topic's name.
+            partition_count: the number of its partitions.
+            configs: its settings.
+            own: whether it is an internal topic of the broker.
 
         Raises:
             RefusedError: the name, the count or a setting is not valid, or the topic exists.

@@ -18,11 +18,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.loop.turns import Turn, in_turns
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.transactions.transaction_group import TransactionGroup
-from stablelog.coordinators.transactions.decisions import Decision
+from stablelog.coordinators.transactions.answers import Decision
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
-from stablelog.coordinators.transactions.joint.checks import check_belongs, is_of_run
-from stablelog.coordinators.transactions.joint.child_checks import Checked
+from stablelog.coordinators.transactions.joint.child_checks import CheckedChildren
 from stablelog.coordinators.transactions.joint.coordinator import JointCommits
+from stablelog.coordinators.transactions.joint.name_checks import check_belongs, is_of_run
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 from stablelog.wire.extension.children import Child, JointName
 
@@ -94,7 +94,7 @@ class JointRequests:
         """
 
         async def decide() -> tuple[JointAnswer, Done]:
-            decision = self._joint.begin(
+            decision = self._joint.begin_version(
                 self._name, self._version, request.run, order=request.order, now_ms=self._now_ms()
             )
             done = self._group.begin_to_carry_out(decision)
@@ -195,7 +195,7 @@ class JointRequests:
             answer, done = await decide()
         return Decided(answer, done, self._group)
 
-    async def _checked(self, children: Sequence[ChildShown], run: str | None) -> Checked | None:
+    async def _checked(self, children: Sequence[ChildShown], run: str | None) -> CheckedChildren | None:
         """Check, in turns of the event loop, whether many children can be committed.
 
         Returns:
@@ -211,10 +211,10 @@ class JointRequests:
         for _ in range(CHECKS_MAX):
             if self._joint.check_commit(self._name, self._version, run) is not None:
                 return None
-            checked = checks.begin(self._name)
+            checked = checks.begin_checks(self._name)
             try:
                 async for shown in in_turns(children):
-                    checks.check_all(self._name, self._version, [shown], checked)
+                    checks.check_children(self._name, self._version, [shown], checked)
             except RefusedError:
                 if self._joint.check_commit(self._name, self._version, run) is not None:
                     return None
@@ -232,7 +232,7 @@ class JointRequests:
         done = None
         try:
             turn = Turn()
-            while self._joint.acceptance.is_pending:
+            while self._joint.accepted_children.is_pending:
                 if turn.is_over:
                     await turn.end()
                 decision = self._joint.end_accepted(now_ms=self._now_ms())
@@ -266,5 +266,5 @@ class JointRequests:
         return self._end(some) or done
 
     def _end(self, transactional_ids: Sequence[str]) -> Done:
-        decision: Decision[None] = self._joint.dismiss(transactional_ids, now_ms=self._now_ms())
+        decision: Decision[None] = self._joint.dismiss_children(transactional_ids, now_ms=self._now_ms())
         return self._group.begin_to_carry_out(decision)

@@ -84,7 +84,7 @@ class MarkerDurability:
         return len(self._commits)
 
     def _is_undurable(self, partition: Partition, end: int) -> bool:
-        return self._partitions.has(partition) and partition.high_watermark < end
+        return self._partitions.is_in_use(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
         """Return a marker *barrier* (`coordinators.transactions.spare_ids`): a function that tells whether all markers
@@ -110,7 +110,7 @@ class MarkerDurability:
         while ends:
             partition, end = ends[-1]
             if partition.high_watermark < end:
-                may_still_be = partition.failure is None and self._partitions.has(partition)
+                may_still_be = partition.failure is None and self._partitions.is_in_use(partition)
                 return False if may_still_be else None
             ends.pop()
         return True

@@ -13,7 +13,8 @@ from typing import Any
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.loop.turns import AT_ONCE_MAX
-from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder
 from stablelog.log.partition import MarkerWrite
 from stablelog.types import TopicPartition
 

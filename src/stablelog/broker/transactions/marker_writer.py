@@ -21,7 +21,8 @@ from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.marker_durability import MarkerDurability
 from stablelog.broker.transactions.marker_queue import MarkerQueue, marker_write
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.coordinators.transactions.decisions import REPAIR, Decision, MarkerOrder
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.partition import Partition
@@ -149,7 +150,7 @@ class MarkerWriter:
         """Write the markers of a decision when its records are durable in the commit log. Then set the result of `done`,
         the future of the request that waits for the markers.
         """
-        self._journal.after(lambda: self._queue.add(decision, done))
+        self._journal.run_when_durable(lambda: self._queue.add(decision, done))
         # If the records of the decision are durable already, write its markers now. Otherwise this call writes nothing,
         # and a later call writes them.
         self.write_decided()
@@ -240,7 +241,7 @@ class MarkerWriter:
         writes = [marker_write(order) for order in orders]
         try:
             outcomes = self._reserve.attempt(
-                lambda: partition.append_markers(writes, **self._journal.times())
+                lambda: partition.append_markers(writes, **self._journal.marker_times())
             )
         except UnavailableError as error:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
@@ -270,7 +271,7 @@ class MarkerWriter:
     def _after_write(
         self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
     ) -> None:
-        self._flush.dirty(partition)
+        self._flush.mark_dirty(partition)
         self._durability.add_markers(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, RefusedError):

@@ -13,7 +13,7 @@ from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.broker.transactions.transaction_groups import TransactionGroups
 from stablelog.commit_order.view import CommitOrder
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.coordinators.transactions.decisions import OpenTransaction
+from stablelog.coordinators.transactions.marker_orders import TransactionInPartition
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -48,7 +48,7 @@ class PartitionRepair:
         target = (partition.topic, partition.index)
         self._groups.id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
         found = [
-            OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
+            TransactionInPartition(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
             for txn in partition.log.open_transactions()
         ]
         topic = self._topics.get(partition.topic)
@@ -60,7 +60,11 @@ class PartitionRepair:
         concerned = self._groups_of_partition(target, own_name)
         for group in concerned:
             if group is not own:
-                theirs = [txn for txn in found if group.coordinator.table.knows(target, txn.producer_id)]
+                theirs = [
+                    txn
+                    for txn in found
+                    if group.coordinator.table.may_own_transaction(target, txn.producer_id)
+                ]
                 found = [txn for txn in found if txn not in theirs]
                 group.repair_partition(target, theirs, partition)
         # The transaction group of the partition's topic also ends open transactions that no group knows.
@@ -116,7 +120,7 @@ class PartitionRepair:
         groups = (self._groups.get(name) for name in sorted(names))
         return [group for group in groups if group is not None]
 
-    def _move_ids_of_open(self, group: TransactionGroup, found: Iterable[OpenTransaction]) -> None:
+    def _move_ids_of_open(self, group: TransactionGroup, found: Iterable[TransactionInPartition]) -> None:
         """Move the transactional ids of open transactions from the default group to their own group.
 
         An earlier run of the broker has moved these ids already, and a crash has lost the record of it. The producers can
@@ -128,6 +132,6 @@ class PartitionRepair:
         """
         default = self._groups.default
         for txn in found if group is not default else ():
-            owner = default.coordinator.table.owner(txn.producer_id)
+            owner = default.coordinator.table.owner_of(txn.producer_id)
             if owner is not None and group_of(owner) == group.name:
                 self._groups.find_group(owner)

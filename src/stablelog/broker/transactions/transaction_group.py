@@ -24,15 +24,11 @@ from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.marker_writer import CommitMarker, MarkerWriter
 from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    REPAIR,
-    Decision,
-    MarkerOrder,
-    OpenTransaction,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -98,7 +94,7 @@ class TransactionGroup:
             end_offsets=self._end_offsets,
             marker_barrier=self._markers.barrier,
         )
-        journal.bound_by(
+        journal.limit_waiting_by(
             lambda: self.coordinator.table.item_count + sum(topic.partition_count for topic in topics)
         )
 
@@ -135,7 +131,7 @@ class TransactionGroup:
         self.journal.replay(lambda key, value, _producer_id: self.coordinator.table.replay(key, value))
         self._recorded_count = self.coordinator.table.change_count
         self.durable_sequence = self._appended_sequence = self.coordinator.table.sequences.last
-        decision = self.coordinator.loaded(self._now_ms())
+        decision = self.coordinator.finish_replay(self._now_ms())
         self._append(decision)
         if decision.answer:
             self.journal.sync()
@@ -205,7 +201,7 @@ class TransactionGroup:
         Args:
             done: the result of `begin_to_carry_out` for this decision.
         """
-        await (self.journal.settled() if done is None else done)
+        await (self.journal.wait_until_durable() if done is None else done)
 
     def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
         """Append the records of a decision, without waiting for the disk.
@@ -231,7 +227,7 @@ class TransactionGroup:
 
     async def wait_for_joint_commit(self) -> None:
         """Wait while a long joint commit is being decided, unless the broker has failed and cannot decide it."""
-        while self.coordinator.joint.acceptance.is_pending and self.committing.locked():
+        while self.coordinator.joint.accepted_children.is_pending and self.committing.locked():
             async with self.committing:
                 pass
 
@@ -240,7 +236,7 @@ class TransactionGroup:
         sequence = self.coordinator.table.sequences.last
         if sequence > self._appended_sequence:
             self._appended_sequence = sequence
-            self.journal.after(lambda: self._commits_durable(sequence))
+            self.journal.run_when_durable(lambda: self._commits_durable(sequence))
 
     def _commits_durable(self, sequence: int) -> None:
         self.durable_sequence = sequence
@@ -308,7 +304,7 @@ class TransactionGroup:
         return self._recorded_count == self.coordinator.table.change_count
 
     def repair_partition(
-        self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
+        self, target: TopicPartition, found: Sequence[TransactionInPartition], partition: Partition | None
     ) -> None:
         """Write the markers that an opened partition lacks: compare its open transactions with the decisions.
 
@@ -334,7 +330,7 @@ class TransactionGroup:
         """
         sequences = self.coordinator.table.sequences
         last = sequences.last
-        if sequences.met(sequence):
+        if sequences.observe_marker(sequence):
             log.error(
                 "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
                 "its end, or is from an older backup. New commits get sequences above %d; `stablelog repair` checks all "

@@ -135,7 +135,7 @@ class TransactionGroups:
         try:
             partitions = self._make_log(name)
         except RefusedError as why:
-            if self._reserve.note(why):
+            if self._reserve.record_failure(why):
                 raise RefusedError(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
             raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
         log.info("created %s", group_in_words(name))
@@ -286,15 +286,17 @@ class TransactionGroups:
 
     def _take_over(self, group: TransactionGroup, transactional_id: str) -> None:
         """Move a transactional id from the default group to its own group."""
-        txn = self.default.coordinator.table.known(transactional_id)
-        group.apply(group.coordinator.producers.take_over(transactional_id, txn, now_ms=self._clock.now_ms()))
-        group.journal.after(lambda: self._forget_held(transactional_id))
+        txn = self.default.coordinator.table.require_state(transactional_id)
+        group.apply(group.coordinator.producers.import_id(transactional_id, txn, now_ms=self._clock.now_ms()))
+        group.journal.run_when_durable(lambda: self._forget_held(transactional_id))
 
     def _forget_held(self, transactional_id: str) -> None:
         held = self._held(transactional_id)
         if held is not None and not held.state.is_open:
             default = self.default
-            default.apply(default.coordinator.producers.forget(transactional_id, now_ms=self._clock.now_ms()))
+            default.apply(
+                default.coordinator.producers.forget_id(transactional_id, now_ms=self._clock.now_ms())
+            )
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """Return the state of a transactional id for DescribeTransactions; None if no group knows the id."""
@@ -325,7 +327,7 @@ class TransactionGroups:
         """
         group = self._by_log.get(partition)
         if group is not None:
-            group.journal.settle()
+            group.journal.run_effects()
             group.write_decided()
 
     def write_decided(self) -> None:

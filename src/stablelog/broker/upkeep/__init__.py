@@ -1,1 +1,1 @@
-"""Work in the background: periodic tasks, compaction, scrub, and proofs of log files."""
+"""Background work of the broker: periodic tasks, compaction, scrub, and proofs of log files."""

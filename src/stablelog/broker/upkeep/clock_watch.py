@@ -1,4 +1,4 @@
-"""The watch over the machine's wall clock: each step of it is a line of the log.
+"""Watch of the machine's wall clock: a step of the clock is logged.
 
 A clock may be set while the broker runs: by NTP shortly after the machine's start, by an administrator, or by a
 hypervisor. docs/operating.md, "Clocks" says what the broker does then.
@@ -36,10 +36,10 @@ class ClockWatch:
 
     def start(self, tasks: Tasks) -> None:
         """Start the task."""
-        tasks.every("clock", INTERVAL_S, self.look)
+        tasks.every("clock", INTERVAL_S, self.check_clock)
 
-    async def look(self) -> None:
-        """Log a step of the wall clock since the last look."""
+    async def check_clock(self) -> None:
+        """Log a warning if the wall clock was set since the last call."""
         began_ms = self._clock.now_ms()
         wall_ms = self._clock.wall_ms()
         now_ms = self._clock.now_ms()

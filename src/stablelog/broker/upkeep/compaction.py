@@ -67,7 +67,7 @@ class Compactor:
             try:
                 await self._compact(partition)
             except (StablelogError, FileNotFoundError) as error:
-                self._reserve.note(error)
+                self._reserve.record_failure(error)
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             except Exception as error:  # noqa: BLE001 - the exception fails this partition only
                 self._tasks.report_unexpected("compaction", self._tasks.partition_scope(partition), error)
@@ -107,17 +107,14 @@ class Compactor:
         if work.outcome:
             log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)
 
-    async def leave(self, topic: str) -> None:
-        """Stop compacting a topic's partitions.
-
-        On return no compaction of these partitions is in progress, and none begins before the caller's next await.
-        """
-        while self._under_way is not None and self.works_on(topic):
+    async def end_compaction_of(self, topic: str) -> None:
+        """Stop the compaction of a topic's partitions. None begins before the caller's next await."""
+        while self._under_way is not None and self.is_compacting(topic):
             self._under_way[1].cancel()
             await self._idle.wait()
 
-    def works_on(self, topic: str) -> bool:
-        """Whether a partition of this topic is being compacted."""
+    def is_compacting(self, topic: str) -> bool:
+        """Return whether a partition of this topic is being compacted."""
         return self._under_way is not None and self._under_way[0].topic == topic
 
     def close(self) -> None:

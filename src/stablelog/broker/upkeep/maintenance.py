@@ -167,13 +167,13 @@ class Maintenance:
         before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is None:
             return
-        await journal.settled()
+        await journal.wait_until_durable()
         if journal is self._groups.journal and not await self._transactions.wait_until_marked(
             OFFSETS_PARTITION
         ):
             return
         waits = [
-            self._flush.durable(partition, partition.end_offset)
+            self._flush.durable_future(partition, partition.end_offset)
             async for partition in in_turns(self._partitions, at_once=AT_ONCE_MAX)
         ]
         for wait in waits:
@@ -186,9 +186,9 @@ class Maintenance:
             journal.trim(before_offset)
 
     async def _lacks_markers(self) -> bool:
-        """Whether a partition may lack markers whose decisions are only in a coordinator's log.
+        """Return whether a partition may lack markers whose decisions are only in a coordinator's log.
 
-        A partition that fails after this check does no harm: the markers that were durable in it stay durable.
+        A partition that fails after this check does no harm: the markers that are durable in it stay durable.
         """
         if not self._partition_repair.are_all_marked:
             return True
@@ -207,14 +207,14 @@ class Maintenance:
             deleted = self._reserve.attempt(prune, frees=True)
             if partition.has_pending_writes:
                 # The call has sealed a segment. It can be deleted after a sync, also if nothing is appended any more.
-                self._flush.dirty(partition)
+                self._flush.mark_dirty(partition)
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
 
         await self._each_partition("retention", apply, internal=False)
 
     async def expire_producers(self) -> None:
-        """Forget producers that have not written for long, in every partition."""
+        """Remove producers that have not written for long from the producer state of every partition."""
 
         async def expire(partition: Partition) -> None:
             for _ in partition.deletion.expire_producers(self._clock.now_ms()):
@@ -229,7 +229,7 @@ class Maintenance:
         """
 
         async def remove(partition: Partition) -> None:
-            while self._partitions.has(partition) and (
+            while self._partitions.is_in_use(partition) and (
                 removed := partition.deletion.remove_deleted(self._clock.now_ms())
             ):
                 await in_thread(self._threads, close_all, removed)
@@ -240,10 +240,10 @@ class Maintenance:
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
-        """Apply `work` to every open partition that has not failed. An error in one partition does not stop the work on
-        the others. It is logged once, until the work succeeds or fails for another reason.
+        """Apply `work` to every open partition that has not failed. Partitions that are deleted meanwhile are skipped.
 
-        A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
+        An error in one partition does not stop the work on the others. It is logged once, until the work succeeds or
+        fails for another reason.
         """
         known, failed = self._failures.get(name, {}), dict[TopicPartition, str]()
         for partition in self._partitions:
@@ -263,14 +263,16 @@ class Maintenance:
 
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
-        """Write a checkpoint file with an offset of each partition, if one of these offsets has moved."""
+        """Write a checkpoint file, which holds an offset of each partition, if one of the offsets has moved."""
         # Collect the offsets in a thread: those of 10,000 partitions would take the event loop too long.
         checkpoint.write(await in_thread(None, checkpoint.changed))
 
     # -- the full disk -----------------------------------------------------------------------------------------
 
     async def tend_reserve(self) -> None:
-        """Write the records that wait for space. While the disk is full, free space and restore the reserve file."""
+        """Write coordinator records that wait for disk space. While the disk is full, free space and restore the
+        reserve file.
+        """
         self.retry()
         if self._reserve.is_full:
             now_s = asyncio.get_running_loop().time()
@@ -281,20 +283,22 @@ class Maintenance:
             with contextlib.suppress(StablelogError):
                 await self.remove_deleted()
             await self.restore_reserve()
-        await self._opening.open_again()
+        await self._opening.reopen_failed()
 
     async def restore_reserve(self) -> bool:
-        """Restore the reserve file, as far as there is space. Then write the waiting records, before clients may write.
+        """Restore the reserve file, as far as there is space. Then write the waiting coordinator records, before
+        clients may write.
 
-        Returns whether clients' writes are accepted. If the waiting records find no space, the disk counts as full
-        again.
+        Returns:
+            Whether clients' writes are accepted now. If there is no space for the waiting records, the disk counts as
+            full again.
         """
         if await self._reserve.restore():
             self.retry()
         return not self._reserve.is_full
 
     def retry(self) -> None:
-        """Write the records and markers that wait for disk space, as far as the disk has space."""
+        """Write coordinator records and markers that wait for disk space, as far as there is space."""
         self._groups.journal.retry()
         self._partition_repair.retry()
         self._flush.retry()

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Proof:
-    """The proof of one log file, which checks the file's batch headers, in progress."""
+    """The check of one log file's batch headers, in progress."""
 
     partition: Partition
     pieces: Iterator[None]

@@ -100,7 +100,8 @@ class Scrub:
     def _proof_sizes(segment: Segment) -> Iterator[int]:
         """Check the batch headers of a segment (its proof) if no request has done so yet.
 
-        Yields 0 after each piece of the work: the scrub counts the bytes later, when it checks the whole batches.
+        Yields:
+            0 after each piece of the work. The scrub counts the bytes later, when it checks the whole batches.
         """
         for _ in segment.prove():
             yield 0
@@ -119,7 +120,7 @@ class Scrub:
             await self._pause(piece)
 
     async def _pause(self, size: int) -> None:
-        """Wait as long as it takes to read `size` bytes at the permitted rate."""
+        """Wait until the scrub may continue after `size` bytes, at the permitted rate."""
         await asyncio.sleep(size / max(self._rate(), 1))
 
     def close(self) -> None:

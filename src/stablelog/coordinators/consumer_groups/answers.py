@@ -1,4 +1,4 @@
-"""Requests to the group coordinator, and the coordinator's answers and decisions.
+"""Requests to the group coordinator, its answers, and its decisions.
 
 The broker converts Kafka's requests into these requests, and these answers into Kafka's responses.
 """
@@ -68,16 +68,16 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """JoinGroup: a member joins the next generation.
+    """A JoinGroup request: a member joins the next generation of a classic group.
 
     Attributes:
         member_id: empty if the member has no id yet.
         fresh_id: a string that no other request has, for a new member id.
         protocols: (name, metadata), in the order of preference.
-        knows_member_id_required: the client supports MEMBER_ID_REQUIRED: it joins again with the id in the answer
-            (v4+).
-        knows_skip_assignment: the client supports SkipAssignment: an answer that tells the leader of the group that
-            there is nothing to assign (v9+).
+        knows_member_id_required: whether the client supports MEMBER_ID_REQUIRED: it joins again with the member id in
+            the answer (v4+).
+        knows_skip_assignment: whether the client supports SkipAssignment, by which the answer tells the leader that
+            nothing has to be assigned (v9+).
     """
 
     group_id: str
@@ -96,8 +96,9 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """SyncGroup: a member asks for its assignment. The leader's request contains the assignments of all members, by
-    member id.
+    """A SyncGroup request: a member requests its assignment.
+
+    The request of the group's leader contains the assignments of all members, by member id.
     """
 
     group_id: str
@@ -110,22 +111,25 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """LeaveGroup: a member that leaves. An empty member id means that its group instance id names the member."""
+    """A member in a LeaveGroup request. With an empty member id, the group instance id identifies the member."""
 
     member_id: str
     group_instance_id: str | None = None
 
 
 class OffsetCommit(NamedTuple):
-    """The offset that a group commits for one partition: the next offset to read."""
+    """An offset in an OffsetCommit request: the next offset that the group reads in one partition."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
 
 
-class Membership(NamedTuple):
-    """The member that commits offsets. A consumer without group management has an empty id, and generation -1."""
+class CommittingMember(NamedTuple):
+    """The member that commits offsets, as the request names it.
+
+    A consumer without group management has an empty member id and generation -1.
+    """
 
     member_id: str = ""
     generation: int = -1
@@ -135,8 +139,11 @@ class Membership(NamedTuple):
 # -- answers -------------------------------------------------------------------------------------------------
 
 
+NO_MEMBER = CommittingMember()
+
+
 class JoinedMember(NamedTuple):
-    """A member of the new generation, as the answer to the leader's JoinGroup lists it."""
+    """A member of the new generation, as the JoinGroup response of the group's leader lists it."""
 
     member_id: str
     group_instance_id: str | None
@@ -145,7 +152,9 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """Answer to JoinGroup: the member's generation, or an error code. Only the leader's answer has `members`."""
+    """The answer to JoinGroup: the member's generation, or an error code. `members` is set only in the
+    leader's answer.
+    """
 
     code: ErrorCode
     member_id: str = ""
@@ -159,7 +168,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """Answer to SyncGroup: the assignment of a member."""
+    """The answer to SyncGroup: the assignment of the member, or an error code."""
 
     code: ErrorCode
     protocol_type: str | None = None
@@ -169,14 +178,14 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """Answer to LeaveGroup: the members with their error codes. `code` is the error code of the whole request."""
+    """The answer to LeaveGroup: the error code of each member. `code` is the error code of the whole request."""
 
     code: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
 class DescribedMember(NamedTuple):
-    """A member of a group in the answer to DescribeGroups. `metadata` is empty unless the group is stable."""
+    """A member in the answer to DescribeGroups. `metadata` is empty unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -188,9 +197,8 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """Answer to DescribeGroups for one group.
-
-    If there is no such classic group, `code` is the error and the state is "Dead".
+    """The answer to DescribeGroups for one group. For a missing classic group, `code` is the error and the state is
+    "Dead".
     """
 
     code: ErrorCode
@@ -201,8 +209,8 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
 
 
-class ListedGroup(NamedTuple):
-    """A consumer group in the answer to ListGroups."""
+class GroupOverview(NamedTuple):
+    """A group in the answer to ListGroups."""
 
     group_id: str
     protocol_type: str
@@ -211,7 +219,10 @@ class ListedGroup(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset; -1 if there is none, or if an open transaction may still change it (then `code` says so)."""
+    """A committed offset in the answer to OffsetFetch.
+
+    The offset is -1 if there is none, or if an open transaction may still change it; `code` tells which.
+    """
 
     code: ErrorCode
     offset: int = -1
@@ -221,7 +232,7 @@ class FetchedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsetsAnswer:
-    """Answer to OffsetDelete: an error code for each partition. `code` is the error code of the whole request."""
+    """The answer to OffsetDelete: an error code for each partition. `code` is the error code of the whole request."""
 
     code: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)

@@ -11,7 +11,7 @@ does not change the state. Its records go into the log as a batch of the produce
 Classic groups (JoinGroup) and consumer groups (ConsumerGroupHeartbeat, package `consumer_protocol`) share the group
 ids. The first member of an empty group decides which kind the group is. A group with members does not change its kind.
 
-At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `loaded`.
+At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `finish_replay`.
 `table.live_state` gives the records of a checkpoint.
 
 Deviations from Kafka, each of which is safer for clients:
@@ -34,46 +34,45 @@ from itertools import islice
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    NO_MEMBER,
     RETENTION_OF_BROKER,
     CodeByPartition,
+    CommittingMember,
     DeleteOffsetsAnswer,
     DescribedGroup,
     FetchedOffset,
     FetchedOffsets,
     GroupConfig,
     GroupDecision,
+    GroupOverview,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
     LeavingMember,
-    ListedGroup,
-    Membership,
     OffsetCommit,
     SyncAnswer,
     SyncRequest,
     Token,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
-from stablelog.coordinators.consumer_groups.consumer_protocol.groups import ConsumerGroups, check_commit
-from stablelog.coordinators.consumer_groups.descriptions import described
-from stablelog.coordinators.consumer_groups.expiry import TICK_RECORDS_MAX, Expiry, is_empty
-from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
-from stablelog.coordinators.consumer_groups.membership import (
+from stablelog.coordinators.consumer_groups.classic_group import (
     CLASSIC_TYPE,
     CONSUMER_PROTOCOL,
     CONSUMER_TYPE,
+    ClassicGroup,
+    ClassicGroupState,
     Due,
-    Group,
-    State,
 )
-from stablelog.coordinators.consumer_groups.offsets import CommittedOffset
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.groups import ConsumerGroups
+from stablelog.coordinators.consumer_groups.descriptions import describe_classic_group
+from stablelog.coordinators.consumer_groups.expiry import TICK_RECORDS_MAX, Expiry, is_empty
+from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
+from stablelog.coordinators.consumer_groups.offset_commits import check_committer, valid_offsets
+from stablelog.coordinators.consumer_groups.offsets import OffsetAndMetadata
 from stablelog.coordinators.consumer_groups.rebalance import (
     Decision,
     Rebalances,
-    check_generation,
-    check_member,
 )
-from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.coordinators.consumer_groups.table import GroupTable, offset_record
 from stablelog.coordinators.record_fields import Record
 from stablelog.errors import RefusedError
@@ -82,15 +81,13 @@ from stablelog.types import TopicPartition
 # The maximum number of deadlines in one call of `tick`, besides TICK_RECORDS_MAX. The next call handles the rest.
 TICK_ALARMS_MAX = 500
 
-NO_MEMBER = Membership()
-
 
 class GroupCoordinator:
-    """Coordinator of the groups of one offsets log.
+    """Coordinator of all consumer groups: decides about their members and their committed offsets.
 
     Attributes:
-        table: the state of the groups.
-        consumers: the consumer groups, of which it decides about the members.
+        table: the state of the groups and of their offsets.
+        consumers: decides about the members of groups with the consumer group protocol (KIP-848).
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -107,13 +104,14 @@ class GroupCoordinator:
     # -- membership ------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Let a member join the next generation. The decision that begins the generation contains a `JoinAnswer` for
-        `token`.
+        """Decide about JoinGroup: a member joins the next generation of a classic group.
+
+        The decision that begins the generation, this one or a later one, contains a `JoinAnswer` for `token`.
         """
         decision = GroupDecision(None)
         try:
             _check_group_id(request.group_id)
-            self._joining.check(request)
+            self._joining.check_request(request)
             former = self._groups.get(request.group_id)
             if isinstance(former, ConsumerGroup) and former.members:
                 raise RefusedError(
@@ -125,7 +123,7 @@ class GroupCoordinator:
                 if request.member_id:
                     raise _no_such_member(request.group_id)
                 # The new group is added to the table only if the join is not refused.
-                group = Group(request.group_id)
+                group = ClassicGroup(request.group_id)
             else:
                 group = former
             self._joining.join(group, request, token, decision, now_ms)
@@ -141,7 +139,11 @@ class GroupCoordinator:
         return decision
 
     def sync(self, request: SyncRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """Give a member its assignment: a `SyncAnswer` under `token`, now or when the leader sends the assignments."""
+        """Decide about SyncGroup: a member of a classic group requests its assignment.
+
+        The answer is a `SyncAnswer` for `token`, in this decision, or in a later one when the leader sends the
+        assignments.
+        """
         decision = GroupDecision(None)
         try:
             group = self._group_of_member(request.group_id)
@@ -159,7 +161,9 @@ class GroupCoordinator:
         group_instance_id: str | None = None,
         now_ms: int,
     ) -> GroupDecision[ErrorCode]:
-        """Renew a member's session. REBALANCE_IN_PROGRESS tells the member to join again."""
+        """Renew the session of a member of a classic group. The answer REBALANCE_IN_PROGRESS makes the client join
+        again.
+        """
         try:
             group = self._group_of_member(group_id)
             return GroupDecision(
@@ -171,10 +175,11 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Iterable[LeavingMember], *, now_ms: int
     ) -> GroupDecision[LeaveAnswer]:
-        """Remove members that leave, or that an operator names. The answer has an error code for each member.
+        """Remove members that leave, or that an operator removes (LeaveGroup). The answer has an error code for each
+        member.
 
-        An operator can remove the static members of a consumer group, by their instance ids. The other members of such
-        a group do not use this request.
+        In a group with the consumer group protocol, only an operator uses this request: to remove static members, by
+        their instance ids.
         """
         consumers = self._groups.get(group_id)
         if isinstance(consumers, ConsumerGroup):
@@ -190,23 +195,27 @@ class GroupCoordinator:
         self._expiry.check_soon(group, now_ms)
         return decision
 
-    def _group_of_member(self, group_id: str) -> Group:
+    def _group_of_member(self, group_id: str) -> ClassicGroup:
         _check_group_id(group_id)
         group = self._groups.get(group_id)
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             raise _no_such_member(group_id)
         return group
 
     # -- groups ----------------------------------------------------------------------------------------------
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedGroup]]:
-        """Describe groups. The description of a missing group has GROUP_ID_NOT_FOUND."""
-        return GroupDecision([described(group_id, self._groups.get(group_id)) for group_id in group_ids])
+        """Describe classic groups. The description of a missing group has GROUP_ID_NOT_FOUND."""
+        return GroupDecision(
+            [describe_classic_group(group_id, self._groups.get(group_id)) for group_id in group_ids]
+        )
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> GroupDecision[list[ListedGroup]]:
-        """List all groups, or those in the given states and of the given types. Case does not matter."""
+    ) -> GroupDecision[list[GroupOverview]]:
+        """List the groups in the given states and of the given types; by default all. The case of the names does not
+        matter.
+        """
         wanted_states = {state.lower() for state in states}
         wanted_types = {group_type.lower() for group_type in types}
         listed = []
@@ -216,14 +225,14 @@ class GroupCoordinator:
                 continue
             state = group.state.value
             if not wanted_states or state.lower() in wanted_states:
-                listed.append(ListedGroup(group.group_id, group.protocol_type or "", state, group_type))
+                listed.append(GroupOverview(group.group_id, group.protocol_type or "", state, group_type))
         return GroupDecision(listed)
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
-        """Delete groups with all their offsets. The answer has an error code for each group.
+        """Delete groups without members, and all their offsets. The answer has an error code for each group.
 
-        A group with more than TICK_RECORDS_MAX offsets loses some of them, and the answer has no code for it: the
-        caller calls this method again.
+        One call deletes at most TICK_RECORDS_MAX offsets. If a group has more, the answer has no code for the group,
+        and the caller calls this method again.
         """
         decision: GroupDecision[dict[str, ErrorCode]] = GroupDecision({})
         for group_id in dict.fromkeys(group_ids):
@@ -243,7 +252,7 @@ class GroupCoordinator:
             decision.records.append(self.table.remove_offset(group_id, partition))
         if self._offsets.committed(group_id):
             return None
-        self._expiry.delete(group, decision, now_ms)
+        self._expiry.delete_group(group, decision, now_ms)
         return ErrorCode.none
 
     # -- offsets ---------------------------------------------------------------------------------------------
@@ -252,7 +261,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         commits: Mapping[TopicPartition, OffsetCommit],
-        membership: Membership = NO_MEMBER,
+        membership: CommittingMember = NO_MEMBER,
         *,
         retention_ms: int = RETENTION_OF_BROKER,
         knows_missing_group: bool = True,
@@ -270,7 +279,7 @@ class GroupCoordinator:
         """
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:
-            self._check_commit(group_id, membership, missing, is_transactional=False)
+            check_committer(self._groups, group_id, membership, missing, is_transactional=False)
             if not knows_missing_group and self._has_consumers(group_id):
                 raise RefusedError(
                     ErrorCode.unsupported_version,
@@ -280,14 +289,23 @@ class GroupCoordinator:
             return GroupDecision(dict.fromkeys(commits, ErrorCode(refused.code)))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         expire_ms = retention_ms if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
-        for partition, value in self._check_offsets(commits, decision.answer, expire_ms, now_ms):
-            self.table.made(group_id)
-            self._offsets.commit(group_id, partition, value)
+        for partition, value in valid_offsets(
+            commits,
+            decision.answer,
+            metadata_size_max=self._config.offset_metadata_size_max,
+            expire_ms=expire_ms,
+            now_ms=now_ms,
+        ):
+            self.table.get_or_create(group_id)
+            self._offsets.add_commit(group_id, partition, value)
             decision.records.append(offset_record(group_id, partition, value))
         group = self._groups.get(group_id)
-        if isinstance(group, Group):
+        if isinstance(group, ClassicGroup):
             member = group.members.get(membership.member_id)
-            if member is not None and group.state in {State.STABLE, State.PREPARING_REBALANCE}:
+            if member is not None and group.state in {
+                ClassicGroupState.STABLE,
+                ClassicGroupState.PREPARING_REBALANCE,
+            }:
                 self._rebalances.renew_session(group, member, now_ms)
         if group is not None:
             self._expiry.check_soon(group, now_ms)
@@ -297,7 +315,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         commits: Mapping[TopicPartition, OffsetCommit],
-        membership: Membership = NO_MEMBER,
+        membership: CommittingMember = NO_MEMBER,
         *,
         now_ms: int,
     ) -> GroupDecision[CodeByPartition]:
@@ -307,79 +325,38 @@ class GroupCoordinator:
         caller calls `txn_offsets_appended` before any other decision. A decision without records refuses all offsets.
         """
         try:
-            self._check_commit(group_id, membership, ErrorCode.illegal_generation, is_transactional=True)
+            check_committer(
+                self._groups, group_id, membership, ErrorCode.illegal_generation, is_transactional=True
+            )
         except RefusedError as refused:
             return GroupDecision(dict.fromkeys(commits, ErrorCode(refused.code)))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
-        for partition, value in self._check_offsets(commits, decision.answer, RETENTION_OF_BROKER, now_ms):
+        for partition, value in valid_offsets(
+            commits,
+            decision.answer,
+            metadata_size_max=self._config.offset_metadata_size_max,
+            expire_ms=RETENTION_OF_BROKER,
+            now_ms=now_ms,
+        ):
             decision.records.append(offset_record(group_id, partition, value))
         return decision
 
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
-        """Add a transaction's offsets as pending until its marker. Their records have just been appended to the log."""
+        """Add the offsets of a transaction as pending offsets, after their records were appended to the log."""
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:
                 self._expiry.check_soon(group, now_ms)
 
     def txn_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Handle a marker in the offsets log: the producer's pending offsets take effect, or are dropped."""
-        self._offsets.end(producer_id, commit=commit)
-
-    def _check_commit(
-        self, group_id: str, membership: Membership, missing: ErrorCode, *, is_transactional: bool
-    ) -> None:
-        """Check that the client may commit offsets of the group. Transactional clients before KIP-447 do not name their
-        member.
+        """Apply a marker in the offsets log: a commit marker makes the producer's pending offsets take effect, an abort
+        marker drops them.
         """
-        if len(group_id.encode()) > STRING_SIZE_MAX:
-            raise RefusedError(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
-        group = self._groups.get(group_id)
-        if group is None:
-            if membership.generation >= 0:
-                raise RefusedError(missing, f"there is no group {group_id!r}")
-            return
-        if membership.generation < 0 and is_empty(group):
-            return
-        if isinstance(group, ConsumerGroup):
-            if membership != NO_MEMBER or not is_transactional:
-                check_commit(group, membership, is_transactional=is_transactional)
-            return
-        if membership != NO_MEMBER:
-            check_member(group, membership.member_id, membership.group_instance_id)
-            check_generation(group, membership.generation)
-        elif not is_transactional:
-            raise RefusedError(
-                ErrorCode.unknown_member_id,
-                f"group {group_id!r} has members: only its members may commit offsets",
-            )
-        if group.state is State.COMPLETING_REBALANCE and not is_transactional:
-            raise RefusedError(
-                ErrorCode.rebalance_in_progress,
-                f"group {group_id!r} is rebalancing: send SyncGroup first",
-            )
+        self._offsets.end_transaction(producer_id, commit=commit)
 
     def _has_consumers(self, group_id: str) -> bool:
         group = self._groups.get(group_id)
         return isinstance(group, ConsumerGroup) and bool(group.members)
-
-    def _check_offsets(
-        self,
-        commits: Mapping[TopicPartition, OffsetCommit],
-        codes: CodeByPartition,
-        expire_ms: int,
-        now_ms: int,
-    ) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """Add the error code of each partition to `codes`, and yield the offsets that can be committed."""
-        for partition, commit in commits.items():
-            metadata = commit.metadata or ""
-            if len(metadata.encode()) > self._config.offset_metadata_size_max:
-                codes[partition] = ErrorCode.offset_metadata_too_large
-                continue
-            codes[partition] = ErrorCode.none
-            # A commit with an expiry of its own needs a record version that has no leader epoch.
-            leader_epoch = commit.leader_epoch if expire_ms < 0 else -1
-            yield partition, OffsetValue(commit.offset, leader_epoch, metadata, now_ms, expire_ms)
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
@@ -388,8 +365,9 @@ class GroupCoordinator:
 
         Args:
             group_id: the group.
-            partitions: None for all partitions with an offset.
-            require_stable: answer UNSTABLE_OFFSET_COMMIT if an open transaction may still change the offset.
+            partitions: the partitions; None for all partitions with an offset.
+            require_stable: whether a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction may still change its
+                offset.
         """
         committed = self._offsets.committed(group_id)
         unstable = self._offsets.pending_partitions(group_id) if require_stable else set()
@@ -407,7 +385,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, now_ms: int
     ) -> GroupDecision[DeleteOffsetsAnswer]:
-        """Delete offsets of a group, except for topics that its members subscribe to."""
+        """Delete offsets of a group. Offsets of topics that a member subscribes to are kept, and get an error code."""
         group = self._groups.get(group_id)
         if group is None:
             return GroupDecision(DeleteOffsetsAnswer(ErrorCode.group_id_not_found))
@@ -420,22 +398,23 @@ class GroupCoordinator:
                 codes[partition] = ErrorCode.group_subscribed_to_topic
                 continue
             codes[partition] = ErrorCode.none
-            if self._offsets.is_kept(group_id, partition):
+            if self._offsets.has_offset(group_id, partition):
                 decision.records.append(self.table.remove_offset(group_id, partition))
         self._expiry.check_soon(group, now_ms)
         return decision
 
     def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
-        """Remove the offsets of all groups for a deleted topic, pending or not.
+        """Remove the offsets of all groups for a deleted topic, committed and pending ones.
 
-        Each decision is small enough for one turn of the event loop. The caller carries it out before it takes the next
-        decision. Other decisions may be made in between.
+        Yields:
+            Decisions, each small enough for one turn of the event loop. The caller carries one out before it takes the
+                next one. The coordinator may make other decisions in between.
         """
-        for some in self._offsets.of_topic(topic):
+        for some in self._offsets.slices_of_topic(topic):
             decision = GroupDecision(None)
             for group_id, partition in some:
                 group = self._groups.get(group_id)
-                if group is not None and self._offsets.is_kept(group_id, partition):
+                if group is not None and self._offsets.has_offset(group_id, partition):
                     decision.records.append(self.table.remove_offset(group_id, partition))
                     self._expiry.check_soon(group, now_ms)
             yield decision
@@ -443,37 +422,40 @@ class GroupCoordinator:
     # -- time ------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which `tick` must be called next, which may be in the past; None if there is no
-        deadline.
+        """Return the time at which the caller must call `tick` next; None if there is no deadline. The time may be in
+        the past.
         """
         return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:
-        """Handle the deadlines that have come, as many as one turn of the event loop can take."""
+        """Handle deadlines that have passed: timeouts of members and rebalances, and checks for expired offsets.
+
+        One call handles as many deadlines as one turn of the event loop can take.
+        """
         decision = GroupDecision(None)
-        for alarm in self._deadlines.due(now_ms, TICK_ALARMS_MAX):
+        for alarm in self._deadlines.pop_due(now_ms, TICK_ALARMS_MAX):
             group = self._groups[alarm.group_id]
             if alarm.due is Due.OFFSETS:
-                self._expiry.check(group, decision, now_ms)
+                self._expiry.remove_expired(group, decision, now_ms)
             elif isinstance(group, ConsumerGroup):
-                self.consumers.heartbeats.handle(group, alarm, decision)
+                self.consumers.heartbeats.handle_alarm(group, alarm, decision)
                 self._expiry.check_soon(group, now_ms)
             else:
-                self._rebalances.handle(group, alarm, decision, now_ms)
+                self._rebalances.handle_alarm(group, alarm, decision, now_ms)
             if len(decision.records) >= TICK_RECORDS_MAX:
                 break
         return decision
 
     # -- start -----------------------------------------------------------------------------------------------
 
-    def loaded(self, now_ms: int) -> GroupDecision[None]:
-        """Finish the replay of the offsets log: the session of every member begins now."""
+    def finish_replay(self, now_ms: int) -> GroupDecision[None]:
+        """Finish the replay of the offsets log after a start. The session of every member begins now."""
         decision = GroupDecision(None)
         for group in list(self._groups.values()):
             if isinstance(group, ConsumerGroup):
-                self.consumers.heartbeats.resume(group, decision, now_ms)
+                self.consumers.heartbeats.begin_sessions(group, decision, now_ms)
             else:
-                self._rebalances.resume(group, decision, now_ms)
+                self._rebalances.begin_sessions(group, decision, now_ms)
             self._expiry.check_first(group, now_ms)
         return decision
 
@@ -489,7 +471,7 @@ def _no_such_member(group_id: str) -> RefusedError:
     )
 
 
-def _fetched(offset: CommittedOffset | None) -> FetchedOffset:
+def _fetched(offset: OffsetAndMetadata | None) -> FetchedOffset:
     if offset is None:
         return FetchedOffset(ErrorCode.none)
     value = offset.value

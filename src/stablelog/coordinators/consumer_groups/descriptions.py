@@ -3,16 +3,19 @@
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup, DescribedMember
+from stablelog.coordinators.consumer_groups.classic_group import ClassicGroup, ClassicGroupState
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import DescribedConsumerGroup
-from stablelog.coordinators.consumer_groups.membership import Group, State
 
 
-def described(group_id: str, group: Group | ConsumerGroup | None) -> DescribedGroup:
-    """Return the description of a classic group; for any other or a missing group, one with GROUP_ID_NOT_FOUND."""
-    if not isinstance(group, Group):
-        return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
-    is_stable = group.state is State.STABLE
+def describe_classic_group(group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedGroup:
+    """Return the description of a classic group for DescribeGroups.
+
+    For a missing group, or a group of another type, the description has the error GROUP_ID_NOT_FOUND.
+    """
+    if not isinstance(group, ClassicGroup):
+        return DescribedGroup(ErrorCode.group_id_not_found, group_id, ClassicGroupState.DEAD.value)
+    is_stable = group.state is ClassicGroupState.STABLE
     members = tuple(
         DescribedMember(
             member.member_id,
@@ -30,10 +33,15 @@ def described(group_id: str, group: Group | ConsumerGroup | None) -> DescribedGr
     )
 
 
-def described_consumer_group(group_id: str, group: Group | ConsumerGroup | None) -> DescribedConsumerGroup:
-    """Return the description of a consumer group; for any other or a missing group, one with GROUP_ID_NOT_FOUND."""
+def describe_consumer_group(
+    group_id: str, group: ClassicGroup | ConsumerGroup | None
+) -> DescribedConsumerGroup:
+    """Return the description of a consumer group (KIP-848) for ConsumerGroupDescribe.
+
+    For a missing group, or a group of another type, the description has the error GROUP_ID_NOT_FOUND.
+    """
     if not isinstance(group, ConsumerGroup):
-        return DescribedConsumerGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
+        return DescribedConsumerGroup(ErrorCode.group_id_not_found, group_id, ClassicGroupState.DEAD.value)
     return DescribedConsumerGroup(
         ErrorCode.none,
         group_id,

@@ -1,10 +1,10 @@
-"""Expiry of committed offsets, and of groups without members and offsets (KIP-211)."""
+"""Expiry of committed offsets, and of groups that have neither members nor offsets (KIP-211)."""
 
 from typing import Any
 
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision
+from stablelog.coordinators.consumer_groups.classic_group import ClassicGroup, ClassicGroupState, Due, Step
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
-from stablelog.coordinators.consumer_groups.membership import Due, Group, State, Step
 from stablelog.coordinators.consumer_groups.records import OffsetValue, encode_group_key
 from stablelog.coordinators.consumer_groups.table import AnyGroup, GroupTable
 from stablelog.types import TopicPartition
@@ -13,18 +13,18 @@ from stablelog.types import TopicPartition
 def offset_expiry_ms(
     group: AnyGroup, partition: TopicPartition, offset: OffsetValue, retention_ms: int
 ) -> int | None:
-    """Return the time, in ms, at which a committed offset expires.
+    """Return the time at which a committed offset expires.
 
-    Do not call this for an offset that an open transaction may change: it does not expire before the transaction ends.
+    An offset that an open transaction may change does not expire: do not call this function for it.
 
     Args:
         group: the group that has committed the offset.
         partition: the partition of the offset.
         offset: the offset.
-        retention_ms: the broker's retention of offsets.
+        retention_ms: the broker's retention time of offsets.
 
     Returns:
-        None if the offset does not expire in the group's present state.
+        Broker time in ms; None if the offset does not expire in the group's present state.
     """
     since_ms = offset.commit_ms
     if isinstance(group, ConsumerGroup):
@@ -32,11 +32,11 @@ def offset_expiry_ms(
         if group.is_subscribed_to(partition[0]):
             return None
         return offset.expire_ms if offset.expire_ms >= 0 else since_ms + retention_ms
-    if group.protocol_type is not None and group.state is State.EMPTY:
+    if group.protocol_type is not None and group.state is ClassicGroupState.EMPTY:
         since_ms = offset.commit_ms if group.state_ms < 0 else group.state_ms
     elif group.protocol_type is not None:
         is_unread = group.subscribed is not None and not group.is_subscribed_to(partition[0])
-        if group.state is not State.STABLE or not is_unread:
+        if group.state is not ClassicGroupState.STABLE or not is_unread:
             return None
     return offset.expire_ms if offset.expire_ms >= 0 else since_ms + retention_ms
 
@@ -50,20 +50,23 @@ Decision = GroupDecision[Any]
 
 
 class Expiry:
-    """Removes the expired offsets of all groups, and groups that have neither members nor offsets."""
+    """Removes expired offsets, and groups that have neither members nor offsets."""
 
     def __init__(self, config: GroupConfig, table: GroupTable) -> None:
         self._config = config
         self._table = table
 
     def check_first(self, group: AnyGroup, now_ms: int) -> None:
-        """Schedule the first check of the group's offsets after a start. A broker that is started often then removes
-        expired offsets, too.
+        """Schedule the first check of the group's offsets after a start.
+
+        The check comes early, so that a broker that is restarted often removes expired offsets, too.
         """
         self._check_by(group, now_ms + min(FIRST_CHECK_MS, self._config.offsets_check_interval_ms))
 
     def check_soon(self, group: AnyGroup, now_ms: int) -> None:
-        """Schedule a check of the group's offsets: after a change, the offsets or the group may expire earlier."""
+        """Schedule a check of the group's offsets after a change: the offsets, or the group itself, may expire earlier
+        now.
+        """
         self._check_by(group, now_ms + self._config.offsets_check_interval_ms)
 
     def _check_by(self, group: AnyGroup, soon_ms: int) -> None:
@@ -71,8 +74,8 @@ class Expiry:
         if deadline_ms is None or deadline_ms > soon_ms:
             self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
 
-    def check(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
-        """Remove the group's expired offsets. A group that then has neither members nor offsets is deleted."""
+    def remove_expired(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
+        """Remove the group's expired offsets. Delete the group if it then has neither members nor offsets."""
         retention_ms = self._config.offsets_retention_ms
         next_ms = now_ms + retention_ms
         expired: list[TopicPartition] = []
@@ -93,24 +96,24 @@ class Expiry:
             return
         soon_ms = now_ms + self._config.offsets_check_interval_ms
         is_open = self._table.offsets.has_open_transactions(group.group_id) or (
-            isinstance(group, Group) and bool(group.pending_joins)
+            isinstance(group, ClassicGroup) and bool(group.pending_joins)
         )
         if is_empty(group) and not self._table.offsets.committed(group.group_id) and not is_open:
-            self.delete(group, decision, now_ms)
+            self.delete_group(group, decision, now_ms)
             return
         self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms if is_open else max(next_ms, soon_ms))
 
-    def delete(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
+    def delete_group(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
         """Delete a group that has neither members nor offsets."""
         if isinstance(group, ConsumerGroup):
             self._table.forget(group)
             decision.records.extend(group.tombstones())
             return
-        group.step(Step.DELETED, now_ms)
+        group.change_state(Step.DELETED, now_ms)
         self._table.forget(group)
         decision.records.append((encode_group_key(group.group_id), None))
 
 
 def is_empty(group: AnyGroup) -> bool:
-    """Whether the group has no members, and is not about to get any."""
-    return not group.members if isinstance(group, ConsumerGroup) else group.state is State.EMPTY
+    """Return whether the group has no members, and no member that is about to join."""
+    return not group.members if isinstance(group, ConsumerGroup) else group.state is ClassicGroupState.EMPTY

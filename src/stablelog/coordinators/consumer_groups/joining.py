@@ -1,4 +1,5 @@
-"""JoinGroup: new members, members that join again, and restarted static members.
+"""JoinGroup: decides which members join a classic group: new ones, members that join again, and restarted static
+members.
 
 Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (an answer that
 nothing is to be assigned).
@@ -15,18 +16,24 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncAnswer,
     Token,
 )
-from stablelog.coordinators.consumer_groups.membership import Alarm, Due, Group, Member, State
+from stablelog.coordinators.consumer_groups.classic_group import (
+    Alarm,
+    ClassicGroup,
+    ClassicGroupState,
+    ClassicMember,
+    Due,
+)
 from stablelog.coordinators.consumer_groups.rebalance import (
     Decision,
     Rebalances,
     answer_join,
     answer_sync,
     check_member,
-    joined,
-    record,
+    join_answer,
+    record_generation,
 )
 from stablelog.coordinators.consumer_groups.records import encode_group_value
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.errors import RefusedError
 
 PROTOCOLS_SIZE_MAX = 4 << 20  # The maximum size in bytes of the protocols of one member.
@@ -38,7 +45,7 @@ STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; t
 class _Join(NamedTuple):
     """A JoinGroup request that the coordinator is deciding, with its group and decision."""
 
-    group: Group
+    group: ClassicGroup
     request: JoinRequest
     token: Token
     decision: Decision
@@ -46,18 +53,18 @@ class _Join(NamedTuple):
 
 
 class Joining:
-    """Decides which members join, in all groups."""
+    """Decides about JoinGroup requests, in all classic groups."""
 
-    def __init__(self, config: GroupConfig, deadlines: Deadlines[Alarm], rebalances: Rebalances) -> None:
+    def __init__(self, config: GroupConfig, deadlines: DeadlineQueue[Alarm], rebalances: Rebalances) -> None:
         self._config = config
         self._deadlines = deadlines
         self._rebalances = rebalances
 
-    def check(self, request: JoinRequest) -> None:
+    def check_request(self, request: JoinRequest) -> None:
         """Check the parts of a JoinGroup request that do not depend on the group.
 
         Raises:
-            RefusedError: the message says why.
+            RefusedError: a timeout, a name or the number or size of the protocols is not valid; the message says which.
         """
         config = self._config
         if not config.session_timeout_ms_min <= request.session_timeout_ms <= config.session_timeout_ms_max:
@@ -90,19 +97,22 @@ class Joining:
                 f"the protocols of the member, with their subscriptions, have more than {PROTOCOLS_SIZE_MAX} bytes",
             )
 
-    def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        """Let a member join the next generation. If the join changes nothing, the member gets the current generation.
+    def join(
+        self, group: ClassicGroup, request: JoinRequest, token: Token, decision: Decision, now_ms: int
+    ) -> None:
+        """Let a member join the next generation of its group. If the join changes nothing, answer with the current
+        generation.
 
         Raises:
-            RefusedError: the message says why. Nothing has changed, except that a member may be removed if the group
-                has more members than allowed.
+            RefusedError: the member cannot join; the message says why. Nothing has changed, except that a member may be
+                removed if the group has more members than allowed.
         """
         join = _Join(group, request, token, decision, now_ms)
         member_id = request.member_id
         if not self._has_room(group, member_id):
             # The maximum size of the group was lowered below its number of members, and this member is one too many.
             if member_id in group.members:
-                self._rebalances.dismiss(group, group.members[member_id], decision)
+                self._rebalances.dismiss_member(group, group.members[member_id], decision)
                 self._rebalances.complete_join_if_ready(group, decision, now_ms)
             raise RefusedError(
                 ErrorCode.group_max_size_reached,
@@ -126,12 +136,12 @@ class Joining:
             check_member(group, member_id, request.group_instance_id)
             self._rejoin(join)
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         size_max = self._config.group_size_max
         member = group.members.get(member_id)
-        if group.state is State.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             return True
-        if group.state is State.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             # Count only members that have joined again, so that a group that is too large dismisses the members that
             # join last.
             return (member is not None and member.join_token is not None) or group.joined_count < size_max
@@ -162,7 +172,7 @@ class Joining:
         join.decision.answers.append((join.token, JoinAnswer(ErrorCode.member_id_required, member_id)))
 
     def _admit(self, join: _Join, member_id: str) -> None:
-        """Add a new member to the group of a JoinGroup request."""
+        """Add a new member to the group, and begin a rebalance."""
         group = join.group
         if group.is_initial:
             group.is_prolonged = True
@@ -175,8 +185,10 @@ class Joining:
         self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + timeout_ms)
         self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)
 
-    def _replace_static(self, join: _Join, member_id: str, former: Member) -> None:
-        """Put a restarted static member in its former place. The client that had the place is fenced."""
+    def _replace_static(self, join: _Join, member_id: str, former: ClassicMember) -> None:
+        """Put a restarted static member in the place that it had before, under a new member id. The earlier client is
+        fenced.
+        """
         group, request, decision = join.group, join.request, join.decision
         former_leader_id = group.leader_id or ""
         self._deadlines.cancel(group.alarm(Due.SESSION, former.member_id))
@@ -189,21 +201,23 @@ class Joining:
         if value is None:
             self._rebalances.rebalance_or_complete(group, decision, join.now_ms)
             return
-        record(group, value, decision)
+        record_generation(group, value, decision)
         leads = group.leader_id == member_id
         if request.knows_skip_assignment:
-            answer = joined(group, member_id, with_members=leads, skip_assignment=leads)
+            answer = join_answer(group, member_id, with_members=leads, skip_assignment=leads)
         else:
             # A leader with an older client would assign the partitions again. So the answer names its former member id
             # as the leader, and the client does not see itself as the leader.
-            answer = joined(group, member_id, leader_id=former_leader_id)
+            answer = join_answer(group, member_id, leader_id=former_leader_id)
         answer_join(member, answer, decision)
 
-    def _unchanged_generation(self, group: Group) -> bytes | None:
-        """Return the record of the present generation after a static member was replaced; None if the group needs a new
-        generation.
+    def _unchanged_generation(self, group: ClassicGroup) -> bytes | None:
+        """Return the record of the present generation after a static member was replaced.
+
+        Returns:
+            None if the replacement needs a new generation.
         """
-        if group.state is not State.STABLE or group.vote() != group.protocol_name:
+        if group.state is not ClassicGroupState.STABLE or group.choose_protocol() != group.protocol_name:
             # In the sync phase the leader may know only the former id of the static member that was replaced. It would
             # then assign nothing to the new id.
             return None
@@ -212,18 +226,18 @@ class Joining:
         return value if len(value) <= self._config.group_metadata_size_max else None
 
     def _rejoin(self, join: _Join) -> None:
-        """Let a member join again. A new generation begins, unless the join changes nothing."""
+        """Let a member of the group join again. A new generation begins, unless the join changes nothing."""
         group, request = join.group, join.request
-        assert group.state is not State.EMPTY
+        assert group.state is not ClassicGroupState.EMPTY
         member = group.members[request.member_id]
         leads = group.leader_id == request.member_id
-        is_joining = group.state is State.PREPARING_REBALANCE
+        is_joining = group.state is ClassicGroupState.PREPARING_REBALANCE
         # If the leader of a stable group joins again, it wants a new assignment, for example because a topic has
         # changed.
-        is_new_assignment = group.state is State.STABLE and leads
+        is_new_assignment = group.state is ClassicGroupState.STABLE and leads
         if not is_joining and not is_new_assignment and member.protocols == request.protocols:
             # The member joins again without a change, for example because the answer to its first join was lost.
-            answer = joined(group, request.member_id, with_members=leads)
+            answer = join_answer(group, request.member_id, with_members=leads)
             join.decision.answers.append((join.token, answer))
             return
         answer_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id), join.decision)
@@ -234,9 +248,9 @@ class Joining:
         self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)
 
 
-def _new_member(join: _Join, member_id: str) -> Member:
+def _new_member(join: _Join, member_id: str) -> ClassicMember:
     request = join.request
-    return Member(
+    return ClassicMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
         client_id=request.client_id,

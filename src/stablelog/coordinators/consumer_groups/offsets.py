@@ -1,25 +1,25 @@
 """Committed and pending offsets of consumer groups.
 
 A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker: a commit
-marker lets it take effect, and an abort marker drops it. If a plain and a transactional commit are for the same
-partition, the commit with the later record in the log wins, even if this commit took effect before the other one. A
-tombstone removes committed and pending offsets.
+marker makes it take effect, and an abort marker drops it. If a plain and a transactional commit are for the same
+partition, the commit with the later record in the log wins, even if it took effect before the other one. A tombstone
+removes committed and pending offsets.
 
-The end of a transaction takes effect at once for all its offsets, however many they are: `end` changes only the state of
-the transaction. Its offsets are *settled*, which means moved to the committed offsets of their groups or dropped, in
-portions, by `settle`. Until then a reader sees them through `committed` as if they were settled.
+The end of a transaction takes effect at once for all its offsets, however many they are: `end_transaction` changes only
+the state of the transaction. Its offsets are *applied* later, a few at a time, by `apply_ended`: they are moved to the
+committed offsets of their groups, or dropped. Until then, `committed` returns them as if they were applied.
 
 The `position` of a commit is a running number in the order of the records. Commits are decided and replayed in the
 order of the log, so positions compare in the same way after a restart.
 
-A checkpoint repeats commits, committed and pending ones, in a later place of the log. Their order is kept by two rules:
+Before the log is trimmed, the coordinator appends the commits that it still needs again, both committed and pending
+ones. Two rules keep their order:
 
-- The checkpoint writes all commits of one group and partition in the order of their positions, before any of them
-  changes. If one of them is pending, each record says that it is repeated.
+- All commits of one group and partition are appended in the order of their positions, before any of them changes. If
+  one of them is pending, each record is marked as repeated.
 - In a replay, a repeated commit that is known already changes nothing: the log still has the first record, or an
-  earlier checkpoint. Any other repeated commit comes before all commits that are not repeated, and after the repeated
-  ones before it. All records of the log before the checkpoint have been deleted then, so that these commits are the
-  oldest ones.
+  earlier copy. Any other repeated commit comes before all commits that are not repeated, and after the repeated ones
+  before it. The older part of the log has been deleted then, so these commits are the oldest ones.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -37,30 +37,33 @@ from stablelog.types import TopicPartition
 
 LOOKED_AT_ONCE = 1_000  # The number of offsets in one slice of a search.
 REPEATED_MAX = 2**62  # More commits than a checkpoint can repeat.
-SETTLED_AT_ONCE: Final = 1_000  # The number of offsets of ended transactions that one `settle` settles.
+APPLIED_AT_ONCE: Final = 1_000  # The number of offsets of ended transactions that one `apply_ended` settles.
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A committed offset, and the position of its commit: a number that rises in the order of the log's records."""
+class OffsetAndMetadata:
+    """A committed or pending offset with its metadata.
+
+    `position` is a running number of the commit, which grows in the order of the log's records.
+    """
 
     value: OffsetValue
     position: int
 
 
-OffsetByPartition = dict[TopicPartition, CommittedOffset]
-NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = {}
+OffsetByPartition = dict[TopicPartition, OffsetAndMetadata]
+NO_OFFSETS: Final[Mapping[TopicPartition, OffsetAndMetadata]] = {}
 
 
 @dataclass(eq=False, slots=True)
-class _Transaction:
-    """The offsets of a transaction that are not settled.
+class _TransactionOffsets:
+    """Offsets that a transaction has committed and that are not applied yet.
 
     Attributes:
         producer_id: the producer id of the transaction.
-        by_group: the offsets by group.
-        is_open: whether the transaction has not ended.
-        is_committed: whether it has ended with a commit.
+        by_group: the offsets, by group.
+        is_open: whether the transaction has no marker yet.
+        is_committed: whether it has ended with a commit marker.
     """
 
     producer_id: int
@@ -69,18 +72,20 @@ class _Transaction:
     is_committed: bool = False
 
 
-class _Unsettled(Mapping[TopicPartition, CommittedOffset]):
-    """The committed offsets of a group of which some are not settled: of each partition the one with the latest record.
+class _UnappliedOffsets(Mapping[TopicPartition, OffsetAndMetadata]):
+    """The committed offsets of a group while some offsets of ended transactions are not applied to it yet.
+
+    For each partition, the offset with the latest record counts.
 
     Args:
-        layers: the settled offsets, and those of each committed transaction that are not settled.
+        layers: the applied offsets, and those of each committed transaction that are not applied.
     """
 
     def __init__(self, layers: list[OffsetByPartition]) -> None:
         self._layers = layers
 
-    def __getitem__(self, partition: TopicPartition) -> CommittedOffset:
-        found: CommittedOffset | None = None
+    def __getitem__(self, partition: TopicPartition) -> OffsetAndMetadata:
+        found: OffsetAndMetadata | None = None
         for layer in self._layers:
             offset = layer.get(partition)
             if offset is not None and (found is None or found.position < offset.position):
@@ -99,45 +104,48 @@ class _Unsettled(Mapping[TopicPartition, CommittedOffset]):
         return any(self._layers)
 
 
-class Offsets:
-    """Committed and pending offsets of all groups."""
+class GroupOffsets:
+    """The committed and pending offsets of all groups."""
 
     def __init__(self) -> None:
         self._positions = itertools.count()
         self._committed: dict[str, OffsetByPartition] = {}
-        self._open: dict[int, _Transaction] = {}  # The open transactions by producer id.
-        self._ended: deque[_Transaction] = deque()  # Ended transactions with offsets that are not settled.
+        self._open: dict[int, _TransactionOffsets] = {}  # The open transactions by producer id.
+        self._ended: deque[_TransactionOffsets] = (
+            deque()
+        )  # Ended transactions with offsets that are not settled.
         # By group: the transactions with offsets of the group that are open or not settled.
-        self._by_group: dict[str, dict[_Transaction, None]] = {}
+        self._by_group: dict[str, dict[_TransactionOffsets, None]] = {}
         self.begin_log()
 
     # -- changes --------------------------------------------------------------------------------------------
 
     def begin_log(self) -> None:
-        """Note that the records of the log that checkpoints are written to follow. The records before are in logs that
-        are never trimmed.
+        """Mark the beginning of the log that is trimmed: `add_commit` has been called for all records of older logs.
+
+        A directory of Apache Kafka can have older logs of offsets, which are read first and never trimmed.
         """
         self._log_begin = next(self._positions)
         self._repeated_positions = itertools.count(self._log_begin)
         self._positions = itertools.count(self._log_begin + REPEATED_MAX)
 
-    def commit(
+    def add_commit(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
     ) -> None:
-        """Add a commit of an offset.
+        """Add a committed or pending offset.
 
         Args:
             group_id: the group.
             partition: the partition.
-            value: the committed offset.
-            producer_id: the producer id of the transaction that commits; None outside transactions.
+            value: the offset.
+            producer_id: the producer id of the transaction that commits the offset; None outside transactions.
         """
         if producer_id is None:
             offsets = self._committed.setdefault(group_id, {})
         else:
             txn = self._open.get(producer_id)
             if txn is None:
-                txn = self._open[producer_id] = _Transaction(producer_id)
+                txn = self._open[producer_id] = _TransactionOffsets(producer_id)
             offsets = txn.by_group.setdefault(group_id, {})
             self._by_group.setdefault(group_id, {})[txn] = None
         former = offsets.get(partition)
@@ -149,11 +157,11 @@ class Offsets:
         else:
             position = next(self._positions)
         if producer_id is None:
-            self._drop_unsettled(group_id, partition)
-        offsets[partition] = CommittedOffset(value, position)
+            self._drop_unapplied(group_id, partition)
+        offsets[partition] = OffsetAndMetadata(value, position)
 
-    def remove(self, group_id: str, partition: TopicPartition) -> None:
-        """Handle a tombstone: remove the committed offset and all pending offsets of the partition."""
+    def remove_offset(self, group_id: str, partition: TopicPartition) -> None:
+        """Apply a tombstone: remove the committed offset and all pending offsets of the partition."""
         committed = self._committed.get(group_id)
         if committed is not None:
             committed.pop(partition, None)
@@ -161,35 +169,36 @@ class Offsets:
                 del self._committed[group_id]
         for pending in self._pending_of(group_id):
             pending.pop(partition, None)
-        self._drop_unsettled(group_id, partition)
+        self._drop_unapplied(group_id, partition)
 
-    def _drop_unsettled(self, group_id: str, partition: TopicPartition) -> None:
-        """Drop the offsets of a partition in ended transactions."""
+    def _drop_unapplied(self, group_id: str, partition: TopicPartition) -> None:
+        """Drop the offsets of a partition in ended transactions that are not applied yet."""
         # There are few of them, because each end settles a portion. The group may have many open transactions.
         for txn in self._ended:
             if group_id in txn.by_group:
                 txn.by_group[group_id].pop(partition, None)
 
-    def end(self, producer_id: int, *, commit: bool) -> None:
-        """Handle the end of a producer's transaction: its pending offsets take effect, or are dropped.
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """End the transaction of a producer: its pending offsets take effect with a commit, or are dropped.
 
-        If these are many, `is_settled` is False afterwards, and the caller calls `settle` until it is True.
+        If the transaction has many offsets, `is_all_applied` is False afterwards. The caller then calls `apply_ended`
+        until it is True.
         """
         txn = self._open.pop(producer_id, None)
         if txn is not None:
             txn.is_open, txn.is_committed = False, commit
             self._ended.append(txn)
-            self.settle()
+            self.apply_ended()
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the offsets of all ended transactions are settled."""
+    def is_all_applied(self) -> bool:
+        """Whether the offsets of all ended transactions are applied to their groups."""
         return not self._ended
 
-    def settle(self) -> None:
-        """Settle some offsets of ended transactions, those of the earliest transaction first."""
+    def apply_ended(self) -> None:
+        """Apply some offsets of ended transactions to their groups, those of the earliest transaction first."""
         count = 0
-        while self._ended and count < SETTLED_AT_ONCE:
+        while self._ended and count < APPLIED_AT_ONCE:
             txn = self._ended[0]
             if not txn.by_group:
                 self._ended.popleft()
@@ -197,24 +206,24 @@ class Offsets:
             # Take the last group: to find the first one takes as long as there were groups before it.
             group_id, offsets = txn.by_group.popitem()
             count += 1  # a group without offsets counts, too
-            while offsets and count <= SETTLED_AT_ONCE:
+            while offsets and count <= APPLIED_AT_ONCE:
                 partition, offset = offsets.popitem()
                 count += 1
                 if txn.is_committed:
-                    self._settle_one(group_id, partition, offset)
+                    self._apply_offset(group_id, partition, offset)
             if offsets:
                 txn.by_group[group_id] = offsets
             else:
                 self._leave(group_id, txn)
 
-    def _settle_one(self, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+    def _apply_offset(self, group_id: str, partition: TopicPartition, offset: OffsetAndMetadata) -> None:
         committed = self._committed.setdefault(group_id, {})
         former = committed.get(partition)
         if former is None or former.position < offset.position:
             committed[partition] = offset
 
-    def _leave(self, group_id: str, txn: _Transaction) -> None:
-        """Note that an ended transaction has no more offsets of a group."""
+    def _leave(self, group_id: str, txn: _TransactionOffsets) -> None:
+        """Remove a group from an ended transaction: all offsets of the group are applied."""
         transactions = self._by_group[group_id]
         del transactions[txn]
         if not transactions:
@@ -222,8 +231,8 @@ class Offsets:
 
     # -- state ----------------------------------------------------------------------------------------------
 
-    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """The committed offsets of a group. The result is valid until the next change."""
+    def committed(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of a group. The result is valid until the next change."""
         settled = self._committed.get(group_id)
         if not self._ended:
             return NO_OFFSETS if settled is None else settled
@@ -232,39 +241,41 @@ class Offsets:
         ]
         if not layers:
             return NO_OFFSETS if settled is None else settled
-        return _Unsettled([*([] if settled is None else [settled]), *layers])
+        return _UnappliedOffsets([*([] if settled is None else [settled]), *layers])
 
-    def pending(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """The pending offsets of a group in the open transaction of a producer."""
+    def pending(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the pending offsets of a group in the open transaction of a producer."""
         txn = self._open.get(producer_id)
         return NO_OFFSETS if txn is None else txn.by_group.get(group_id, NO_OFFSETS)
 
     def _pending_of(self, group_id: str) -> Iterator[OffsetByPartition]:
-        """The offsets of a group in each open transaction that has some."""
+        """Yield the pending offsets of a group, for each open transaction that has some."""
         return (txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_open)
 
     def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
-        """The partitions for which open transactions hold offsets of the group, in an order that does not vary."""
+        """Return the partitions for which open transactions have pending offsets of the group, always in the same
+        order.
+        """
         return dict.fromkeys(itertools.chain.from_iterable(self._pending_of(group_id))).keys()
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction holds an offset of the group for this partition."""
+        """Return whether an open transaction has a pending offset of the group for this partition."""
         return any(partition in pending for pending in self._pending_of(group_id))
 
-    def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether the group has an offset for the partition, committed or pending, that a tombstone would remove."""
+    def has_offset(self, group_id: str, partition: TopicPartition) -> bool:
+        """Return whether the group has a committed or pending offset for this partition."""
         return partition in self.committed(group_id) or self.is_pending(group_id, partition)
 
     def has_open_transactions(self, group_id: str) -> bool:
-        """Whether a transaction with offsets of the group is open."""
+        """Return whether an open transaction has pending offsets of the group."""
         return any(True for _ in self._pending_of(group_id))
 
-    def of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
-        """Yield the offsets of all groups for a topic, pending or not, as (group, partition), in slices.
+    def slices_of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
+        """Yield (group, partition) of all committed and pending offsets for a topic, in slices.
 
-        Each slice is made when it is taken, from about `LOOKED_AT_ONCE` offsets, and may be empty. Offsets may be
-        committed and removed between two slices. An offset that is committed for the topic after the call may be left
-        out.
+        Each slice is made when the caller takes it, from about `LOOKED_AT_ONCE` offsets, and may be empty. Offsets may
+        be committed and removed between two slices. An offset that is committed for the topic after this call may be
+        left out.
         """
         found: list[tuple[str, TopicPartition]] = []
         count = 0
@@ -279,16 +290,16 @@ class Offsets:
                     found, count = [], 0
         yield found
 
-    def checkpoint(
+    def commits_to_repeat(
         self, group_id: str, ordered: Collection[TopicPartition] = ()
     ) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """The committed offsets of a group that must be recorded again before the log is trimmed.
+        """Yield the committed offsets of a group that must be appended to the log again before the log is trimmed.
 
-        An item is made when the caller takes it, from the state at that time.
+        Each item is made when the caller takes it, from the state at that time.
 
         Args:
             group_id: the group.
-            ordered: partitions that are left out: the caller takes their offsets from `in_order`.
+            ordered: partitions to leave out. The caller takes their offsets from `commits_in_order`.
         """
         for partition in list(self.committed(group_id)):
             # If the offset was removed since the checkpoint began, its tombstone is in the log: do not write the offset
@@ -298,9 +309,15 @@ class Offsets:
                 is_repeated = self.is_pending(group_id, partition)
                 yield partition, committed.value._replace(is_repeated=is_repeated)
 
-    def in_order(self, group_id: str, partition: TopicPartition) -> list[tuple[int | None, OffsetValue]]:
-        """The committed offset of a group for a partition and all pending ones, in the order of their commits, each with
-        the producer id of its transaction; None for the committed one.
+    def commits_in_order(
+        self, group_id: str, partition: TopicPartition
+    ) -> list[tuple[int | None, OffsetValue]]:
+        """Return the committed offset and all pending offsets of a group for a partition, in the order of their
+        commits.
+
+        Returns:
+            Each offset with the producer id of its transaction; None in place of the producer id for the committed
+            offset.
         """
         found: list[tuple[int, int | None, OffsetValue]] = []
         for txn in self._by_group.get(group_id, ()):

@@ -24,9 +24,16 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncRequest,
     Token,
 )
-from stablelog.coordinators.consumer_groups.membership import Alarm, Due, Group, Member, State, Step
+from stablelog.coordinators.consumer_groups.classic_group import (
+    Alarm,
+    ClassicGroup,
+    ClassicGroupState,
+    ClassicMember,
+    Due,
+    Step,
+)
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_group_value
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.errors import RefusedError
 
 # If no member has joined, the join phase goes on for at least this time, in milliseconds.
@@ -36,33 +43,34 @@ Decision = GroupDecision[Any]
 
 
 class Rebalances:
-    """Rebalances of all groups."""
+    """Rebalances of all classic groups: join phases, sync phases, sessions, and members that leave."""
 
-    def __init__(self, config: GroupConfig, deadlines: Deadlines[Alarm]) -> None:
+    def __init__(self, config: GroupConfig, deadlines: DeadlineQueue[Alarm]) -> None:
         self._config = config
         self._deadlines = deadlines
 
     # -- the join phase --------------------------------------------------------------------------------------
 
-    def rebalance_or_complete(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase. If a join phase is in progress, end it if all members have joined. A group that was empty
-        before this join phase still waits for more members.
+    def rebalance_or_complete(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """Begin a join phase of the group, or end the present one if all members have joined.
+
+        A group that was empty before the present join phase still waits for more members.
         """
-        if group.state is not State.PREPARING_REBALANCE:
+        if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             self.rebalance(group, decision, now_ms)
         elif not group.is_initial:
             self.complete_join_if_ready(group, decision, now_ms)
 
-    def rebalance(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase of the group: all members have to join again."""
-        if group.state is State.COMPLETING_REBALANCE:
+    def rebalance(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """Begin a join phase of the group: all members have to send JoinGroup again."""
+        if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
                 if answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), decision):
                     self.renew_session(group, member, now_ms)
         group.pending_syncs.clear()
         self._deadlines.cancel(group.alarm(Due.SYNC))
-        is_initial = group.state is State.EMPTY
-        group.step(Step.REBALANCE, now_ms)
+        is_initial = group.state is ClassicGroupState.EMPTY
+        group.change_state(Step.REBALANCE, now_ms)
         if not is_initial:
             self._deadlines.set(group.alarm(Due.JOIN), now_ms + group.rebalance_timeout_ms)
             self.complete_join_if_ready(group, decision, now_ms)
@@ -77,9 +85,9 @@ class Rebalances:
         else:
             self._complete_join(group, decision, now_ms)
 
-    def _end_join_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Handle the timeout of a join phase. A group's first join phase goes on if more members have joined."""
-        assert group.state is State.PREPARING_REBALANCE
+    def _end_join_phase(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """Handle the timeout of a join phase. The first join phase of a group goes on if more members have joined."""
+        assert group.state is ClassicGroupState.PREPARING_REBALANCE
         if group.is_initial and group.is_prolonged and group.initial_left_ms:
             group.is_prolonged = False
             delay_ms = min(self._config.initial_rebalance_delay_ms, group.initial_left_ms)
@@ -89,38 +97,44 @@ class Rebalances:
             return
         self._complete_join(group, decision, now_ms)
 
-    def complete_join_if_ready(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """End the join phase if all members have joined."""
-        if group.state is State.PREPARING_REBALANCE and group.has_all_joined:
+    def complete_join_if_ready(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """End the join phase of the group if all its members have joined."""
+        if group.state is ClassicGroupState.PREPARING_REBALANCE and group.has_all_joined:
             self._complete_join(group, decision, now_ms)
 
-    def _complete_join(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """End the join phase. Members that have not joined are dismissed, except static ones, which may come back."""
+    def _complete_join(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """End the join phase. Members that have not joined are removed, except static ones, which may come back."""
         self._deadlines.cancel(group.alarm(Due.JOIN))
         for member in list(group.members.values()):
             if member.join_token is None and member.group_instance_id is None:
-                self.dismiss(group, member, decision)
+                self.dismiss_member(group, member, decision)
         if group.members and not group.elect_joined_leader():
             # No member has joined, and only static members are left: wait until they join or their sessions end.
             wait_ms = max(group.rebalance_timeout_ms, FRUITLESS_JOIN_MS_MIN)
             self._deadlines.set(group.alarm(Due.JOIN), now_ms + wait_ms)
             return
         group.begin_generation(now_ms)
-        if group.state is State.EMPTY:
-            record(group, encode_group_value(group.value({})), decision)
+        if group.state is ClassicGroupState.EMPTY:
+            record_generation(group, encode_group_value(group.value({})), decision)
             return
         group.pending_syncs.update(group.members)
         for member in group.members.values():
             leads = member.member_id == group.leader_id
-            answer_join(member, joined(group, member.member_id, with_members=leads), decision)
+            answer_join(member, join_answer(group, member.member_id, with_members=leads), decision)
             member.is_new = False
             self.renew_session(group, member, now_ms)
         self._deadlines.set(group.alarm(Due.SYNC), now_ms + group.rebalance_timeout_ms)
 
     # -- the sync phase --------------------------------------------------------------------------------------
 
-    def sync(self, group: Group, request: SyncRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        """Answer a SyncGroup with the assignment of its member, now or when the leader has sent the assignments."""
+    def sync(
+        self, group: ClassicGroup, request: SyncRequest, token: Token, decision: Decision, now_ms: int
+    ) -> None:
+        """Answer SyncGroup with the assignment of the member, now or when the leader has sent the assignments.
+
+        Raises:
+            RefusedError: the sender is not a member of this generation, or the group is rebalancing.
+        """
         check_member(group, request.member_id, request.group_instance_id)
         check_generation(group, request.generation)
         for name, asked, actual in (
@@ -132,7 +146,7 @@ class Rebalances:
                     ErrorCode.inconsistent_group_protocol,
                     f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}",
                 )
-        if group.state is State.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             raise RefusedError(
                 ErrorCode.rebalance_in_progress,
                 f"group {group.group_id!r} is rebalancing: send JoinGroup again",
@@ -141,7 +155,7 @@ class Rebalances:
         group.pending_syncs.discard(member.member_id)
         if not group.pending_syncs:
             self._deadlines.cancel(group.alarm(Due.SYNC))
-        if group.state is State.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             decision.answers.append((token, _assignment_of(group, member)))
             return
         answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), decision)
@@ -150,9 +164,9 @@ class Rebalances:
             self._assign(group, request.assignments, decision, now_ms)
 
     def _assign(
-        self, group: Group, assignments: Mapping[str, bytes], decision: Decision, now_ms: int
+        self, group: ClassicGroup, assignments: Mapping[str, bytes], decision: Decision, now_ms: int
     ) -> None:
-        """Record the leader's assignments, and answer the pending syncs with them."""
+        """Record the leader's assignments in the log, and answer the pending SyncGroup requests with them."""
         value = group.value(assignments)._replace(state_ms=now_ms)
         encoded = encode_group_value(value)
         if len(encoded) > self._config.group_metadata_size_max:
@@ -161,41 +175,46 @@ class Rebalances:
                 self.renew_session(group, member, now_ms)
             self.rebalance(group, decision, now_ms)
             return
-        group.step(Step.ASSIGNED, now_ms)
-        record(group, encoded, decision)
+        group.change_state(Step.ASSIGNED, now_ms)
+        record_generation(group, encoded, decision)
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if answer_sync(member, _assignment_of(group, member), decision):
                 self.renew_session(group, member, now_ms)
 
-    def _end_sync_phase(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Handle the timeout of a sync phase: dismiss the members that did not ask for their assignment."""
-        assert group.state in {State.COMPLETING_REBALANCE, State.STABLE}
+    def _end_sync_phase(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """Handle the timeout of a sync phase: remove the members that have not requested their assignment."""
+        assert group.state in {ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
         assert group.pending_syncs
         for member_id in list(group.pending_syncs):
-            self.dismiss(group, group.members[member_id], decision)
+            self.dismiss_member(group, group.members[member_id], decision)
         self.rebalance(group, decision, now_ms)
 
     # -- sessions and leaving members ------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: Group, member_id: str, group_instance_id: str | None, generation: int, now_ms: int
+        self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        """Renew a member's session. REBALANCE_IN_PROGRESS tells the member to join again."""
+        """Renew the session of a member, and return the error code of the answer.
+
+        REBALANCE_IN_PROGRESS makes the client join again.
+        """
         check_member(group, member_id, group_instance_id)
         check_generation(group, generation)
         self.renew_session(group, group.members[member_id], now_ms)
-        is_joining = group.state is State.PREPARING_REBALANCE
+        is_joining = group.state is ClassicGroupState.PREPARING_REBALANCE
         return ErrorCode.rebalance_in_progress if is_joining else ErrorCode.none
 
-    def renew_session(self, group: Group, member: Member, now_ms: int) -> None:
-        """Renew a member's session: it now ends one session timeout after `now_ms`."""
+    def renew_session(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
+        """Restart the session timeout of a member: its session now ends one timeout after `now_ms`."""
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + member.session_timeout_ms)
 
     def leave(
-        self, group: Group, leaving: Iterable[LeavingMember], decision: Decision, now_ms: int
+        self, group: ClassicGroup, leaving: Iterable[LeavingMember], decision: Decision, now_ms: int
     ) -> tuple[tuple[LeavingMember, ErrorCode], ...]:
-        """Dismiss members that leave. An error of one member does not affect the others."""
+        """Remove members that leave, and return the error code of each. An error of one member does not affect the
+        others.
+        """
         outcomes: list[tuple[LeavingMember, ErrorCode]] = []
         size_before = len(group.members)
         for one in leaving:
@@ -210,7 +229,7 @@ class Rebalances:
             self.complete_join_if_ready(group, decision, now_ms)
         return tuple(outcomes)
 
-    def _leave_one(self, group: Group, leaving: LeavingMember, decision: Decision) -> None:
+    def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, decision: Decision) -> None:
         member_id = leaving.member_id
         if not member_id:
             instance_id = leaving.group_instance_id
@@ -223,17 +242,20 @@ class Rebalances:
             return
         else:
             check_member(group, member_id, leaving.group_instance_id)
-        self.dismiss(group, group.members[member_id], decision)
+        self.dismiss_member(group, group.members[member_id], decision)
 
-    def dismiss(self, group: Group, member: Member, decision: Decision) -> None:
-        """Remove a member. Its pending requests are answered: a client that still runs has to join as a new member."""
+    def dismiss_member(self, group: ClassicGroup, member: ClassicMember, decision: Decision) -> None:
+        """Remove a member, and answer its pending requests with UNKNOWN_MEMBER_ID.
+
+        A client that still runs then joins as a new member.
+        """
         self._deadlines.cancel(group.alarm(Due.SESSION, member.member_id))
         answer_join(member, JoinAnswer(ErrorCode.unknown_member_id), decision)
         answer_sync(member, SyncAnswer(ErrorCode.unknown_member_id), decision)
         group.remove(member.member_id)
 
-    def _end_session(self, group: Group, member_id: str, decision: Decision, now_ms: int) -> None:
-        """Handle that a member has sent nothing for its session timeout."""
+    def _end_session(self, group: ClassicGroup, member_id: str, decision: Decision, now_ms: int) -> None:
+        """Remove a member that has sent nothing for its session timeout."""
         if member_id in group.pending_joins:
             group.pending_joins.remove(member_id)
             self.complete_join_if_ready(group, decision, now_ms)
@@ -243,14 +265,14 @@ class Rebalances:
             # The session does not end while a JoinGroup or SyncGroup of the member is pending: the answer begins a new
             # session.
             return
-        self.dismiss(group, member, decision)
-        if group.state is State.PREPARING_REBALANCE:
+        self.dismiss_member(group, member, decision)
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             self.complete_join_if_ready(group, decision, now_ms)
         else:
             self.rebalance(group, decision, now_ms)
 
-    def handle(self, group: Group, alarm: Alarm, decision: Decision, now_ms: int) -> None:
-        """Handle a deadline of a group: the end of its join phase, of its sync phase, or of a member's session."""
+    def handle_alarm(self, group: ClassicGroup, alarm: Alarm, decision: Decision, now_ms: int) -> None:
+        """Handle a deadline of a group: its join phase, its sync phase or the session of a member has ended."""
         if alarm.due is Due.SESSION:
             self._end_session(group, alarm.member_id, decision, now_ms)
         elif alarm.due is Due.JOIN:
@@ -258,9 +280,10 @@ class Rebalances:
         else:
             self._end_sync_phase(group, decision, now_ms)
 
-    def resume(self, group: Group, decision: Decision, now_ms: int) -> None:
-        """Begin the sessions of all members of a group after a start of the broker. A group with too many members
-        begins a rebalance.
+    def begin_sessions(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
+        """Begin the sessions of all members of a group after a start of the broker.
+
+        A group with more members than allowed begins a rebalance.
         """
         for member in group.members.values():
             self.renew_session(group, member, now_ms)
@@ -271,15 +294,15 @@ class Rebalances:
 # -- answers and records ---------------------------------------------------------------------------------------
 
 
-def joined(
-    group: Group,
+def join_answer(
+    group: ClassicGroup,
     member_id: str,
     *,
     with_members: bool = False,
     skip_assignment: bool = False,
     leader_id: str | None = None,
 ) -> JoinAnswer:
-    """Return the answer to a JoinGroup, with the present generation."""
+    """Return the answer to JoinGroup for a member of the present generation."""
     return JoinAnswer(
         ErrorCode.none,
         member_id,
@@ -292,19 +315,19 @@ def joined(
     )
 
 
-def _assignment_of(group: Group, member: Member) -> SyncAnswer:
+def _assignment_of(group: ClassicGroup, member: ClassicMember) -> SyncAnswer:
     return SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol_name, member.assignment)
 
 
-def answer_join(member: Member, answer: JoinAnswer, decision: Decision) -> None:
-    """Answer the member's pending JoinGroup, if there is one."""
+def answer_join(member: ClassicMember, answer: JoinAnswer, decision: Decision) -> None:
+    """Answer the pending JoinGroup of a member, if there is one."""
     if member.join_token is not None:
         decision.answers.append((member.join_token, answer))
         member.join_token = None
 
 
-def answer_sync(member: Member, answer: SyncAnswer, decision: Decision) -> bool:
-    """Answer the member's pending SyncGroup. Returns False if none is pending."""
+def answer_sync(member: ClassicMember, answer: SyncAnswer, decision: Decision) -> bool:
+    """Answer the pending SyncGroup of a member. Return False if none is pending."""
     if member.sync_token is None:
         return False
     decision.answers.append((member.sync_token, answer))
@@ -312,8 +335,8 @@ def answer_sync(member: Member, answer: SyncAnswer, decision: Decision) -> bool:
     return True
 
 
-def record(group: Group, value: bytes, decision: Decision) -> None:
-    """Add the record of a group's generation (`value`) to a decision."""
+def record_generation(group: ClassicGroup, value: bytes, decision: Decision) -> None:
+    """Append the record of a group's generation, with the encoded `value`, to a decision."""
     group.recorded = value
     decision.records.append((encode_group_key(group.group_id), value))
 
@@ -321,12 +344,12 @@ def record(group: Group, value: bytes, decision: Decision) -> None:
 # -- checks ----------------------------------------------------------------------------------------------------
 
 
-def check_member(group: Group, member_id: str, group_instance_id: str | None) -> None:
+def check_member(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> None:
     """Check that a request comes from a member of the group.
 
     Raises:
-        RefusedError: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has
-            taken the static member's place, and the client must stop.
+        RefusedError: UNKNOWN_MEMBER_ID if the client must join as a new member; FENCED_INSTANCE_ID if another client
+            has taken the static member's place, and this client must stop.
     """
     if group_instance_id is not None:
         static_id = group.static_ids.get(group_instance_id)
@@ -347,8 +370,8 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
         )
 
 
-def check_generation(group: Group, generation: int) -> None:
-    """Check that a request names the current generation.
+def check_generation(group: ClassicGroup, generation: int) -> None:
+    """Check that a request has the current generation of the group.
 
     Raises:
         RefusedError: ILLEGAL_GENERATION.

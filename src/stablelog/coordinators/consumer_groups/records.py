@@ -49,30 +49,31 @@ REPEATED_TAG = 10_002
 
 
 class OffsetKey(NamedTuple):
-    """The key of a committed offset."""
+    """The key of the record of a committed offset: the group and the partition."""
 
     group_id: str
     topic: str
     partition: int
 
 
-class GroupKey(NamedTuple):
-    """The key of a group's metadata."""
+class GroupMetadataKey(NamedTuple):
+    """The key of the record with the metadata of a classic group."""
 
     group_id: str
 
 
 class OffsetValue(NamedTuple):
-    """A committed offset.
+    """The value of the record of a committed offset.
 
     Attributes:
         offset: the next offset to read.
         leader_epoch: the leader epoch of the last record that the consumer read; -1 if unknown.
         metadata: text that the client has sent with the offset.
         commit_ms: the broker's time of the commit.
-        expire_ms: time at which the offset expires; -1 if the broker's retention decides.
-        is_repeated: whether a checkpoint has written this commit again, and its order among the other commits of the
-            same partition matters. The commit comes before all commits that are in the log only once.
+        expire_ms: the time at which the offset expires; -1 if the broker's retention decides.
+        is_repeated: whether this record is a copy that the coordinator has appended again before it trimmed the log,
+            and the order of the copies of one partition matters. A copy counts as older than all records without this
+            mark.
     """
 
     offset: int
@@ -84,7 +85,10 @@ class OffsetValue(NamedTuple):
 
 
 class MemberValue(NamedTuple):
-    """A member of a stable group. `rebalance_timeout_ms` is -1 if the value's version does not contain it."""
+    """A member of a stable classic group, as the record of the group contains it.
+
+    `rebalance_timeout_ms` is -1 if the version of the record does not contain it.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -97,8 +101,9 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation of a group. `state_ms` is the time of the group's last change of state; -1 if the value's version
-    does not contain it.
+    """The value of the record of a classic group: one generation of the group.
+
+    `state_ms` is the time of the group's last change of state; -1 if the version of the record does not contain it.
     """
 
     protocol_type: str
@@ -115,13 +120,14 @@ def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Encode the key of the record with a group's metadata."""
+    """Encode the key of the record of a classic group."""
     return INT16.pack(GROUP_KEY_VERSION) + string(group_id)
 
 
 def encode_offset_value(value: OffsetValue) -> bytes:
-    """Encode a committed offset in the version that Kafka uses for it; in version 4 if it needs a tagged field of
-    stablelog.
+    """Encode the value of a committed offset in the version that Kafka uses for it.
+
+    An offset that is marked as repeated has version 4, with a tagged field of stablelog.
     """
     offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
     commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)
@@ -137,7 +143,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
 
 
 def encode_group_value(value: GroupValue) -> bytes:
-    """Encode a group's metadata in version 3."""
+    """Encode the value of the record of a classic group in version 3."""
     parts = [
         INT16.pack(GROUP_VALUE_VERSION),
         string(value.protocol_type),
@@ -161,8 +167,11 @@ def encode_group_value(value: GroupValue) -> bytes:
     return b"".join(parts)
 
 
-def read_key(key: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """Read the key of a record; None for a kind that the coordinator skips.
+def read_key(key: bytes) -> OffsetKey | GroupMetadataKey | ConsumerKey | None:
+    """Read the key of a record of the offsets log.
+
+    Returns:
+        None for a kind of key that the coordinator skips.
 
     Raises:
         DamageError: the key is damaged.
@@ -170,19 +179,19 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     reader = FieldReader(key, "the key")
     version = reader.int16()
     if version < 0:
-        raise reader.corrupt(f"a key of version {version}")
+        raise reader.damage(f"a key of version {version}")
     if version in OFFSET_KEY_VERSIONS:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
     if version in CONSUMER_KEY_VERSIONS:
         return read_consumer_key(version, reader)
-    return GroupKey(reader.string()) if version == GROUP_KEY_VERSION else None
+    return GroupMetadataKey(reader.string()) if version == GROUP_KEY_VERSION else None
 
 
 def read_offset_value(value: bytes) -> OffsetValue:
-    """Read a committed offset of any version.
+    """Read the value of a committed offset, of any version.
 
     Raises:
-        NewerFormatError: this release does not read the form of the value.
+        NewerFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, OFFSET_VALUE)
@@ -202,7 +211,7 @@ def read_offset_value(value: bytes) -> OffsetValue:
 
 
 def read_group_value(value: bytes) -> GroupValue:
-    """Read a group's metadata of any version.
+    """Read the value of the record of a classic group, of any version.
 
     Raises:
         NewerFormatError: a later release has written the value.
@@ -238,9 +247,12 @@ def _read_member(reader: FieldReader, version: int) -> MemberValue:
 
 
 def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
-    """Read the topics of a member's metadata for the protocol type "consumer"; None if it cannot be read.
+    """Read the topics in a subscription, the metadata of a member with the protocol type "consumer".
 
     Every version of this metadata begins like version 0: an int16 version, and an array of topics.
+
+    Returns:
+        None if the bytes are not a subscription.
     """
     reader = FieldReader(subscription, "a subscription")
     try:
@@ -251,13 +263,13 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
-    """Read the partitions of each topic in a member's assignment for the protocol type "consumer".
+    """Read the partitions of each topic in an assignment of a member with the protocol type "consumer".
 
     Every version of an assignment begins like version 0: an int16 version, and an array of (topic, array of int32
     partitions).
 
     Returns:
-        None if the assignment cannot be read.
+        None if the bytes are not an assignment.
     """
     reader = FieldReader(assignment, "an assignment")
     try:

@@ -1,4 +1,4 @@
-"""State of the group coordinator: the offsets log in memory.
+"""State of the group coordinator: the groups and offsets that the offsets log contains.
 
 `replay` of the log's records gives the same state. As in Kafka, the log does not contain members that have not joined
 yet, generations without an assignment, and groups that never had an assignment or an offset.
@@ -7,15 +7,15 @@ yet, generations without an assignment, and groups that never had an assignment 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
+from stablelog.coordinators.consumer_groups.classic_group import Alarm, ClassicGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
     GROUP_EPOCH_KEY_VERSION,
     ConsumerKey,
 )
-from stablelog.coordinators.consumer_groups.membership import Alarm, Group
-from stablelog.coordinators.consumer_groups.offsets import Offsets
+from stablelog.coordinators.consumer_groups.offsets import GroupOffsets
 from stablelog.coordinators.consumer_groups.records import (
-    GroupKey,
+    GroupMetadataKey,
     OffsetValue,
     encode_group_key,
     encode_offset_key,
@@ -24,16 +24,16 @@ from stablelog.coordinators.consumer_groups.records import (
     read_key,
     read_offset_value,
 )
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.live_state import LiveState, OwnedRecord
 from stablelog.coordinators.record_fields import Record
 from stablelog.types import TopicPartition
 
-AnyGroup = Group | ConsumerGroup
+AnyGroup = ClassicGroup | ConsumerGroup
 
 
 class GroupTable:
-    """The groups of one offsets log.
+    """The groups of the group coordinator, their offsets and their deadlines.
 
     Attributes:
         groups: the classic groups and the consumer groups by group id.
@@ -43,29 +43,29 @@ class GroupTable:
 
     def __init__(self) -> None:
         self.groups: dict[str, AnyGroup] = {}
-        self.offsets = Offsets()
-        self.deadlines: Deadlines[Alarm] = Deadlines()
+        self.offsets = GroupOffsets()
+        self.deadlines: DeadlineQueue[Alarm] = DeadlineQueue()
 
-    def made(self, group_id: str) -> AnyGroup:
-        """Return the group of this id. A missing group is created as a simple group, which only keeps offsets."""
+    def get_or_create(self, group_id: str) -> AnyGroup:
+        """Return the group of this id. Create a missing group as a simple group, which only has offsets."""
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self.groups[group_id] = ClassicGroup(group_id)
         return group
 
     def forget(self, group: AnyGroup) -> None:
-        """Remove a group and its deadlines from the table. Its offsets stay."""
+        """Remove a group and its deadlines from the table. The group's offsets stay."""
         for alarm in group.alarms():
             self.deadlines.cancel(alarm)
         del self.groups[group.group_id]
 
     def remove_offset(self, group_id: str, partition: TopicPartition) -> Record:
-        """Remove the offsets of a group for a partition, pending or not. Returns the tombstone."""
-        self.offsets.remove(group_id, partition)
+        """Remove the committed and pending offsets of a group for a partition, and return the tombstone for the log."""
+        self.offsets.remove_offset(group_id, partition)
         return encode_offset_key(group_id, *partition), None
 
     def is_unused(self, group_id: str) -> bool:
-        """Whether the group has no offsets, pending or not."""
+        """Return whether the group has neither committed nor pending offsets."""
         return not self.offsets.committed(group_id) and not self.offsets.has_open_transactions(group_id)
 
     # -- start and trimming ----------------------------------------------------------------------------------
@@ -85,17 +85,17 @@ class GroupTable:
             DamageError: the record is damaged; nothing has changed.
         """
         subject = read_key(key)
-        if isinstance(subject, GroupKey):
+        if isinstance(subject, GroupMetadataKey):
             self._replay_group(subject.group_id, value)
         elif isinstance(subject, ConsumerKey):
             self._replay_consumer_group(subject, value)
         elif subject is not None and value is None:
-            self.offsets.remove(subject.group_id, (subject.topic, subject.partition))
+            self.offsets.remove_offset(subject.group_id, (subject.topic, subject.partition))
         elif subject is not None and value is not None:
             committed = read_offset_value(value)
             partition = (subject.topic, subject.partition)
-            self.offsets.commit(subject.group_id, partition, committed, producer_id=producer_id)
-            return self.made(subject.group_id)
+            self.offsets.add_commit(subject.group_id, partition, committed, producer_id=producer_id)
+            return self.get_or_create(subject.group_id)
         return None
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
@@ -106,11 +106,11 @@ class GroupTable:
         if former is not None:
             self.forget(former)
         if generation is not None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self.groups[group_id] = ClassicGroup(group_id)
             group.restore(generation)
             group.recorded = value
         elif not self.is_unused(group_id):
-            self.made(group_id)
+            self.get_or_create(group_id)
 
     def _replay_consumer_group(self, key: ConsumerKey, value: bytes | None) -> None:
         group = self.groups.get(key.group_id)
@@ -125,15 +125,15 @@ class GroupTable:
         elif key.kind == GROUP_EPOCH_KEY_VERSION and value is None:
             self.forget(group)
             if not self.is_unused(key.group_id):
-                self.made(key.group_id)
+                self.get_or_create(key.group_id)
         else:
             group.replay(key, value)
 
     def live_state(self) -> LiveState:
-        """Return records of all groups and of all offsets, committed and pending.
+        """Return records of all groups and of all committed and pending offsets.
 
-        When these records are in the log, all earlier records can be deleted. Decisions may be made between two records
-        of `rest`, and between two items of `ordered`.
+        When these records are in the log, all earlier records can be deleted. The coordinator may make decisions
+        between two records of `rest`, and between two items of `ordered`.
         """
         ordered: list[tuple[str, AbstractSet[TopicPartition]]] = []
         return LiveState([], self._records(ordered), self._ordered(ordered))
@@ -152,7 +152,7 @@ class GroupTable:
             partitions = self.offsets.pending_partitions(group_id)
             if partitions:
                 ordered.append((group_id, partitions))
-            for partition, value in self.offsets.checkpoint(group_id, partitions):
+            for partition, value in self.offsets.commits_to_repeat(group_id, partitions):
                 yield offset_record(group_id, partition, value)
 
     def _ordered(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[list[OwnedRecord]]:
@@ -160,10 +160,10 @@ class GroupTable:
             for partition in partitions:
                 yield [
                     OwnedRecord(producer_id, offset_record(group_id, partition, value))
-                    for producer_id, value in self.offsets.in_order(group_id, partition)
+                    for producer_id, value in self.offsets.commits_in_order(group_id, partition)
                 ]
 
 
 def offset_record(group_id: str, partition: TopicPartition, value: OffsetValue) -> Record:
-    """Make the offsets log's record of a committed offset."""
+    """Return the record of a committed offset for the offsets log."""
     return encode_offset_key(group_id, *partition), encode_offset_value(value)

@@ -1,6 +1,6 @@
 """Transaction coordinator of one transaction group: decides about requests, timeouts and crashes.
 
-Each method takes an event, with the time as an argument, and returns a decision (`transactions.decisions`). The
+Each method takes an event, with the time as an argument, and returns a decision (`transactions.answers`). The
 coordinator itself reads and writes no log. Its caller has to follow these rules:
 
 - The caller appends the records of each decision to the commit log as one batch, in the order of the decisions.
@@ -9,15 +9,15 @@ coordinator itself reads and writes no log. Its caller has to follow these rules
   `add_partitions` may be sent earlier, if the acknowledgement of the first batches in these partitions waits instead.
 - The caller writes the markers of each partition in the order of the decisions. When the marker of a marker order is
   written to all its partitions, the caller calls `markers_done`. The markers need not be durable then: see `reconcile`.
-- At a start the caller calls `table.replay` for each record, and then `loaded` once. It holds back the markers that
-  `loaded` returns. When a partition has been opened, the caller calls `reconcile` with the markers for that partition,
+- At a start the caller calls `table.replay` for each record, and then `finish_replay` once. It holds back the markers that
+  `finish_replay` returns. When a partition has been opened, the caller calls `reconcile` with the markers for that partition,
   before anything else writes to it.
 
 `transactions.states` defines which event is valid in which state. `transactions.records` defines the bytes of the
 records. `transactions.table` holds the state. Each request has the producer's id and epoch; a request with wrong ones
 is refused. A refused request changes nothing.
 
-Words: a transaction is *turned away* if the broker refused it a partition; its producer can only abort it. A decision
+Words: a transaction is *abort-only* if the broker refused it a partition: its producer can only abort it. A decision
 is *repeated* if it was made before the broker's last start. To *adopt* a transaction that is open in a partition is to
 treat it as the current transaction of its producer, although a crash has lost the record that added the partition.
 
@@ -29,43 +29,41 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    Draft,
-    EndAnswer,
-    MarkerOrder,
-    OpenTransaction,
-    TransactionConfig,
+from stablelog.coordinators.transactions.answers import Decision, Draft, EndAnswer
+from stablelog.coordinators.transactions.config import TransactionConfig
+from stablelog.coordinators.transactions.end_requests import event_of_end_request
+from stablelog.coordinators.transactions.ending import (
+    EndOffsets,
+    TransactionEnder,
+    completed_state,
+    ends_unknown,
 )
-from stablelog.coordinators.transactions.ending import Ending, EndOffsets, completed, ends_unknown
 from stablelog.coordinators.transactions.initialization import Initialization
 from stablelog.coordinators.transactions.joint.coordinator import JointCommits
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partitions import Reconciliation, with_partitions
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.refusals import (
     TXN_KNOWS_FENCED,
-    fenced,
-    for_produce,
-    for_version,
-    mapping_lost,
-    turned_away,
-    tv1_refused,
-    without_fenced,
+    code_for_produce,
+    code_for_version,
+    code_without_fenced,
+    fenced_refusal,
+    id_mapping_refusal,
+    tv1_refusal,
 )
 from stablelog.coordinators.transactions.spare_ids import Barrier, durability_unknown
-from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import (
-    NO_EPOCH,
     NO_SEQUENCE,
     TV1,
     TV2,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
 )
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.children import child_of
 
 END_TXN_TV2: Final = 5  # From this version of EndTxn on, the client uses TV2 (transaction version 2).
 # The maximum number of transactions that one `abort_overdue` aborts, and of ids that one `forget_expired` forgets.
@@ -73,23 +71,23 @@ TICK_COUNT_MAX: Final = 100
 # The number of partitions of aborted transactions after which one `abort_overdue` aborts no further transaction.
 TICK_PARTITION_COUNT: Final = 1_000
 
-_AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
+_AGAIN: Final = (TransactionEvent.COMMIT_AGAIN, TransactionEvent.ABORT_AGAIN)
 
 
 class TransactionCoordinator:
-    """Coordinator of the transactions of one group.
+    """Coordinator of the transactions of one transaction group.
 
     Args:
         config: the settings.
-        group: name of the transaction group; empty for the default group.
-        coordinator_epoch: the broker's leader epoch: each start of the broker has a greater one. Markers contain it.
+        group: the name of the transaction group; empty for the default group.
+        coordinator_epoch: the broker's leader epoch, which grows with each start of the broker. Markers contain it.
         producer_ids: hands out producer ids. The transaction groups of one broker share the space of producer ids.
         end_offsets: returns the present end offsets of partitions: 0 for a partition that the broker has not opened
             since its start, OFFSET_UNKNOWN for a partition that it does not know. After a crash these offsets
             distinguish a TV1 transaction from the producer's next one.
         marker_barrier: returns a marker barrier: a function that tells whether all markers that were written before the
             call of `marker_barrier` are durable. The result is True, False (not yet) or None (never). Without this
-            argument, the coordinator uses no producer id again.
+            argument, the coordinator uses no producer id a second time.
 
     Attributes:
         table: the state of the group.
@@ -115,7 +113,7 @@ class TransactionCoordinator:
             producer_ids if producer_ids is not None else ProducerIds(),
             marker_barrier,
         )
-        self._ending = Ending(self.table, group, coordinator_epoch, end_offsets)
+        self._ending = TransactionEnder(self.table, group, coordinator_epoch, end_offsets)
         self.joint = JointCommits(self.table, self._ending, coordinator_epoch)
         self.producers = Initialization(config, self.table, self._ending, self.joint)
         self._reconciliation = Reconciliation(self.table, self._ending)
@@ -133,9 +131,8 @@ class TransactionCoordinator:
         transaction_version: int = TV1,
         now_ms: int,
     ) -> Decision[dict[TopicPartition, ErrorCode]]:
-        """Add partitions to a transaction.
-
-        The first partition begins the transaction. Either all partitions are added or none.
+        """Add partitions to the producer's transaction: all of them or none. The first partition begins the
+        transaction.
 
         With TV1, AddPartitionsToTxn and AddOffsetsToTxn call this method. With TV2 the broker calls it for the first
         batch of a transaction in a partition.
@@ -148,19 +145,22 @@ class TransactionCoordinator:
             api_version: version of AddPartitionsToTxn or AddOffsetsToTxn; ignored with TV2.
             transaction_version: 1 for TV1, 2 for TV2.
             now_ms: broker time.
+
+        Returns:
+            A decision whose answer has the error code of each partition.
         """
         wanted = frozenset(partitions)
         draft = Draft(now_ms)
         code = ErrorCode.none
         try:
-            txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
+            txn = self._of_producer(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
             if self._config.strict and transaction_version < TV2:
-                raise tv1_refused()
-            if self.table.is_turned_away(transactional_id, txn) and txn.state is State.ONGOING:
+                raise tv1_refusal()
+            if self.table.is_abort_only(transactional_id, txn) and txn.state is TransactionState.ONGOING:
                 self._ending.end(
                     transactional_id,
                     txn,
-                    Event.ABORT,
+                    TransactionEvent.ABORT,
                     draft,
                     raise_epoch=txn.transaction_version >= TV2,
                     owner_may_ask=True,
@@ -170,26 +170,26 @@ class TransactionCoordinator:
                 value = with_partitions(transactional_id, txn, wanted, transaction_version, now_ms)
                 if value is not txn:
                     self.table.put(transactional_id, value, draft.records)
-            self.table.turned_away.pop(transactional_id, None)
+            self.table.abort_only.pop(transactional_id, None)
         except RefusedError as refused:
-            code = for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED)
+            code = code_for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED)
             if transaction_version >= TV2:
                 # The error code is for a response to Produce or TxnOffsetCommit, which cannot contain PRODUCER_FENCED.
-                code = without_fenced(code)
+                code = code_without_fenced(code)
         return draft.decision(dict.fromkeys(wanted, code))
 
-    def turn_away(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """Note that the broker has refused a partition to the producer's transaction: the producer can then only abort.
+    def mark_abort_only(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """Mark the producer's transaction as abort-only, because the broker refused to add a partition to it.
 
-        Without this note, clients with TV1 would handle the refusal wrongly. librdkafka also aborts a transaction that
-        has not begun at the coordinator. Such a request looks like an abort of the previous transaction, and a refusal
-        of the request would end the producer. aiokafka does not abort the records that it has written to other
-        partitions, and would commit them with its next transaction. So `end` accepts the abort of librdkafka. When the
-        producer begins its next transaction, `add_partitions` aborts the records that aiokafka has left.
+        Without this mark, clients with TV1 would handle the refusal wrongly. librdkafka also aborts a transaction that
+        has not begun at the coordinator. Such a request looks like an abort of the previous transaction, and its
+        refusal would end the producer. aiokafka does not abort the records that it has written to other partitions, and
+        would commit them with its next transaction. So `end` accepts the abort of librdkafka. When the producer begins
+        its next transaction, `add_partitions` aborts the records that aiokafka has left.
         """
         txn = self.table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
-            self.table.turned_away[transactional_id] = txn.client
+            self.table.abort_only[transactional_id] = txn.client
 
     def verify_partitions(
         self,
@@ -200,7 +200,7 @@ class TransactionCoordinator:
         *,
         produce_version: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Check whether partitions are in the producer's open transaction (KIP-890). This changes nothing.
+        """Return for each partition whether it is in the producer's open transaction (KIP-890). This changes nothing.
 
         Args:
             transactional_id: the transactional id.
@@ -209,29 +209,32 @@ class TransactionCoordinator:
             partitions: the partitions.
             produce_version: the version of the Produce request whose response will have the codes; None for
                 AddPartitionsToTxn.
+
+        Returns:
+            By partition, `ErrorCode.none` or the reason why the partition is not in the transaction.
         """
         wanted = list(partitions)
         try:
-            txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
-            next_state(txn.state, Event.ADD)
+            txn = self._of_producer(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
+            next_state(txn.state, TransactionEvent.ADD)
         except RefusedError as refused:
-            return dict.fromkeys(wanted, for_produce(ErrorCode(refused.code), produce_version))
-        part_of = txn.partitions if txn.state is State.ONGOING and not txn.is_kept else frozenset()
-        missing = for_produce(ErrorCode.transaction_abortable, produce_version)
+            return dict.fromkeys(wanted, code_for_produce(ErrorCode(refused.code), produce_version))
+        part_of = txn.partitions if txn.state is TransactionState.ONGOING and not txn.is_kept else frozenset()
+        missing = code_for_produce(ErrorCode.transaction_abortable, produce_version)
         return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
 
-    def _of_producer(self, transactional_id: str, shown: Identity) -> Transaction:
-        """Return the state of a transactional id, if the request comes from the producer that holds the id.
+    def _of_producer(self, transactional_id: str, shown: ProducerIdAndEpoch) -> Transaction:
+        """Return the state of a transactional id, if the request comes from its current producer.
 
         Raises:
-            RefusedError: the id is unknown, or another producer holds it.
+            RefusedError: the id is unknown, or the request's producer id or epoch is not the current one.
         """
         txn = self._known(transactional_id)
         client = txn.client
         if shown.producer_id != client.producer_id:
-            raise mapping_lost(transactional_id, shown, txn)
+            raise id_mapping_refusal(transactional_id, shown, txn)
         if shown.producer_epoch != client.producer_epoch:
-            raise fenced(transactional_id, shown, txn)
+            raise fenced_refusal(transactional_id, shown, txn)
         return txn
 
     def _known(self, transactional_id: str) -> Transaction:
@@ -259,37 +262,52 @@ class TransactionCoordinator:
         open_only: bool = False,
         now_ms: int,
     ) -> Decision[EndAnswer]:
-        """Commit or abort the producer's transaction. A repeated request, even after a restart, gets the same answer.
+        """Commit or abort the producer's transaction (EndTxn). A repeated request gets the same answer, even after a
+        restart.
 
-        With TV2 (EndTxn v5) every transaction has its own epoch. The answer has the epoch of the next transaction. A
-        delayed request therefore has an old epoch, and is refused.
+        With TV2 (EndTxn v5) every transaction has its own producer epoch, and the answer contains the epoch of the next
+        transaction. A delayed request therefore has an old epoch, and is refused.
 
-        With `open_only`, only the end of an open transaction may add records. Any other request that would add a record
-        gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. With or without `open_only`, a commit gets
-        this answer while `table.sequences.are_known` is False.
+        Args:
+            transactional_id: the transactional id.
+            producer_id: producer id of the request.
+            producer_epoch: producer epoch of the request.
+            commit: whether the request commits or aborts.
+            api_version: version of EndTxn.
+            open_only: whether only the end of an open transaction may add records to the commit log. Any other request
+                that would add a record gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing.
+            now_ms: broker time.
+
+        Returns:
+            A decision. A commit gets the answer COORDINATOR_LOAD_IN_PROGRESS while `table.sequences.are_known` is
+            False.
         """
         version = TV2 if api_version >= END_TXN_TV2 else TV1
-        shown = Identity(producer_id, producer_epoch)
+        shown = ProducerIdAndEpoch(producer_id, producer_epoch)
         try:
             if self._config.strict and version < TV2:
-                raise tv1_refused()
+                raise tv1_refusal()
             own_epoch = self.joint.check_end(transactional_id, commit=commit) or version >= TV2
             txn = self._known(transactional_id)
-            event = self._end_event(transactional_id, txn, shown, commit=commit, version=version)
+            event = event_of_end_request(
+                self.table, transactional_id, txn, shown, commit=commit, version=version
+            )
             state = next_state(txn.state, event)
             settles = event in _AGAIN and self._is_first_since_start(txn, version)
-            if open_only and txn.state is not State.ONGOING and (event not in _AGAIN or settles):
+            if open_only and txn.state is not TransactionState.ONGOING and (event not in _AGAIN or settles):
                 raise RefusedError(
                     ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
                 )
-            if event is Event.COMMIT:
-                self.table.sequences.check()
+            if event is TransactionEvent.COMMIT:
+                self.table.sequences.check_commit_allowed()
         except RefusedError as refused:
-            return Decision(EndAnswer(for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED)))
+            return Decision(
+                EndAnswer(code_for_version(ErrorCode(refused.code), api_version, TXN_KNOWS_FENCED))
+            )
         assert state is not None
-        self.table.turned_away.pop(transactional_id, None)
+        self.table.abort_only.pop(transactional_id, None)
         draft = Draft(now_ms)
-        if event is Event.ABORT_NOTHING and version < TV2:
+        if event is TransactionEvent.ABORT_NOTHING and version < TV2:
             txn = txn._replace(
                 state=state,
                 update_ms=now_ms,
@@ -318,55 +336,14 @@ class TransactionCoordinator:
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
     def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
-        """Whether an EndTxn that repeats the end of a complete TV1 transaction is the first one that the broker gets
-        since its start.
+        """Return whether this EndTxn is the first one, since the broker's start, that repeats the end of a complete TV1
+        transaction.
 
         If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its
-        marker in a partition that is not open yet, and its records there must not join the producer's next transaction.
+        marker in a partition that is not open yet, and its records there must not become part of the producer's next
+        transaction.
         """
         return version < TV2 and txn.state.is_complete and txn.settled_epoch < self._coordinator_epoch
-
-    def _end_event(
-        self, transactional_id: str, txn: Transaction, shown: Identity, *, commit: bool, version: int
-    ) -> Event:
-        """Return the event of an EndTxn request: the end of a transaction, or a repeated request for its end. With TV2
-        the epoch of the request distinguishes the two.
-
-        Raises:
-            RefusedError: the producer does not hold the id.
-        """
-        ended = txn.state.is_decided or txn.state.is_complete
-        again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
-        if shown == txn.client:
-            if self.table.is_repeated(transactional_id) and version < TV2:
-                # A crash may have lost the record that began the producer's next transaction. Whether the request ends
-                # that transaction or repeats the end of the last one is known only when all partitions are open.
-                raise RefusedError(
-                    ErrorCode.concurrent_transactions,
-                    f"the last transaction of {transactional_id} is being completed; try again",
-                )
-            if self.table.is_turned_away(transactional_id, txn) and (
-                commit or txn.state is not State.ONGOING
-            ):
-                if not commit:
-                    return Event.ABORT_NOTHING
-                # Refuse the commit even if no transaction is open here: the producer means the transaction that was
-                # refused a partition, so the request does not repeat the previous commit.
-                raise turned_away(transactional_id)
-            if ended and version < TV2:
-                # With TV1 the request repeats the last end: the producer has added no partition since, so it has begun
-                # no new transaction.
-                return again
-            if commit:
-                return Event.COMMIT
-            begun = txn.state is State.ONGOING or version < TV2
-            return Event.ABORT if begun else Event.ABORT_NOTHING
-        own_epochs = min(version, txn.transaction_version) >= TV2 or child_of(transactional_id)
-        if own_epochs and ended and shown == txn.predecessor and shown.producer_epoch != NO_EPOCH:
-            return again
-        if shown.producer_id != txn.client.producer_id:
-            raise mapping_lost(transactional_id, shown, txn)
-        raise fenced(transactional_id, shown, txn)
 
     def markers_done(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, now_ms: int
@@ -383,9 +360,9 @@ class TransactionCoordinator:
         )
         if txn is None or not txn.state.is_decided or not is_current:
             return draft.decision(None)
-        state = next_state(txn.state, Event.MARKED)
+        state = next_state(txn.state, TransactionEvent.MARKED)
         assert state is not None
-        value = completed(txn, state, now_ms)
+        value = completed_state(txn, state, now_ms)
         self.table.put(transactional_id, value, draft.records)
         adopted = self._reconciliation.take_adopted(transactional_id)
         if adopted:
@@ -401,17 +378,17 @@ class TransactionCoordinator:
     # -- time and operators --------------------------------------------------------------------------------
 
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
-        """Abort open transactions that have timed out: at most `count_max`, and none after TICK_PARTITION_COUNT
-        partitions.
+        """Abort open transactions that have timed out.
 
-        The producer of such a transaction may continue: InitProducerId gives it the new epoch. While a long joint commit
-        is being decided, nothing is aborted, because its children may be among these transactions.
+        At most `count_max` transactions are aborted, and no further one after TICK_PARTITION_COUNT partitions. Their
+        producers may continue: InitProducerId returns the new epoch to them. While a long joint commit is being
+        decided, nothing is aborted, because its children may be among these transactions.
 
         Returns:
-            The decision. Its answer is True if more transactions may have timed out.
+            A decision whose answer is True if more transactions may have timed out.
         """
         draft = Draft(now_ms)
-        if self.joint.acceptance.is_pending:
+        if self.joint.accepted_children.is_pending:
             return draft.decision(answer=False)
         partition_count = 0
         for transactional_id, txn in self.table.overdue(now_ms, count_max):
@@ -422,10 +399,10 @@ class TransactionCoordinator:
         return draft.decision(self.table.may_be_overdue(now_ms))
 
     def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
-        """Forget transactional ids and keys of joint commits that have expired, at most `count_max` of each.
+        """Forget expired transactional ids and expired keys of joint commits, at most `count_max` of each.
 
         Returns:
-            The decision. Its answer is True if more ids or keys may have expired.
+            A decision whose answer is True if more ids or keys may have expired.
         """
         draft = Draft(now_ms)
         for transactional_id in self.table.expired(now_ms, count_max):
@@ -434,11 +411,14 @@ class TransactionCoordinator:
         return draft.decision(self.table.may_be_expired(now_ms))
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
-        """Abort the open transaction for an operator, even if it is prepared (KIP-939). Its producer is fenced."""
+        """Abort the open transaction of an id on the request of an operator, and fence its producer.
+
+        This also aborts a prepared transaction (KIP-939).
+        """
         txn = self.table.get(transactional_id)
         if txn is None:
             return Decision(EndAnswer(ErrorCode.transactional_id_not_found))
-        if self.joint.acceptance.has(transactional_id):
+        if self.joint.accepted_children.contains(transactional_id):
             return Decision(EndAnswer(ErrorCode.concurrent_transactions))
         draft = Draft(now_ms)
         try:
@@ -449,7 +429,7 @@ class TransactionCoordinator:
 
     # -- start ---------------------------------------------------------------------------------------------
 
-    def loaded(self, now_ms: int) -> Decision[bool]:
+    def finish_replay(self, now_ms: int) -> Decision[bool]:
         """Finish the replay of the commit log, after `table.replay` was called for all its records.
 
         Returns:
@@ -457,21 +437,21 @@ class TransactionCoordinator:
             each partition back until the partition is open, and then passes them to `reconcile`. The answer says
             whether the records of the decision must be durable before any client writes to a partition. It is True if
             Apache Kafka wrote decisions that lack markers: the records then contain the end offsets of the partitions.
-            Other records belong to joint commits (`JointCommits.loaded`).
+            Other records belong to joint commits (`JointCommits.finish_replay`).
         """
-        draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
+        draft = Draft(now_ms, self.table.finish_replay(self._coordinator_epoch, now_ms))
         must_be_durable = bool(draft.records)
-        self.joint.loaded(draft)
+        self.joint.finish_replay(draft)
         draft.markers.clear()
-        for transactional_id in self.table.decided():
-            order = self._ending.order(transactional_id, self.table.known(transactional_id))
+        for transactional_id in self.table.decided_ids():
+            order = self._ending.marker_order(transactional_id, self.table.require_state(transactional_id))
             draft.markers.append(order._replace(repeated=True))
         return draft.decision(must_be_durable)
 
     def reconcile(
         self,
         target: TopicPartition,
-        found: Iterable[OpenTransaction | tuple[int, int]],
+        found: Iterable[TransactionInPartition | tuple[int, int]],
         *,
         held: Sequence[MarkerOrder] = (),
         now_ms: int,
@@ -493,5 +473,5 @@ class TransactionCoordinator:
                 to this partition.
             now_ms: broker time.
         """
-        open_in_it = [OpenTransaction(*txn) for txn in found]
+        open_in_it = [TransactionInPartition(*txn) for txn in found]
         return self._reconciliation.reconcile(target, open_in_it, held, now_ms=now_ms)

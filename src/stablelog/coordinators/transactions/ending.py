@@ -12,17 +12,18 @@ from typing import Final
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.record_fields import Record
-from stablelog.coordinators.transactions.decisions import REPAIR, Draft, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.answers import Draft
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, OFFSET_UNKNOWN, LogEnds
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
-from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     TV1,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
 )
 from stablelog.types import TopicPartition
@@ -40,7 +41,7 @@ def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
     return [OFFSET_UNKNOWN] * len(partitions)
 
 
-class Ending:
+class TransactionEnder:
     """Ends transactions of one group.
 
     Args:
@@ -63,17 +64,17 @@ class Ending:
         self._coordinator_epoch = coordinator_epoch
         self._end_offsets = end_offsets
 
-    def raised(self, client: Identity, records: list[Record]) -> Identity:
+    def next_identity(self, client: ProducerIdAndEpoch, records: list[Record]) -> ProducerIdAndEpoch:
         """Return a producer's next producer id and epoch: the next epoch, or a new producer id if the epochs have run
         out.
 
         If the new producer id begins a new block of ids, add the record that reserves the block to `records`.
         """
         if client.producer_epoch < CLIENT_EPOCH_MAX:
-            return Identity(client.producer_id, client.producer_epoch + 1)
-        return Identity(self._table.take_producer_id(records), 0)
+            return ProducerIdAndEpoch(client.producer_id, client.producer_epoch + 1)
+        return ProducerIdAndEpoch(self._table.take_producer_id(records), 0)
 
-    def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
+    def first_identity(self, transactional_id: str, records: list[Record]) -> ProducerIdAndEpoch:
         """Return the producer id and epoch of a new transactional id.
 
         A child is one transaction of a joint commit. It gets the producer id of an earlier child that is committed and
@@ -83,14 +84,14 @@ class Ending:
         """
         spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
         if spare is None:
-            return Identity(self._table.take_producer_id(records), 0)
-        return self.raised(spare, records)
+            return ProducerIdAndEpoch(self._table.take_producer_id(records), 0)
+        return self.next_identity(spare, records)
 
     def decide(
         self,
         transactional_id: str,
         txn: Transaction,
-        state: State,
+        state: TransactionState,
         draft: Draft,
         *,
         version: int,
@@ -114,7 +115,7 @@ class Ending:
             The new state.
         """
         client = txn.client
-        successor = self.raised(client, draft.records) if raise_epoch else client
+        successor = self.next_identity(client, draft.records) if raise_epoch else client
         same_id = successor.producer_id == txn.producer_id
         if same_id:
             marker_epoch = successor.producer_epoch
@@ -124,10 +125,10 @@ class Ending:
             marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
         assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
         assert marker_epoch > txn.producer_epoch or not raise_epoch
-        if state is not State.PREPARE_COMMIT:
+        if state is not TransactionState.PREPARE_COMMIT:
             commit_sequence = NO_SEQUENCE
         elif commit_sequence is None:
-            commit_sequence = self._table.sequences.take()
+            commit_sequence = self._table.sequences.assign_next()
         previous_producer_id, last_producer_epoch = txn.predecessor
         if raise_epoch:
             previous_producer_id = client.producer_id
@@ -139,7 +140,7 @@ class Ending:
             state,
             txn.partitions,
             update_ms=draft.now_ms,
-            start_ms=txn.start_ms if txn.state is State.ONGOING else draft.now_ms,
+            start_ms=txn.start_ms if txn.state is TransactionState.ONGOING else draft.now_ms,
             previous_producer_id=previous_producer_id,
             last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
@@ -154,25 +155,25 @@ class Ending:
             settled_epoch=txn.settled_epoch,
         )
         if state.is_decided:
-            draft.markers.append(self.order(transactional_id, value))
+            draft.markers.append(self.marker_order(transactional_id, value))
         else:
-            value = completed(value, state, draft.now_ms)
+            value = completed_state(value, state, draft.now_ms)
         self._table.put(transactional_id, value, draft.records)
         return value
 
     def _ends(self, txn: Transaction) -> LogEnds:
         # The lookup of thousands of end offsets takes half the time if the partitions of a topic follow each other.
         partitions = txn.partitions.in_order
-        return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
+        return LogEnds.from_offsets(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
-    def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
+    def marker_order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
         """Return the order to write the markers of a decided transaction into its partitions."""
         assert txn.state.is_decided
         return MarkerOrder(
             transactional_id=transactional_id,
             producer_id=txn.producer_id,
             producer_epoch=txn.producer_epoch,
-            type=MarkerType.COMMIT if txn.state is State.PREPARE_COMMIT else MarkerType.ABORT,
+            type=MarkerType.COMMIT if txn.state is TransactionState.PREPARE_COMMIT else MarkerType.ABORT,
             group=self._group,
             commit_sequence=txn.commit_sequence,
             coordinator_epoch=self._coordinator_epoch,
@@ -187,7 +188,7 @@ class Ending:
         self,
         transactional_id: str,
         txn: Transaction,
-        event: Event,
+        event: TransactionEvent,
         draft: Draft,
         *,
         raise_epoch: bool = True,
@@ -223,16 +224,16 @@ class Ending:
         Raises:
             RefusedError: no transaction is open. Nothing has changed.
         """
-        self.end(transactional_id, txn, Event.FENCE, draft, owner_may_ask=owner_may_ask)
+        self.end(transactional_id, txn, TransactionEvent.FENCE, draft, owner_may_ask=owner_may_ask)
 
-    def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
+    def abort_order_for(self, target: TopicPartition, found: TransactionInPartition) -> MarkerOrder:
         """Return the order to abort a transaction that is open in `target` and that no producer can continue.
 
         The marker has a higher epoch than the transaction's records, so that the partition refuses late writes of the
         transaction. If a producer still uses the epoch of the records, the marker has the same epoch.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
-        transactional_id = self._table.owner(found.producer_id)
+        transactional_id = self._table.owner_of(found.producer_id)
         txn = None if transactional_id is None else self._table.get(transactional_id)
         if txn is not None and txn.client == (found.producer_id, found.producer_epoch):
             epoch = found.producer_epoch
@@ -250,7 +251,7 @@ class Ending:
         )
 
 
-def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
+def completed_state(txn: Transaction, state: TransactionState, now_ms: int) -> Transaction:
     """Return the state that a decided transaction has after all its markers are written.
 
     The new state keeps the fields that are needed to answer a repeated request.

@@ -1,8 +1,8 @@
 """Transactional ids without an open transaction, in little memory.
 
 Nearly all transactional ids are idle. The coordinator keeps an idle id as the encoded value of its record, about 65
-bytes, and decodes the value when needed. The ids that were used last are also kept decoded. The ids stand in the order
-of their last use, so the ids that expire first come first, without a queue of deadlines.
+bytes, and decodes the value when a request needs it. Recently used ids are kept decoded, too. The ids are in the order
+of their last use. So the ids that expire first come first, without a queue of deadlines.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ class IdleIds:
         return len(self._values)
 
     def get(self, transactional_id: str) -> Transaction | None:
-        """Return the state of an idle id; None if the id is not idle."""
+        """Return the decoded state of an idle id; None if the id is not idle."""
         txn = self._decoded.get(transactional_id)
         if txn is None and transactional_id in self._values:
             txn = decode_transaction(self._values[transactional_id])
@@ -50,12 +50,12 @@ class IdleIds:
         return self._values.get(transactional_id)
 
     def put(self, transactional_id: str, txn: Transaction, value: bytes) -> None:
-        """Add an id that is now idle, as the one that was used last.
+        """Add an idle id as the most recently used one.
 
         Args:
             transactional_id: the id.
             txn: its state, without an open transaction.
-            value: the value of its record.
+            value: the encoded value of its record.
         """
         assert not txn.state.is_open
         self.put_encoded(transactional_id, value)
@@ -64,7 +64,7 @@ class IdleIds:
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
-        """Add an id that is now idle, without keeping its decoded state."""
+        """Add an idle id as the most recently used one, in encoded form only."""
         assert transactional_id not in self._values
         self._values[transactional_id] = value
 
@@ -74,39 +74,45 @@ class IdleIds:
         return self._values.pop(transactional_id, None) is not None
 
     def oldest(self, count_max: int) -> Iterator[tuple[str, IdleHead]]:
-        """Return the ids whose last use is the oldest, at most `count_max`."""
+        """Yield the ids that were not used for the longest time, at most `count_max`, each with some fields of its
+        record.
+        """
         return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 
     def head(self, transactional_id: str) -> IdleHead | None:
-        """Return the fields of an idle id that can be read without decoding its record; None if the id is not idle."""
+        """Return the fields of an idle id that can be read without decoding the whole record; None if the id is not
+        idle.
+        """
         value = self._values.get(transactional_id)
         return None if value is None else read_idle_head(value)
 
     # -- start -------------------------------------------------------------------------------------------------
 
     def sort(self) -> None:
-        """Sort the ids by their last use. The commit log may have them in another order."""
+        """Sort the ids by the time of their last use. After a replay they have the order of the log, which can differ."""
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Replace times of last use that are after `now_ms` by `now_ms`."""
+        """Replace each time of last use that is later than `now_ms` by `now_ms`."""
         assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():
             if (txn := decode_transaction(value)).latest_ms > now_ms:
-                self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
+                self._values[transactional_id] = encode_transaction(txn.with_clamped_times(now_ms))
 
     def index_owners(self) -> None:
-        """Build an index that makes `owner` fast. `drop_owner_index` frees the index, about 100 bytes for each id."""
+        """Build an index from producer ids to idle ids, which makes `owner_of` fast. The index takes about 100 bytes
+        for each id.
+        """
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
-        """Free the memory of the index that `index_owners` has built."""
+        """Free the memory of the index that `index_owners` built."""
         self._owners = None
 
-    def owner(self, producer_id: int) -> str | None:
-        """Return the idle id that has a producer id; None without one.
+    def owner_of(self, producer_id: int) -> str | None:
+        """Return the idle id that has a producer id; None if no idle id has it.
 
-        Without the index this reads a part of every record.
+        Without the index of `index_owners`, this method reads a part of every record.
         """
         candidates = self._values if self._owners is None else [self._owners.get(producer_id, "")]
         heads = ((key, self.head(key)) for key in candidates)
@@ -119,10 +125,14 @@ class IdleIds:
 
 
 def idle_value(txn: Transaction, value: bytes) -> bytes:
-    """Return the encoded state under which an idle id is kept in memory.
+    """Return the encoded state under which `IdleIds` keeps an id.
 
-    The result is `value`, as read from the commit log, if `read_idle_head` can read these bytes. Otherwise the result
-    is `txn` encoded again, without partitions.
+    Args:
+        txn: the state of the id.
+        value: the value of its record in the commit log.
+
+    Returns:
+        `value` itself if `read_idle_head` can read it; otherwise `txn` encoded again, without partitions.
     """
     if value[1] == 1 and not txn.partitions:
         return value

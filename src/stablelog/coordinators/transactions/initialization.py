@@ -1,7 +1,7 @@
-"""InitProducerId: a producer gets its producer id and epoch, or takes over a transactional id.
+"""InitProducerId: a producer gets its producer id and epoch, and becomes the only producer of its transactional id.
 
-Until a transaction group begins, the default group answers for the transactional ids of the group. Then the group takes
-these ids over.
+The default group holds the transactional ids of a group that has not begun yet. When the group begins, it imports these
+ids.
 
 Source: KIP-98, KIP-360, KIP-890, KIP-939.
 """
@@ -10,18 +10,24 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import Decision, Draft, InitAnswer, TransactionConfig
-from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.answers import Decision, Draft, InitAnswer
+from stablelog.coordinators.transactions.config import TransactionConfig
+from stablelog.coordinators.transactions.ending import TransactionEnder
 from stablelog.coordinators.transactions.joint.coordinator import JointCommits
-from stablelog.coordinators.transactions.refusals import INIT_KNOWS_FENCED, fenced, for_version, tv1_refused
-from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.refusals import (
+    INIT_KNOWS_FENCED,
+    code_for_version,
+    fenced_refusal,
+    tv1_refusal,
+)
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     TV2,
     TWO_PHASE_TIMEOUT_MS,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
 )
 from stablelog.errors import RefusedError
@@ -32,17 +38,21 @@ TV2_VERSION: Final = 5
 
 
 class Initialization:
-    """Answers InitProducerId for one group.
+    """Answers InitProducerId for one transaction group.
 
     Args:
         config: the coordinator's settings.
-        table: the transactional ids.
+        table: the group's transactional ids.
         ending: ends transactions.
         joint: the joint commits.
     """
 
     def __init__(
-        self, config: TransactionConfig, table: TransactionTable, ending: Ending, joint: JointCommits
+        self,
+        config: TransactionConfig,
+        table: TransactionTable,
+        ending: TransactionEnder,
+        joint: JointCommits,
     ) -> None:
         self._config = config
         self._table = table
@@ -61,7 +71,7 @@ class Initialization:
         api_version: int,
         now_ms: int,
     ) -> Decision[InitAnswer]:
-        """Give a producer an id and epoch. The producer that had the same transactional id before, if any, is fenced.
+        """Assign a producer id and epoch to a producer. An earlier producer with the same transactional id is fenced.
 
         Args:
             transactional_id: None for a producer that is only idempotent.
@@ -69,15 +79,15 @@ class Initialization:
             producer_id: the producer id of a producer that continues after an error (KIP-360); -1 for a new producer.
             producer_epoch: the epoch of `producer_id`; -1 for a new producer.
             enable_two_phase: whether the producer's transactions never time out (KIP-939).
-            keep_prepared: whether the producer takes over the open transaction of the transactional id, to commit or
-                abort it. Otherwise the transaction is aborted.
-            api_version: version of InitProducerId.
+            keep_prepared: whether the producer keeps the open transaction of the transactional id, to commit or abort
+                it (KIP-939). Otherwise the open transaction is aborted.
+            api_version: the version of InitProducerId.
             now_ms: broker time.
         """
         draft = Draft(now_ms)
         if transactional_id is None:
             return draft.decision(InitAnswer(ErrorCode.none, self._table.take_producer_id(draft.records), 0))
-        asked = Identity(producer_id, producer_epoch)
+        asked = ProducerIdAndEpoch(producer_id, producer_epoch)
         try:
             self._check(transactional_id, asked, api_version)
             if (enable_two_phase or keep_prepared) and not self._config.two_phase_commit_enable:
@@ -98,11 +108,11 @@ class Initialization:
                 keep=keep_prepared,
             )
         except RefusedError as refused:
-            answer = InitAnswer(for_version(ErrorCode(refused.code), api_version, INIT_KNOWS_FENCED))
+            answer = InitAnswer(code_for_version(ErrorCode(refused.code), api_version, INIT_KNOWS_FENCED))
         return draft.decision(answer)
 
-    def take_over(self, transactional_id: str, held: Transaction, *, now_ms: int) -> Decision[None]:
-        """Take over an id that the default group has held for this group. Its producer keeps its id and epoch.
+    def import_id(self, transactional_id: str, held: Transaction, *, now_ms: int) -> Decision[None]:
+        """Add a transactional id that the default group has held for this group. Its producer keeps its id and epoch.
 
         Args:
             transactional_id: the id, which this group does not have.
@@ -115,7 +125,7 @@ class Initialization:
         value = Transaction(
             *held.client,
             held.timeout_ms,
-            State.EMPTY,
+            TransactionState.EMPTY,
             update_ms=now_ms,
             previous_producer_id=held.previous_producer_id,
             last_producer_epoch=held.last_producer_epoch,
@@ -124,13 +134,13 @@ class Initialization:
         self._table.put(transactional_id, value, draft.records)
         return draft.decision(None)
 
-    def forget(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
-        """Forget an id that its own group has taken over."""
+    def forget_id(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
+        """Remove a transactional id from this group, because its own group has imported it."""
         draft = Draft(now_ms)
         self._table.forget(transactional_id, draft.records)
         return draft.decision(None)
 
-    def _check(self, transactional_id: str, asked: Identity, api_version: int) -> None:
+    def _check(self, transactional_id: str, asked: ProducerIdAndEpoch, api_version: int) -> None:
         if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
             raise RefusedError(
                 ErrorCode.invalid_request,
@@ -143,25 +153,31 @@ class Initialization:
                 "the request has a producer id without an epoch, or an epoch without a producer id",
             )
         if self._config.strict and api_version < TV2_VERSION:
-            raise tv1_refused()
+            raise tv1_refusal()
 
     def _init(
-        self, transactional_id: str, timeout_ms: int, asked: Identity | None, draft: Draft, *, keep: bool
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        asked: ProducerIdAndEpoch | None,
+        draft: Draft,
+        *,
+        keep: bool,
     ) -> InitAnswer:
         txn = self._table.get(transactional_id)
         if txn is None:
             client = self._ending.first_identity(transactional_id, draft.records)
-            txn = Transaction(*client, timeout_ms, State.EMPTY, update_ms=draft.now_ms)
+            txn = Transaction(*client, timeout_ms, TransactionState.EMPTY, update_ms=draft.now_ms)
             self._table.put(transactional_id, txn, draft.records)
             return InitAnswer(ErrorCode.none, *client)
         owner = asked is not None
         again = asked is not None and asked == txn.predecessor
         if asked is not None and asked != txn.client and not again:
-            raise fenced(transactional_id, asked, txn)
-        next_state(txn.state, Event.KEEP if keep else Event.INIT)
+            raise fenced_refusal(transactional_id, asked, txn)
+        next_state(txn.state, TransactionEvent.KEEP if keep else TransactionEvent.INIT)
         if again:
             return _repeated_answer(transactional_id, txn, keep=keep)
-        if txn.state is not State.ONGOING:
+        if txn.state is not TransactionState.ONGOING:
             return self._new_incarnation(transactional_id, txn, timeout_ms, draft, owner=owner)
         if keep:
             return self._keep_open(transactional_id, txn, timeout_ms, draft, owner=owner)
@@ -171,22 +187,24 @@ class Initialization:
     def _new_incarnation(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Give a producer its id and epoch for a transactional id without an open transaction.
+        """Assign the next epoch to a producer whose transactional id has no open transaction.
 
         A new producer may have waited until the transaction of the previous producer was aborted. It then gets the
-        epoch with which the previous producer was fenced, because no producer has had this epoch. (With TV1 the epoch
+        epoch with which the previous producer was fenced, because no producer has used this epoch. (With TV1 the epoch
         is raised again, as in Kafka.)
         """
         reserved = (
-            txn.state is State.COMPLETE_ABORT
+            txn.state is TransactionState.COMPLETE_ABORT
             and txn.transaction_version >= TV2
             and txn.last_producer_epoch == NO_EPOCH
         )
-        client = txn.client if reserved and not owner else self._ending.raised(txn.client, draft.records)
+        client = (
+            txn.client if reserved and not owner else self._ending.next_identity(txn.client, draft.records)
+        )
         value = Transaction(
             *client,
             timeout_ms,
-            State.EMPTY,
+            TransactionState.EMPTY,
             update_ms=draft.now_ms,
             previous_producer_id=txn.client.producer_id,
             last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
@@ -198,12 +216,12 @@ class Initialization:
     def _keep_open(
         self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Let a new producer of a transactional id take over the id's open transaction (KIP-939).
+        """Let a new producer of a transactional id keep the id's open transaction (KIP-939).
 
-        The new producer gets a producer id and epoch of its own. It ends the transaction, whose records and markers
-        keep the producer id of the producer that has written the records.
+        The new producer gets a producer id and epoch of its own, and can end the transaction. The transaction's records
+        and markers keep the producer id of the producer that has written the records.
         """
-        client = self._ending.raised(txn.client, draft.records)
+        client = self._ending.next_identity(txn.client, draft.records)
         value = txn._replace(
             # A transaction that never times out (the longest timeout) keeps this property.
             timeout_ms=max(timeout_ms, txn.timeout_ms),
@@ -219,11 +237,16 @@ class Initialization:
 
 
 def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> InitAnswer:
-    """Return the previous answer again, for a request whose response was lost or that has arrived twice."""
-    if txn.state is not State.ONGOING:
+    """Return the answer to a repeated request: the response to the first one was lost, or the request has arrived
+    twice.
+
+    Raises:
+        RefusedError: the producer has begun a transaction since, so this is a late copy of its earlier request.
+    """
+    if txn.state is not TransactionState.ONGOING:
         return InitAnswer(ErrorCode.none, *txn.client)
     if keep and txn.is_kept:
         return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
     # The producer has begun a transaction since the previous answer, so it must have got that answer. This request is a
     # late copy of the earlier one: refuse it. (Kafka aborts the transaction here.)
-    raise fenced(transactional_id, txn.predecessor, txn)
+    raise fenced_refusal(transactional_id, txn.predecessor, txn)

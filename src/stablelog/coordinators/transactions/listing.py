@@ -6,16 +6,19 @@ Source: KIP-664, KIP-994, KIP-1152.
 from collections.abc import Collection
 from typing import Final
 
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 
 KAFKA_ONLY_LABELS: Final = frozenset({"Dead", "PrepareEpochFence"})
 
-_STATES: Final = {state.label: state for state in State}
+_STATES: Final = {state.label: state for state in TransactionState}
 
 
-def states_named(labels: Collection[str]) -> tuple[set[State], list[str]]:
-    """Return the states with these names (`labels`). Return also each name in `labels` that is not the name of a state
-    in Kafka.
+def parse_state_names(labels: Collection[str]) -> tuple[set[TransactionState], list[str]]:
+    """Convert Kafka's names of transaction states, such as "Ongoing", to states.
+
+    Returns:
+        The states, and the names in `labels` that are no state of Kafka's. Names of states that exist only in Kafka are
+        in neither.
     """
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]

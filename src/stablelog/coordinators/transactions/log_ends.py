@@ -37,14 +37,14 @@ class LogEnd(NamedTuple):
 
 
 class LogEnds(Mapping[TopicPartition, LogEnd]):
-    """The ends of the logs of a transaction's partitions at the time of its decision. Immutable.
+    """The end of each partition of a transaction, at the time when the transaction was decided. Immutable.
 
     Args:
-        partitions: in the order in which the decision's record names them.
+        partitions: the partitions, in the order of the decision's record.
         content: for each partition its leader epoch and end offset, encoded with `END`.
 
     Raises:
-        DamageError: the number of ends is not the number of partitions.
+        DamageError: the number of ends differs from the number of partitions.
     """
 
     __slots__ = ("_found", "content", "partitions")
@@ -59,19 +59,21 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
         self._found: dict[TopicPartition, LogEnd] | None = None
 
     @classmethod
-    def under(
+    def from_offsets(
         cls, leader_epoch: int, partitions: Sequence[TopicPartition], end_offsets: Iterable[int]
     ) -> "LogEnds":
-        """Make the log ends of these partitions from their end offsets, in the same order. The last batch of each log
-        has this leader epoch.
+        """Return the log ends of partitions, given their end offsets and the common leader epoch of their last batches.
+
+        Args:
+            leader_epoch: the leader epoch of all ends.
+            partitions: the partitions.
+            end_offsets: the end offsets, in the order of `partitions`.
         """
         return cls(partitions, b"".join(map(partial(END.pack, leader_epoch), end_offsets)))
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that is recorded with the log end of the first partition. There must be at least one
-        partition.
-        """
+        """The leader epoch of the first partition's end. There must be at least one partition."""
         return LogEnd(*END.unpack_from(self.content)).leader_epoch
 
     def __getitem__(self, partition: TopicPartition) -> LogEnd:

@@ -17,7 +17,7 @@ from stablelog.varint import encode_uvarint
 
 
 class PartitionSet(frozenset[TopicPartition]):
-    """An immutable set of partitions that keeps its order and its encoding after their first use."""
+    """An immutable set of partitions, with a cached sorted list and a cached encoding."""
 
     __slots__ = ("_encoded", "_in_order")
 
@@ -26,7 +26,9 @@ class PartitionSet(frozenset[TopicPartition]):
 
     @property
     def in_order(self) -> list[TopicPartition]:
-        """The partitions in the order in which a decision's record has them: by topic, then by index. Only read it."""
+        """The partitions sorted by topic, then by index: the order in the record of a decision. The caller must not
+        change the list.
+        """
         try:
             return self._in_order
         except AttributeError:
@@ -36,20 +38,20 @@ class PartitionSet(frozenset[TopicPartition]):
 
     @property
     def encoded(self) -> bytes:
-        """The partitions in this order, as a record of the commit log has them."""
+        """The encoded partitions in the order of `in_order`, as a record of the commit log contains them."""
         try:
             return self._encoded
         except AttributeError:
             self._encoded = encode_partitions(self.in_order)
             return self._encoded
 
-    def adding(self, partitions: Iterable[TopicPartition]) -> "PartitionSet":
-        """Return a set of the partitions of this set and of `partitions`."""
+    def with_added(self, partitions: Iterable[TopicPartition]) -> "PartitionSet":
+        """Return a set that contains the partitions of this set and also `partitions`."""
         return PartitionSet(self.union(partitions))
 
 
 def encode_partitions(partitions: Sequence[TopicPartition]) -> bytes:
-    """Encode partitions as a record of the commit log has them. Those of one topic have to follow each other."""
+    """Encode partitions as a record of the commit log contains them. Partitions of one topic must follow each other."""
     topics = [
         (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
     ]

@@ -11,16 +11,11 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import (
-    REPAIR,
-    Decision,
-    Draft,
-    MarkerOrder,
-    OpenTransaction,
-)
-from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.answers import Decision, Draft
+from stablelog.coordinators.transactions.ending import TransactionEnder
+from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.recovery import markers_for
-from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import RefusedError
@@ -44,8 +39,8 @@ def with_partitions(
     Raises:
         RefusedError: no partition can be added in this state.
     """
-    state = next_state(txn.state, Event.ADD)
-    assert state is State.ONGOING
+    state = next_state(txn.state, TransactionEvent.ADD)
+    assert state is TransactionState.ONGOING
     if txn.is_kept:
         raise RefusedError(
             ErrorCode.invalid_txn_state,
@@ -58,7 +53,7 @@ def with_partitions(
         txn.producer_epoch,
         txn.timeout_ms,
         state,
-        txn.partitions.adding(wanted),
+        txn.partitions.with_added(wanted),
         update_ms=now_ms,
         start_ms=txn.start_ms if txn.state is state else now_ms,
         previous_producer_id=txn.previous_producer_id,
@@ -76,7 +71,7 @@ class Reconciliation:
         ending: ends transactions.
     """
 
-    def __init__(self, table: TransactionTable, ending: Ending) -> None:
+    def __init__(self, table: TransactionTable, ending: TransactionEnder) -> None:
         self._table = table
         self._ending = ending
         # By transactional id: partitions with an open transaction that is the producer's next one. They are added to
@@ -86,7 +81,7 @@ class Reconciliation:
     def reconcile(
         self,
         target: TopicPartition,
-        found: Sequence[OpenTransaction],
+        found: Sequence[TransactionInPartition],
         held: Sequence[MarkerOrder],
         *,
         now_ms: int,
@@ -95,12 +90,14 @@ class Reconciliation:
         draft = Draft(now_ms)
         history = self._table.history
         producer_ids = {txn.producer_id for txn in found} | {order.producer_id for order in held}
-        past = history.take(target, producer_ids, lambda txn: self._ending.order(REPAIR, txn))
+        past = history.take_decisions(
+            target, producer_ids, lambda txn: self._ending.marker_order(REPAIR, txn)
+        )
         markers, unexplained = markers_for(target, found, past, held, history.end_rank)
         for txn in unexplained:
-            self._table.met_producer(txn.producer_id)
+            self._table.skip_producer_id(txn.producer_id)
             if not self._adopt(target, txn, draft):
-                draft.markers.append(self._ending.abort_of_unknown(target, txn))
+                draft.markers.append(self._ending.abort_order_for(target, txn))
         draft.markers.extend(markers)
         return draft.decision(None)
 
@@ -108,26 +105,26 @@ class Reconciliation:
         """Remove and return the partitions that `reconcile` has adopted for the next transaction of an id."""
         return frozenset(self._adopted.pop(transactional_id, ()))
 
-    def _adopt(self, target: TopicPartition, found: OpenTransaction, draft: Draft) -> bool:
+    def _adopt(self, target: TopicPartition, found: TransactionInPartition, draft: Draft) -> bool:
         """Adopt a transaction that is open in `target` and matches no decision: make it the current transaction of its
         producer.
 
         Returns False if it cannot be the current transaction.
         """
-        transactional_id = self._table.owner(found.producer_id)
+        transactional_id = self._table.owner_of(found.producer_id)
         if transactional_id is None:
             return False
-        txn = self._table.known(transactional_id)
+        txn = self._table.require_state(transactional_id)
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
             # The coordinator has recorded that the producer's transactions from before `settled_epoch` have ended. This
             # is one of them: it is open in the partition only because its marker is missing there.
             return False
-        if txn.state is State.ONGOING:
+        if txn.state is TransactionState.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
             if target not in txn.partitions:
-                value = txn._replace(partitions=txn.partitions.adding({target}))
+                value = txn._replace(partitions=txn.partitions.with_added({target}))
                 self._table.put(transactional_id, value, draft.records)
             return True
         if txn.state.is_decided:
@@ -141,7 +138,7 @@ class Reconciliation:
         return True
 
     def _adopt_later(
-        self, transactional_id: str, txn: Transaction, target: TopicPartition, found: OpenTransaction
+        self, transactional_id: str, txn: Transaction, target: TopicPartition, found: TransactionInPartition
     ) -> bool:
         """Adopt an open transaction for a producer whose last transaction is decided.
 

@@ -19,38 +19,40 @@ GIVEN_ID_MAX: Final = 2**62 - 1
 
 
 class ProducerIdSpace:
-    """The producer ids of all groups.
+    """The producer ids that are in use, for all transaction groups of a broker.
 
     Attributes:
         reserved_end: the next block of producer ids that a group reserves begins at this id or later.
-        met_end: all producer ids that a log contains are below this one.
+        used_end: all producer ids that a log contains are below this one.
     """
 
     def __init__(self) -> None:
         self.reserved_end = 0
-        self.met_end = 0
+        self.used_end = 0
 
-    def reserved_to(self, reserved_end: int) -> None:
-        """Note that ids below `reserved_end` may have been handed out."""
+    def raise_reserved_end(self, reserved_end: int) -> None:
+        """Record that producer ids below `reserved_end` are reserved and may be in use. Later blocks begin at or above
+        it.
+        """
         self.reserved_end = max(self.reserved_end, reserved_end)
 
     def skip_past(self, producer_id: int) -> None:
-        """Note that a log contains this producer id: neither this id nor a lower one is handed out any more.
+        """Record that a log contains a producer id. This id and all lower ones are not handed out any more.
 
-        An id above `GIVEN_ID_MAX` is ignored: a client has invented it. If it were the greatest possible id, no id
-        would be left to hand out.
+        An id above `GIVEN_ID_MAX` is ignored, because only a client can have invented it. If such an id counted, no id
+        might be left to hand out.
         """
         if producer_id <= GIVEN_ID_MAX:
-            self.met_end = max(self.met_end, producer_id + 1)
-            self.reserved_to(self.met_end)
+            self.used_end = max(self.used_end, producer_id + 1)
+            self.raise_reserved_end(self.used_end)
 
 
 class ProducerIds:
-    """Hands out the producer ids of one transaction group, each once.
+    """The producer ids of one transaction group: reserves them in blocks, and hands out each id once.
 
     Args:
         block_size: the number of ids in a block.
-        space: the producer ids of all groups of the broker.
+        space: the producer ids that all groups of the broker use.
 
     Attributes:
         reserved_end: the group's commit log reserves ids below this one.
@@ -65,31 +67,33 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """Return the producer id that this transaction group hands out next, unless another group reserves it first."""
-        return max(self._next, self.space.met_end)
+        """The producer id that the group hands out next, if no other group reserves this id first."""
+        return max(self._next, self.space.used_end)
 
     def replay(self, reserved_end: int) -> None:
-        """Apply a record of the commit log: producer ids below `reserved_end` may have been handed out."""
+        """Apply a reservation in the commit log: producer ids below `reserved_end` may have been handed out before the
+        start.
+        """
         self.reserved_end = max(self.reserved_end, reserved_end)
         self._next = self.reserved_end
-        self.space.reserved_to(reserved_end)
+        self.space.raise_reserved_end(reserved_end)
 
     @property
     def needs_block(self) -> bool:
         """Whether a new block of producer ids must be reserved before the next id can be handed out."""
         return self.next_id >= self.reserved_end
 
-    def reserve(self) -> int:
-        """Reserve the next block of producer ids. Returns the new `reserved_end`, for the record of the reservation."""
+    def reserve_block(self) -> int:
+        """Reserve the next block of producer ids. Return the new `reserved_end`, which the commit log has to record."""
         assert self.needs_block
         self._next = self.space.reserved_end
         self.reserved_end = self._next + self._block_size
         assert self.reserved_end <= PRODUCER_ID_MAX
-        self.space.reserved_to(self.reserved_end)
+        self.space.raise_reserved_end(self.reserved_end)
         return self.reserved_end
 
-    def take(self) -> int:
-        """Take the next producer id. The block of ids that contains it must be reserved."""
+    def take_id(self) -> int:
+        """Hand out the next producer id. The caller must have reserved its block: see `needs_block`."""
         producer_id = self.next_id
         assert producer_id < self.reserved_end
         self._next = producer_id + 1

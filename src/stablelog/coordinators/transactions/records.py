@@ -45,7 +45,7 @@ from stablelog.coordinators.record_fields import (
 )
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet, encode_partitions
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
 from stablelog.errors import refuse_newer
 from stablelog.types import TopicPartition
@@ -111,7 +111,7 @@ class TransactionKey(NamedTuple):
     transactional_id: str
 
 
-class GroupKey(NamedTuple):
+class TransactionGroupKey(NamedTuple):
     """The key of the record with the state of a transaction group."""
 
     group: str
@@ -123,7 +123,7 @@ class JointKey(NamedTuple):
     name: JointName
 
 
-class GroupState(NamedTuple):
+class TransactionGroupState(NamedTuple):
     """The state of a whole transaction group.
 
     Attributes:
@@ -153,7 +153,7 @@ def joint_key(group: str, key: str) -> bytes:
     return INT16.pack(JOINT_KIND) + string(group) + string(key)
 
 
-def encode_group(state: GroupState) -> bytes:
+def encode_group(state: TransactionGroupState) -> bytes:
     """Encode the state of a transaction group."""
     return INT16.pack(GROUP_VALUE_VERSION) + GROUP_VALUE.pack(*state)
 
@@ -169,7 +169,7 @@ _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In th
 def encode_transaction(txn: Transaction) -> bytes:
     """Encode the state of a transactional id, in version 1."""
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
-    if txn.state is State.EMPTY:
+    if txn.state is TransactionState.EMPTY:
         assert not txn.partitions
         parts.append(encode_uvarint(0))  # No partitions: a null array, as Kafka writes it.
     elif not txn.ends or txn.ends.partitions is txn.partitions.in_order:
@@ -202,7 +202,7 @@ def check_kind(kind: int) -> None:
         refuse_newer("a record whose key is", kind, JOINT_KIND)
 
 
-def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
+def read_key(key: bytes) -> TransactionKey | TransactionGroupKey | JointKey | None:
     """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
@@ -215,11 +215,11 @@ def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
     if kind == TRANSACTION_KIND:
         return TransactionKey(reader.string())
     if kind == GROUP_KIND:
-        return GroupKey(reader.string())
+        return TransactionGroupKey(reader.string())
     return JointKey(JointName(reader.string(), reader.string())) if kind == JOINT_KIND else None
 
 
-def decode_group(value: bytes) -> GroupState:
+def decode_group(value: bytes) -> TransactionGroupState:
     """Read the state of a transaction group. Further fields, which a later release may add at the end, are ignored.
 
     Raises:
@@ -228,14 +228,14 @@ def decode_group(value: bytes) -> GroupState:
     """
     reader = FieldReader(value, GROUP_STATE_VALUE)
     reader.version(GROUP_VALUE_VERSION)
-    return GroupState(*reader.unpack(GROUP_VALUE))
+    return TransactionGroupState(*reader.unpack(GROUP_VALUE))
 
 
 class IdleHead(NamedTuple):
     """The fields of an idle transactional id's record that `read_idle_head` reads without decoding the rest."""
 
     producer_id: int
-    state: State
+    state: TransactionState
     update_ms: int
 
 
@@ -244,7 +244,7 @@ def read_idle_head(value: bytes) -> IdleHead:
     version, producer_id, _, _, state, partitions, update_ms = IDLE_HEAD.unpack_from(value)
     assert version == 1
     assert partitions <= 1
-    return IdleHead(producer_id, State(state), update_ms)
+    return IdleHead(producer_id, TransactionState(state), update_ms)
 
 
 def decode_transaction(value: bytes) -> Transaction:
@@ -257,12 +257,12 @@ def decode_transaction(value: bytes) -> Transaction:
     reader = FieldReader(value, TRANSACTION_VALUE)
     reader.version(VALUE_VERSION, FLEXIBLE_VERSION)
     producer_id, producer_epoch, timeout_ms, number = reader.unpack(HEAD)
-    if number not in tuple(State):
-        raise reader.corrupt(f"transaction state {number}; states 0 to 5 are known")
+    if number not in tuple(TransactionState):
+        raise reader.damage(f"transaction state {number}; states 0 to 5 are known")
     partitions = _read_partitions(reader)
     update_ms, start_ms = reader.unpack(TIMES)
     tags = reader.tagged_fields()
-    reader.done()
+    reader.check_end()
     ends = tags.pop(ENDS_TAG, b"")
     fields: dict[str, Any] = {
         field: FieldReader(tags.pop(tag), f"tag {tag}").unpack(layout)[0]
@@ -273,7 +273,7 @@ def decode_transaction(value: bytes) -> Transaction:
         producer_id,
         producer_epoch,
         timeout_ms,
-        State(number),
+        TransactionState(number),
         PartitionSet(partitions),
         update_ms,
         start_ms,
@@ -289,7 +289,7 @@ def _read_partitions(reader: FieldReader) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for _ in range(reader.count()):
         topic = reader.string()
-        indexes = reader.take(INT32.size * reader.count())
+        indexes = reader.read_bytes(INT32.size * reader.count())
         found += [(topic, index) for (index,) in INT32.iter_unpack(indexes)]
         reader.tagged_fields()
     return found

@@ -14,7 +14,7 @@ A decision that Apache Kafka has written with transaction version 1 lacks the en
 distinguish transactions with the same epoch. Such a decision is not part of the history. It is not needed if Kafka has
 completed the transaction, because Kafka completes a transaction only after its markers are written. If Kafka has not
 completed it, the takeover of the data directory writes the decision again, with end offsets
-(`TransactionTable.loaded`).
+(`TransactionTable.finish_replay`).
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost", "Kafka's decisions".
 """
@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stablelog.coordinators.record_fields import Record
-from stablelog.coordinators.transactions.decisions import MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
 from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Transaction
 from stablelog.types import TopicPartition
 
 
-class Ranked(NamedTuple):
+class RankedMarkerOrder(NamedTuple):
     """A marker order and its rank: the number of its decision, in the order in which the decisions were made."""
 
     rank: int
@@ -50,14 +50,14 @@ class DecisionHistory:
         self._least: dict[TopicPartition, int] = {}
         # By rank of the decision, in order: the transactional id, and the encoded value of the decision's record.
         self._decisions: dict[int, tuple[str, bytes]] = {}
-        # The number of partitions of each decision whose markers were not compared yet (`take`), by the rank of the
+        # The number of partitions of each decision whose markers were not compared yet (`take_decisions`), by the rank of the
         # decision: its number in the order of the decisions.
         self._partition_counts: dict[int, int] = {}
         # The number of decisions that were made before the broker started. Later decisions have this rank or a higher
         # one.
         self.end_rank = 0
 
-    def remember(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
+    def add_decision(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
         """Add the record of a decision to the history."""
         rank = self.end_rank
         self.end_rank += 1
@@ -69,12 +69,12 @@ class DecisionHistory:
             self._decisions[rank] = transactional_id, value
             self._partition_counts[rank] = len(txn.partitions)
 
-    def take(
+    def take_decisions(
         self,
         partition: TopicPartition,
         producer_ids: set[int],
         to_order: Callable[[Transaction], MarkerOrder],
-    ) -> dict[int, list[Ranked]]:
+    ) -> dict[int, list[RankedMarkerOrder]]:
         """Remove the decisions for a partition from the history.
 
         Returns:
@@ -84,7 +84,9 @@ class DecisionHistory:
         producers = self._partitions.pop(partition, {})
         self._least.pop(partition, None)
         taken = {
-            producer_id: [Ranked(rank, to_order(self._decoded(rank))) for rank in producers[producer_id]]
+            producer_id: [
+                RankedMarkerOrder(rank, to_order(self._decoded(rank))) for rank in producers[producer_id]
+            ]
             for producer_id in producer_ids & producers.keys()
         }
         for ranks in producers.values():
@@ -97,11 +99,11 @@ class DecisionHistory:
     def _decoded(self, rank: int) -> Transaction:
         return decode_transaction(self._decisions[rank][1])
 
-    def knows(self, partition: TopicPartition, producer_id: int) -> bool:
+    def has_decision_in(self, partition: TopicPartition, producer_id: int) -> bool:
         """Whether the history still has a decision about a transaction of this producer in a partition."""
         return producer_id in self._partitions.get(partition, ())
 
-    def knows_producer(self, producer_id: int) -> bool:
+    def has_decision_of(self, producer_id: int) -> bool:
         """Whether the history still has a decision about a transaction of this producer in any partition."""
         return any(producer_id in producers for producers in self._partitions.values())
 
@@ -128,7 +130,7 @@ class DecisionHistory:
         return {partition: self._least.get(partition, NO_SEQUENCE) for partition in self._partitions}
 
     @property
-    def least_sequence(self) -> int | None:
+    def lowest_sequence(self) -> int | None:
         """Return the lowest commit sequence of a commit that may have lost a marker; None if no commit may have lost
         one.
         """
@@ -140,11 +142,11 @@ class DecisionHistory:
 
 def markers_for(
     target: TopicPartition,
-    found: Sequence[OpenTransaction],
-    past: dict[int, list[Ranked]],
+    found: Sequence[TransactionInPartition],
+    past: dict[int, list[RankedMarkerOrder]],
     held: Sequence[MarkerOrder],
     end_rank: int,
-) -> tuple[list[MarkerOrder], list[OpenTransaction]]:
+) -> tuple[list[MarkerOrder], list[TransactionInPartition]]:
     """Return the markers that `target` needs, in order, and the open transactions that match no decision.
 
     Args:
@@ -157,17 +159,17 @@ def markers_for(
     """
     open_of = {txn.producer_id: txn for txn in found}
     assert len(open_of) == len(found), f"two open transactions of one producer in {target}"
-    wanted: list[Ranked] = []
-    unexplained: list[OpenTransaction] = []
-    held_of: dict[int, list[Ranked]] = {producer_id: [] for producer_id in open_of}
+    wanted: list[RankedMarkerOrder] = []
+    unexplained: list[TransactionInPartition] = []
+    held_of: dict[int, list[RankedMarkerOrder]] = {producer_id: [] for producer_id in open_of}
     for position, order in enumerate(held):
-        held_of.setdefault(order.producer_id, []).append(Ranked(end_rank + position, order))
+        held_of.setdefault(order.producer_id, []).append(RankedMarkerOrder(end_rank + position, order))
     for producer_id, waiting in held_of.items():
         before = past.get(producer_id, [])
         if waiting and waiting[0].order.repeated and before:
             # The producer's last decision is in the commit log and also in `held`. Use the order in `held`: when its
             # marker is written, the transaction is complete.
-            waiting[0] = Ranked(before.pop().rank, waiting[0].order)
+            waiting[0] = RankedMarkerOrder(before.pop().rank, waiting[0].order)
         # A marker order that is older than the broker's start is needed only if its transaction is open in the
         # partition. Otherwise the log already has the marker of this order, perhaps followed by later markers, or the
         # transaction has no records in the partition.

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from stablelog.coordinators.transactions.transaction import Identity
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch
 
 # The maximum number of identities (producer id and epoch) that wait for durable markers; further ones are dropped.
 WAITING_MAX: Final = 100_000
@@ -35,34 +35,47 @@ Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """The marker barrier of a caller that cannot check whether markers are durable: return None ("never durable")."""
+    """Return None ("never durable"). This is the marker barrier of a caller that cannot check whether markers are
+    durable.
+    """
 
 
 class SpareIds:
-    """Producer ids that no transactional id has any more, with the highest epoch of each."""
+    """Producer ids of forgotten children of joint commits, each with the highest epoch that it has had.
+
+    `len` is the number of ids, including those that cannot be used yet.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Barrier, Identity]] = deque()
-        self._free: list[Identity] = []
+        self._waiting: deque[tuple[Barrier, ProducerIdAndEpoch]] = deque()
+        self._free: list[ProducerIdAndEpoch] = []
 
-    def release(self, identity: Identity, barrier: Barrier) -> None:
-        """Add the identity (producer id and epoch) of a child of a joint commit that the coordinator forgets.
+    def add_identity(self, identity: ProducerIdAndEpoch, barrier: Barrier) -> None:
+        """Add the producer id and epoch of a child that the coordinator forgets.
 
-        `take` can return the identity when `barrier` returns True: then all markers that were written before this call
-        are durable.
+        Args:
+            identity: the producer id, and the highest epoch that it has had.
+            barrier: tells whether all markers that were written before this call are durable. `take_identity` returns
+                the identity only after `barrier` has returned True.
         """
-        self._admit()
+        self._free_durable()
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append((barrier, identity))
 
-    def take(self) -> Identity | None:
-        """Take an identity (producer id and epoch) that another child may get with a higher epoch; None without one."""
-        self._admit()
+    def take_identity(self) -> ProducerIdAndEpoch | None:
+        """Remove and return a producer id and its highest epoch, for another child of a joint commit; None if there is
+        none.
+
+        The new child must use a greater epoch.
+        """
+        self._free_durable()
         return self._free.pop() if self._free else None
 
-    def _admit(self) -> None:
-        """Make producer ids available to `take`, in the order of the calls of `release`: each one once all markers that
-        were written before that call are durable. Drop an id if they can never become durable.
+    def _free_durable(self) -> None:
+        """Move producer ids to the free ones, in the order in which they were added, once their earlier markers are
+        durable.
+
+        An id whose markers can never become durable is dropped.
         """
         while self._waiting:
             barrier, identity = self._waiting[0]

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.errors import RefusedError
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """The state of a transactional id. The values are Kafka's numbers."""
 
     EMPTY = 0
@@ -37,21 +37,21 @@ class State(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is decided and its markers are not all written."""
-        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        """Whether commit or abort is decided, and the markers are not all written yet."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all markers of the last transaction are written."""
-        return self in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        """Whether the last transaction has ended, and all its markers are written."""
+        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
     @property
     def is_open(self) -> bool:
-        """Whether a partition may contain records of the transaction that no marker has ended."""
-        return self is State.ONGOING or self.is_decided
+        """Whether a partition may still contain records of the transaction without a marker."""
+        return self is TransactionState.ONGOING or self.is_decided
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     """An event that may change the state of a transactional id. The value describes the event in error messages."""
 
     INIT = "a producer takes over the transactional id"
@@ -59,9 +59,7 @@ class Event(Enum):
     ADD = "a partition is added to the transaction"
     COMMIT = "the producer commits"
     ABORT = "the producer aborts"
-    ABORT_NOTHING = (
-        "a producer without an open transaction aborts: to get a new epoch, or because it was turned away"
-    )
+    ABORT_NOTHING = "a producer without an open transaction aborts: to get a new epoch, or because its transaction was refused a partition"
     COMMIT_AGAIN = "the producer repeats its last request, a commit"
     ABORT_AGAIN = "the producer repeats its last request, an abort"
     FENCE = "the coordinator aborts: after a timeout, for a successor, or for an operator"
@@ -73,97 +71,99 @@ _FENCED: Final = ErrorCode.producer_fenced
 _WAIT: Final = ErrorCode.concurrent_transactions
 _WRONG: Final = ErrorCode.invalid_txn_state
 
-Outcome = State | ErrorCode | None  # The next state, or an error code. None means that the id is forgotten.
+Outcome = (
+    TransactionState | ErrorCode | None
+)  # The next state, or an error code. None means that the id is forgotten.
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
-    State.EMPTY: {
-        Event.INIT: State.EMPTY,
-        Event.KEEP: State.EMPTY,
-        Event.ADD: State.ONGOING,
-        Event.COMMIT: _WRONG,
-        Event.ABORT: _WRONG,
-        Event.ABORT_NOTHING: State.COMPLETE_ABORT,
-        Event.COMMIT_AGAIN: _FENCED,
-        Event.ABORT_AGAIN: _FENCED,
-        Event.FENCE: _WRONG,
-        Event.MARKED: _WRONG,
-        Event.EXPIRE: None,
+TRANSITIONS: Final[Mapping[TransactionState, Mapping[TransactionEvent, Outcome]]] = {
+    TransactionState.EMPTY: {
+        TransactionEvent.INIT: TransactionState.EMPTY,
+        TransactionEvent.KEEP: TransactionState.EMPTY,
+        TransactionEvent.ADD: TransactionState.ONGOING,
+        TransactionEvent.COMMIT: _WRONG,
+        TransactionEvent.ABORT: _WRONG,
+        TransactionEvent.ABORT_NOTHING: TransactionState.COMPLETE_ABORT,
+        TransactionEvent.COMMIT_AGAIN: _FENCED,
+        TransactionEvent.ABORT_AGAIN: _FENCED,
+        TransactionEvent.FENCE: _WRONG,
+        TransactionEvent.MARKED: _WRONG,
+        TransactionEvent.EXPIRE: None,
     },
-    State.ONGOING: {
+    TransactionState.ONGOING: {
         # The new producer's InitProducerId aborts the open transaction. It gets CONCURRENT_TRANSACTIONS, so the new
         # producer retries.
-        Event.INIT: State.PREPARE_ABORT,
-        Event.KEEP: State.ONGOING,
-        Event.ADD: State.ONGOING,
-        Event.COMMIT: State.PREPARE_COMMIT,
-        Event.ABORT: State.PREPARE_ABORT,
-        Event.ABORT_NOTHING: _WRONG,
-        Event.COMMIT_AGAIN: _FENCED,
-        Event.ABORT_AGAIN: _FENCED,
-        Event.FENCE: State.PREPARE_ABORT,
-        Event.MARKED: _WRONG,
-        Event.EXPIRE: _WRONG,
+        TransactionEvent.INIT: TransactionState.PREPARE_ABORT,
+        TransactionEvent.KEEP: TransactionState.ONGOING,
+        TransactionEvent.ADD: TransactionState.ONGOING,
+        TransactionEvent.COMMIT: TransactionState.PREPARE_COMMIT,
+        TransactionEvent.ABORT: TransactionState.PREPARE_ABORT,
+        TransactionEvent.ABORT_NOTHING: _WRONG,
+        TransactionEvent.COMMIT_AGAIN: _FENCED,
+        TransactionEvent.ABORT_AGAIN: _FENCED,
+        TransactionEvent.FENCE: TransactionState.PREPARE_ABORT,
+        TransactionEvent.MARKED: _WRONG,
+        TransactionEvent.EXPIRE: _WRONG,
     },
-    State.PREPARE_COMMIT: {
-        Event.INIT: _WAIT,
-        Event.KEEP: _WAIT,
-        Event.ADD: _WAIT,
-        Event.COMMIT: _WAIT,
-        Event.ABORT: _WAIT,
-        Event.ABORT_NOTHING: _WAIT,
-        Event.COMMIT_AGAIN: State.PREPARE_COMMIT,
-        Event.ABORT_AGAIN: _WRONG,
-        Event.FENCE: _WRONG,
-        Event.MARKED: State.COMPLETE_COMMIT,
-        Event.EXPIRE: _WRONG,
+    TransactionState.PREPARE_COMMIT: {
+        TransactionEvent.INIT: _WAIT,
+        TransactionEvent.KEEP: _WAIT,
+        TransactionEvent.ADD: _WAIT,
+        TransactionEvent.COMMIT: _WAIT,
+        TransactionEvent.ABORT: _WAIT,
+        TransactionEvent.ABORT_NOTHING: _WAIT,
+        TransactionEvent.COMMIT_AGAIN: TransactionState.PREPARE_COMMIT,
+        TransactionEvent.ABORT_AGAIN: _WRONG,
+        TransactionEvent.FENCE: _WRONG,
+        TransactionEvent.MARKED: TransactionState.COMPLETE_COMMIT,
+        TransactionEvent.EXPIRE: _WRONG,
     },
-    State.PREPARE_ABORT: {
-        Event.INIT: _WAIT,
-        Event.KEEP: _WAIT,
-        Event.ADD: _WAIT,
-        Event.COMMIT: _WAIT,
-        Event.ABORT: _WAIT,
-        Event.ABORT_NOTHING: _WAIT,
-        Event.COMMIT_AGAIN: _WRONG,
-        Event.ABORT_AGAIN: State.PREPARE_ABORT,
-        Event.FENCE: _WRONG,
-        Event.MARKED: State.COMPLETE_ABORT,
-        Event.EXPIRE: _WRONG,
+    TransactionState.PREPARE_ABORT: {
+        TransactionEvent.INIT: _WAIT,
+        TransactionEvent.KEEP: _WAIT,
+        TransactionEvent.ADD: _WAIT,
+        TransactionEvent.COMMIT: _WAIT,
+        TransactionEvent.ABORT: _WAIT,
+        TransactionEvent.ABORT_NOTHING: _WAIT,
+        TransactionEvent.COMMIT_AGAIN: _WRONG,
+        TransactionEvent.ABORT_AGAIN: TransactionState.PREPARE_ABORT,
+        TransactionEvent.FENCE: _WRONG,
+        TransactionEvent.MARKED: TransactionState.COMPLETE_ABORT,
+        TransactionEvent.EXPIRE: _WRONG,
     },
-    State.COMPLETE_COMMIT: {
-        Event.INIT: State.EMPTY,
-        Event.KEEP: State.EMPTY,
-        Event.ADD: State.ONGOING,
-        Event.COMMIT: _WRONG,
-        Event.ABORT: _WRONG,
-        Event.ABORT_NOTHING: State.COMPLETE_ABORT,
-        Event.COMMIT_AGAIN: State.COMPLETE_COMMIT,
-        Event.ABORT_AGAIN: _WRONG,
-        Event.FENCE: _WRONG,
-        Event.MARKED: _WRONG,
-        Event.EXPIRE: None,
+    TransactionState.COMPLETE_COMMIT: {
+        TransactionEvent.INIT: TransactionState.EMPTY,
+        TransactionEvent.KEEP: TransactionState.EMPTY,
+        TransactionEvent.ADD: TransactionState.ONGOING,
+        TransactionEvent.COMMIT: _WRONG,
+        TransactionEvent.ABORT: _WRONG,
+        TransactionEvent.ABORT_NOTHING: TransactionState.COMPLETE_ABORT,
+        TransactionEvent.COMMIT_AGAIN: TransactionState.COMPLETE_COMMIT,
+        TransactionEvent.ABORT_AGAIN: _WRONG,
+        TransactionEvent.FENCE: _WRONG,
+        TransactionEvent.MARKED: _WRONG,
+        TransactionEvent.EXPIRE: None,
     },
-    State.COMPLETE_ABORT: {
-        Event.INIT: State.EMPTY,
-        Event.KEEP: State.EMPTY,
-        Event.ADD: State.ONGOING,
-        Event.COMMIT: _WRONG,
-        Event.ABORT: _WRONG,
-        Event.ABORT_NOTHING: State.COMPLETE_ABORT,
-        Event.COMMIT_AGAIN: _WRONG,
-        Event.ABORT_AGAIN: State.COMPLETE_ABORT,
-        Event.FENCE: _WRONG,
-        Event.MARKED: _WRONG,
-        Event.EXPIRE: None,
+    TransactionState.COMPLETE_ABORT: {
+        TransactionEvent.INIT: TransactionState.EMPTY,
+        TransactionEvent.KEEP: TransactionState.EMPTY,
+        TransactionEvent.ADD: TransactionState.ONGOING,
+        TransactionEvent.COMMIT: _WRONG,
+        TransactionEvent.ABORT: _WRONG,
+        TransactionEvent.ABORT_NOTHING: TransactionState.COMPLETE_ABORT,
+        TransactionEvent.COMMIT_AGAIN: _WRONG,
+        TransactionEvent.ABORT_AGAIN: TransactionState.COMPLETE_ABORT,
+        TransactionEvent.FENCE: _WRONG,
+        TransactionEvent.MARKED: _WRONG,
+        TransactionEvent.EXPIRE: None,
     },
 }
 
 
-def next_state(state: State, event: Event) -> State | None:
-    """Return the state after an event; None if the id is to be forgotten.
+def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState | None:
+    """Return the state of a transactional id after an event; None if the coordinator forgets the id.
 
     Raises:
-        RefusedError: the event is not valid in this state. Nothing has changed.
+        RefusedError: the event is not allowed in this state. Nothing has changed.
     """
     outcome = TRANSITIONS[state][event]
     if isinstance(outcome, ErrorCode):

@@ -2,7 +2,7 @@
 
 The state changes only by `put`, `forget` and the methods that hand out numbers. Each of them adds the record of the
 change. `replay` of these records gives the same state, except for times that are later than the broker's start (see
-`loaded`). The coordinator decides when the state changes.
+`finish_replay`). The coordinator decides when the state changes.
 
 A transactional id takes a fixed size of memory and the partitions of its open transaction, however many transactions it
 has had. An id without an open transaction takes less (`idle_ids`).
@@ -12,21 +12,21 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.patterns import name_matcher
 from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.answers import Listed
 from stablelog.coordinators.transactions.commit_sequences import CommitSequences
-from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
-from stablelog.coordinators.transactions.listing import states_named
+from stablelog.coordinators.transactions.listing import parse_state_names
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
-    GroupKey,
-    GroupState,
     JointKey,
+    TransactionGroupKey,
+    TransactionGroupState,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -38,8 +38,8 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
-from stablelog.coordinators.transactions.states import Event, State, next_state
-from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Identity, Transaction
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, ProducerIdAndEpoch, Transaction
 from stablelog.types import TopicPartition
 
 # The maximum number of decisions that a checkpoint writes in one batch: pending ones, and ones from before the broker's
@@ -63,7 +63,7 @@ class TransactionTable:
         history: decisions from before the broker's start, for partitions that have not been opened yet.
         joints: the keys of joint commits.
         sequences: the commit sequences of the group.
-        turned_away: by transactional id, the producer whose transaction was refused a partition, and can only be
+        abort_only: by transactional id, the producer whose transaction was refused a partition, and can only be
             aborted. In memory only.
     """
 
@@ -76,7 +76,7 @@ class TransactionTable:
     ) -> None:
         self.history = DecisionHistory()
         self.joints = JointTable(expiration_ms)
-        self.turned_away: dict[str, Identity] = {}
+        self.abort_only: dict[str, ProducerIdAndEpoch] = {}
         self.sequences = CommitSequences(group)
         self._group = group
         self._expiration_ms = expiration_ms
@@ -88,7 +88,7 @@ class TransactionTable:
         self._latest_ms = 0  # The latest time in all replayed records.
         # By producer id: the transactional id that has it, if that id has an open transaction.
         self._owners: dict[int, str] = {}
-        self._timeouts: Deadlines[str] = Deadlines()
+        self._timeouts: DeadlineQueue[str] = DeadlineQueue()
         # The transactional ids whose transaction is decided and lacks markers, in the order of the decisions.
         self._decided: dict[str, None] = {}
         # By commit sequence, in rising order: the transactional ids of the commit, while it lacks markers.
@@ -112,37 +112,37 @@ class TransactionTable:
         """Return the ids without an open transaction."""
         return list(self._idle)
 
-    def known(self, transactional_id: str) -> Transaction:
+    def require_state(self, transactional_id: str) -> Transaction:
         """Return the state of a transactional id. The caller knows that the id exists."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
 
-    def snapshot(self, transactional_id: str) -> Transaction | bytes | None:
-        """Return a value by which `changed` recognises the present state of an id; None if the id is unknown."""
+    def state_snapshot(self, transactional_id: str) -> Transaction | bytes | None:
+        """Return a value by which `changed_ids` recognises the present state of an id; None if the id is unknown."""
         return self._live.get(transactional_id) or self._idle.value(transactional_id)
 
-    def changed(self, snapshots: Mapping[str, Transaction | bytes]) -> list[str]:
-        """Return those of these ids whose state has changed since `snapshot` was called for them, or whose transaction
+    def changed_ids(self, snapshots: Mapping[str, Transaction | bytes]) -> list[str]:
+        """Return those of these ids whose state has changed since `state_snapshot` was called for them, or whose transaction
         the broker has refused a partition since.
         """
         live, idle = self._live, self._idle
         changed = [i for i, known in snapshots.items() if live.get(i) is not known and idle.value(i) != known]
-        return changed + [i for i in self.turned_away if i in snapshots]
+        return changed + [i for i in self.abort_only if i in snapshots]
 
     def owner_of_open(self, producer_id: int) -> str | None:
         """Return the transactional id whose open transaction has a producer id; None if there is none."""
         owner = self._owners.get(producer_id)
         return owner if owner is not None and self._live[owner].producer_id == producer_id else None
 
-    def owner(self, producer_id: int) -> str | None:
+    def owner_of(self, producer_id: int) -> str | None:
         """Return the transactional id that has a producer id; None if no id has it."""
         owner = self._owners.get(producer_id)
-        return self._idle.owner(producer_id) if owner is None else owner
+        return self._idle.owner_of(producer_id) if owner is None else owner
 
-    def knows(self, target: TopicPartition, producer_id: int) -> bool:
+    def may_own_transaction(self, target: TopicPartition, producer_id: int) -> bool:
         """Whether an open transaction of this producer in a partition may belong to this transaction group."""
-        return self.owner(producer_id) is not None or self.history.knows(target, producer_id)
+        return self.owner_of(producer_id) is not None or self.history.has_decision_in(target, producer_id)
 
     @property
     def resolved_sequence(self) -> int:
@@ -152,10 +152,10 @@ class TransactionTable:
         markers.
         """
         unmarked = next(iter(self._unmarked), self.sequences.first_undecided)
-        least = self.history.least_sequence
+        least = self.history.lowest_sequence
         return (unmarked if least is None else min(unmarked, least)) - 1
 
-    def decided(self) -> list[str]:
+    def decided_ids(self) -> list[str]:
         """Return the ids whose transaction is decided and lacks markers, in the order of the decisions."""
         return list(self._decided)
 
@@ -188,7 +188,7 @@ class TransactionTable:
         Raises:
             RefusedError: the pattern is not a regular expression that is supported (see `name_matcher`).
         """
-        wanted, unknown = states_named(states)
+        wanted, unknown = parse_state_names(states)
         writers = frozenset(producer_ids)
         matches = name_matcher(id_pattern)
         # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
@@ -217,7 +217,7 @@ class TransactionTable:
     @property
     def change_count(self) -> int:
         """The number of changes of this table since the broker's start. Every change is recorded in the commit log."""
-        return self._change_count + self.joints.change_count + self.sequences.take_count
+        return self._change_count + self.joints.change_count + self.sequences.assigned_count
 
     @property
     def item_count(self) -> int:
@@ -234,13 +234,13 @@ class TransactionTable:
         self._change_count += 1
         before = self._live.pop(transactional_id, None)
         if before is not None:
-            self._withdraw(transactional_id, before)
+            self._unindex_open_id(transactional_id, before)
         elif not self._idle.remove(transactional_id):
-            self.joints.enrol(transactional_id)
+            self.joints.add_child_id(transactional_id)
         value = encode_transaction(txn)
         if txn.state.is_open:
             self._live[transactional_id] = txn
-            self._enrol(transactional_id, txn)
+            self._index_open_id(transactional_id, txn)
         else:
             self._idle.put(transactional_id, txn, value)
         records.append((transaction_key(transactional_id), value))
@@ -248,53 +248,53 @@ class TransactionTable:
     def forget(self, transactional_id: str, records: list[Record]) -> None:
         """Forget an id without an open transaction, and add its tombstone to `records`."""
         self._change_count += 1
-        txn = self.known(transactional_id)
-        assert next_state(txn.state, Event.EXPIRE) is None
+        txn = self.require_state(transactional_id)
+        assert next_state(txn.state, TransactionEvent.EXPIRE) is None
         self._idle.remove(transactional_id)
-        if self.joints.is_over(transactional_id) and not self.history.knows_producer(txn.client.producer_id):
-            self._spare_ids.release(txn.client, self._marker_barrier())
-        self.joints.withdraw(transactional_id)
-        self.turned_away.pop(transactional_id, None)
+        if self.joints.is_over(transactional_id) and not self.history.has_decision_of(txn.client.producer_id):
+            self._spare_ids.add_identity(txn.client, self._marker_barrier())
+        self.joints.remove_child_id(transactional_id)
+        self.abort_only.pop(transactional_id, None)
         records.append((transaction_key(transactional_id), None))
 
-    def is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
+    def is_abort_only(self, transactional_id: str, txn: Transaction) -> bool:
         """Whether the broker refused a partition to the producer's transaction, so that the producer can only abort."""
-        return self.turned_away.get(transactional_id) == txn.client
+        return self.abort_only.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
         """Take a new producer id. If it begins a new block of ids, add the record of that block to `records`."""
         if self._producer_ids.needs_block:
             self._change_count += 1
-            self._producer_ids.reserve()
+            self._producer_ids.reserve_block()
             records.append(self._group_record())
-        return self._producer_ids.take()
+        return self._producer_ids.take_id()
 
-    def take_spare_identity(self) -> Identity | None:
+    def take_spare_identity(self) -> ProducerIdAndEpoch | None:
         """Take the producer id and epoch of a committed and forgotten child of a joint commit, for another child; None
         if none is free.
         """
-        spare = self._spare_ids.take()
+        spare = self._spare_ids.take_identity()
         assert spare is None or spare.producer_id not in self._owners
         return spare
 
-    def met_producer(self, producer_id: int) -> None:
+    def skip_producer_id(self, producer_id: int) -> None:
         """Note that a partition contains this producer id, which must not be handed out again."""
         self._producer_ids.space.skip_past(producer_id)
 
-    def _enrol(self, transactional_id: str, txn: Transaction) -> None:
+    def _index_open_id(self, transactional_id: str, txn: Transaction) -> None:
         """Add a transactional id with an open transaction to the dicts in which it is found by its producer id, its
         timeout and its decision.
         """
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
-        if txn.state is State.ONGOING and not txn.is_two_phase:
+        if txn.state is TransactionState.ONGOING and not txn.is_two_phase:
             self._timeouts.set(transactional_id, txn.start_ms + txn.timeout_ms)
         elif txn.state.is_decided:
             self._decided[transactional_id] = None
             if txn.commit_sequence != NO_SEQUENCE:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
-    def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
+    def _unindex_open_id(self, transactional_id: str, txn: Transaction) -> None:
         """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id,
         its timeout and its decision.
         """
@@ -314,7 +314,7 @@ class TransactionTable:
 
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
         """Yield open transactions that have timed out, at most `count_max`. The caller ends each of them."""
-        for transactional_id in self._timeouts.due(now_ms, count_max):
+        for transactional_id in self._timeouts.pop_due(now_ms, count_max):
             yield transactional_id, self._live[transactional_id]
 
     def may_be_overdue(self, now_ms: int) -> bool:
@@ -343,7 +343,7 @@ class TransactionTable:
         subject = read_key(key)
         if isinstance(subject, TransactionKey):
             self._replay_transaction(subject.transactional_id, value)
-        elif isinstance(subject, GroupKey) and value is not None and subject.group == self._group:
+        elif isinstance(subject, TransactionGroupKey) and value is not None and subject.group == self._group:
             state = decode_group(value)
             self._producer_ids.replay(state.producer_ids_end)
             self.sequences.skip_past(state.commit_sequence_next - 1)
@@ -362,16 +362,16 @@ class TransactionTable:
         else:
             self._idle.put_encoded(transactional_id, idle_value(txn, value))
         self._latest_ms = max(self._latest_ms, txn.latest_ms)
-        self.met_producer(max(txn.producer_id, txn.next_producer_id))
+        self.skip_producer_id(max(txn.producer_id, txn.next_producer_id))
         self.sequences.skip_past(txn.commit_sequence)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
             # Only Kafka writes a decision that keeps the producer's epoch and lacks the end offsets. Such a decision
-            # matters only if it is the last one of the transactional id: see `loaded`.
+            # matters only if it is the last one of the transactional id: see `finish_replay`.
             if not txn.lacks_ends:
-                self.history.remember(transactional_id, value, txn)
+                self.history.add_decision(transactional_id, value, txn)
 
-    def loaded(self, leader_epoch: int, now_ms: int) -> list[Record]:
+    def finish_replay(self, leader_epoch: int, now_ms: int) -> list[Record]:
         """Finish the replay, after `replay` was called for all records.
 
         Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time
@@ -386,26 +386,26 @@ class TransactionTable:
                 before all offsets of this leader epoch. The records must be durable before any client writes to a
             partition.
         """
-        self.joints.loaded(now_ms)
+        self.joints.finish_replay(now_ms)
         if self._latest_ms > now_ms:
             self._idle.clamp_times(now_ms)
         self._idle.sort()
         self._idle.index_owners()
         for transactional_id in self._idle:
-            self.joints.enrol(transactional_id)
+            self.joints.add_child_id(transactional_id)
         for transactional_id, txn in self._live.items():
-            txn = self._live[transactional_id] = txn.clamped(now_ms)
-            self._enrol(transactional_id, txn)
-            self.joints.enrol(transactional_id)
+            txn = self._live[transactional_id] = txn.with_clamped_times(now_ms)
+            self._index_open_id(transactional_id, txn)
+            self.joints.add_child_id(transactional_id)
         records: list[Record] = []
         for transactional_id in list(self._decided):
             txn = self._live[transactional_id]
             if txn.lacks_ends:
                 partitions = txn.partitions.in_order
-                ends = LogEnds.under(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
+                ends = LogEnds.from_offsets(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
                 txn = txn._replace(ends=ends)
                 self.put(transactional_id, txn, records)
-                self.history.remember(transactional_id, encode_transaction(txn), txn)
+                self.history.add_decision(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
         return records
 
@@ -466,5 +466,5 @@ class TransactionTable:
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 
     def _group_record(self) -> Record:
-        state = GroupState(self._producer_ids.reserved_end, self.sequences.next)
+        state = TransactionGroupState(self._producer_ids.reserved_end, self.sequences.next)
         return group_key(self._group), encode_group(state)

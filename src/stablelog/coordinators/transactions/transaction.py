@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
 from stablelog.coordinators.transactions.partition_set import NO_PARTITIONS, PartitionSet
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -16,8 +16,8 @@ TV1: Final = 1
 TV2: Final = 2
 
 
-class Identity(NamedTuple):
-    """The producer id and producer epoch of a request."""
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer id and a producer epoch, by which a request identifies its producer."""
 
     producer_id: int
     producer_epoch: int
@@ -30,7 +30,7 @@ class Transaction(NamedTuple):
         producer_id: the producer id of the transaction's records.
         producer_epoch: the epoch of the records; after the decision, the epoch of the markers.
         timeout_ms: the maximum duration of a transaction; `TWO_PHASE_TIMEOUT_MS` for no maximum.
-        state: see `State`.
+        state: see `TransactionState`.
         partitions: partitions that the transaction has written to, or may write to. Empty once it is complete.
         update_ms: the time of this record.
         start_ms: the time at which the transaction began; -1 if the present producer has begun no transaction yet.
@@ -54,7 +54,7 @@ class Transaction(NamedTuple):
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State
+    state: TransactionState
     partitions: PartitionSet = NO_PARTITIONS
     update_ms: int = NO_TIME
     start_ms: int = NO_TIME
@@ -70,51 +70,54 @@ class Transaction(NamedTuple):
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
     @property
-    def client(self) -> Identity:
-        """The producer id and epoch that the producer has after the response to its last request.
-
-        The producer's next request must have them.
-        """
+    def client(self) -> ProducerIdAndEpoch:
+        """The producer id and epoch that the producer's next request must have."""
         if self.next_producer_id == NO_PRODUCER_ID:
-            return Identity(self.producer_id, self.producer_epoch)
-        return Identity(self.next_producer_id, max(self.next_producer_epoch, 0))
+            return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+        return ProducerIdAndEpoch(self.next_producer_id, max(self.next_producer_epoch, 0))
 
     @property
-    def predecessor(self) -> Identity:
-        """The previous producer id and epoch of the same producer; the epoch is -1 if requests with it are refused."""
-        return Identity(self.previous_producer_id, self.last_producer_epoch)
+    def predecessor(self) -> ProducerIdAndEpoch:
+        """The producer id and epoch that the producer had before its last change.
+
+        The epoch is -1 if requests with the earlier id and epoch are refused.
+        """
+        return ProducerIdAndEpoch(self.previous_producer_id, self.last_producer_epoch)
 
     @property
     def decided_under(self) -> int:
-        """The leader epoch at the time of the decision, if the decision keeps the producer's epoch; -1 otherwise."""
+        """The leader epoch at the time of the decision; -1 if the transaction is not decided, or its decision raises
+        the producer epoch.
+        """
         return self.ends.leader_epoch if self.ends else NO_EPOCH
 
     @property
     def lacks_ends(self) -> bool:
-        """Whether the decision keeps the epoch of its transaction and does not say where the partitions ended.
+        """Whether this is a decision of Apache Kafka that has no end offsets and keeps the producer epoch.
 
-        Only Apache Kafka writes such decisions. The producer's next transaction has the same id and epoch. Only the
-        order of the records in the log tells which transaction a partition contains: see `transactions.recovery`.
+        The producer's next transaction has the same id and epoch, so only the order of the records in the partition's
+        log tells the two transactions apart: see `transactions.recovery`.
         """
         return self.state.is_decided and self.transaction_epoch == self.producer_epoch and not self.ends
 
     @property
     def latest_ms(self) -> int:
-        """The later one of the two times in the state, `update_ms` and `start_ms`."""
+        """The later one of `update_ms` and `start_ms`."""
         return max(self.start_ms, self.update_ms)
 
-    def clamped(self, now_ms: int) -> "Transaction":
-        """Return the same state, with times after `now_ms` replaced by `now_ms`."""
+    def with_clamped_times(self, now_ms: int) -> "Transaction":
+        """Return the same state, in which times later than `now_ms` are `now_ms`."""
         return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether the transactions of the id never time out, and may outlive their producer (KIP-939)."""
+        """Whether the id's transactions never time out, and may stay open after their producer has stopped (KIP-939)."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
     @property
     def is_kept(self) -> bool:
-        """Whether the producer has taken over the open transaction of an earlier producer (KIP-939). The producer can
-        commit or abort the transaction, but cannot add records.
+        """Whether a new producer has kept the open transaction of an earlier producer (KIP-939).
+
+        The new producer can commit or abort this transaction, but cannot add records to it.
         """
-        return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
+        return self.state is TransactionState.ONGOING and self.next_producer_id != NO_PRODUCER_ID

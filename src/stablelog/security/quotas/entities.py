@@ -1,4 +1,5 @@
-"""Quota entities: for whom a quota holds, which keys and values an entity may have, and which quotas a filter selects.
+"""Quota entities: to whom a quota applies, which keys and values its quotas may have, and which entities a filter
+selects.
 
 Names, combinations, checks and messages follow Kafka's `ClientQuotaControlManager` and `ClientQuotasImage`.
 """
@@ -30,29 +31,33 @@ IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 
 
-class Part(Enum):
-    """What an entity may have in place of a name."""
+class NamePlaceholder(Enum):
+    """Stands in a quota entity in place of a name: the default for all names, or no restriction."""
 
     DEFAULT = "default"  # all names that have no quota of their own
     ABSENT = "absent"  # the entity does not distinguish these names
 
 
-Name = str | Part
+Name = str | NamePlaceholder
 
 
 class Entity(NamedTuple):
-    """For whom a quota holds: a user, a client id, both, or an IP address."""
+    """The clients to whom a quota applies: those of a user, a client id, both, or an IP address."""
 
-    user: Name = Part.ABSENT
-    client_id: Name = Part.ABSENT
-    ip: Name = Part.ABSENT
+    user: Name = NamePlaceholder.ABSENT
+    client_id: Name = NamePlaceholder.ABSENT
+    ip: Name = NamePlaceholder.ABSENT
 
     @property
     def pairs(self) -> tuple[tuple[str, str | None], ...]:
-        """(type, name) of each part, as messages and files have them. The name is None for the default."""
+        """The (type, name) of each part of the entity, as messages and files contain them. The name is None for the
+        default.
+        """
         named = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return tuple(
-            (kind, name if isinstance(name, str) else None) for kind, name in named if name is not Part.ABSENT
+            (kind, name if isinstance(name, str) else None)
+            for kind, name in named
+            if name is not NamePlaceholder.ABSENT
         )
 
     def __str__(self) -> str:
@@ -67,7 +72,7 @@ def _refusal(why: str) -> RefusedError:
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
-    """Make an entity of the (type, name) pairs of a message. The name None stands for the default.
+    """Return the entity that (type, name) pairs of a message stand for. The name None stands for the default.
 
     Raises:
         RefusedError: the types or names are not valid.
@@ -86,19 +91,19 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
             raise _refusal(
                 f"the name of the {kind} has {len(name)} characters, and at most {NAME_SIZE_MAX} are allowed"
             )
-        parts[kind] = Part.DEFAULT if name is None else name
+        parts[kind] = NamePlaceholder.DEFAULT if name is None else name
     if not parts:
         raise _refusal("Invalid empty client quota entity")
     if IP in parts and len(parts) > 1:
         raise _refusal("Invalid quota entity combination: ip cannot be combined with user or client-id")
-    entity = Entity(*(parts.get(kind, Part.ABSENT) for kind in (USER, CLIENT_ID, IP)))
+    entity = Entity(*(parts.get(kind, NamePlaceholder.ABSENT) for kind in (USER, CLIENT_ID, IP)))
     if isinstance(entity.ip, str) and address_of(entity.ip) is None:
         raise _refusal(f"{entity.ip} is not a valid IP address")
     return entity
 
 
 def address_of(ip: str) -> str | None:
-    """The usual form of an IP address; None if the text is none."""
+    """Return an IP address in its usual form; None if the text is not an IP address."""
     try:
         address = ipaddress.ip_address(ip)
     except ValueError:
@@ -108,12 +113,12 @@ def address_of(ip: str) -> str | None:
 
 
 def check_value(entity: Entity, key: str, value: float) -> QuotaKey:
-    """Check the value of a quota, and return its key.
+    """Check the value of a quota, and return the key of the quota.
 
     Raises:
         RefusedError: the entity cannot have such a quota, or the value is not valid.
     """
-    keys = CLIENT_KEYS if entity.ip is Part.ABSENT else IP_KEYS
+    keys = CLIENT_KEYS if entity.ip is NamePlaceholder.ABSENT else IP_KEYS
     found = next((one for one in keys if one.value == key), None)
     if found is None:
         valid = ", ".join(sorted(one.value for one in keys))
@@ -138,8 +143,8 @@ class Alteration(NamedTuple):
     values: Mapping[str, float | None]
 
 
-def altered(present: Values, change: Alteration) -> dict[QuotaKey, float]:
-    """The quotas of an entity after a change.
+def altered_values(present: Values, change: Alteration) -> dict[QuotaKey, float]:
+    """Return the quotas of an entity after a change.
 
     The removal of a quota that does not exist changes nothing, as in Kafka.
 
@@ -155,16 +160,16 @@ def altered(present: Values, change: Alteration) -> dict[QuotaKey, float]:
     return result
 
 
-class Component(NamedTuple):
-    """One component of a filter: the type, how names match, and the name if one is given."""
+class FilterComponent(NamedTuple):
+    """One component of a filter of entities: the entity type, how names match, and the name if the filter has one."""
 
     kind: str
     match_type: int
     match: str | None
 
 
-def check_filter(components: Sequence[Component]) -> None:
-    """Check a filter.
+def check_filter(components: Sequence[FilterComponent]) -> None:
+    """Check a filter of entities.
 
     Raises:
         RefusedError: a component is not valid, or contradicts another one.
@@ -184,8 +189,10 @@ def check_filter(components: Sequence[Component]) -> None:
         raise _refusal("the entity type ip cannot be combined with another one")
 
 
-def selects(components: Sequence[Component], entity: Entity, *, strict: bool) -> bool:
-    """Whether a filter selects an entity. A strict filter selects no entity with a type that it does not name."""
+def selects(components: Sequence[FilterComponent], entity: Entity, *, strict: bool) -> bool:
+    """Return whether a filter selects an entity. A strict filter selects no entity with a type that the filter does not
+    name.
+    """
     pairs = dict(entity.pairs)
     for kind, match_type, match in components:
         if kind not in pairs:

@@ -16,14 +16,14 @@ SENSOR_COUNT_MAX: Final = 10_000
 
 
 class Windows(NamedTuple):
-    """The windows over which a rate is measured."""
+    """The time windows over which a rate is measured: their number and their size."""
 
     number: int
     size_ms: int
 
     @property
     def span_ms(self) -> int:
-        """The time of all windows: what is older does not count."""
+        """The length of all windows together. Older values do not count."""
         return self.number * self.size_ms
 
 
@@ -36,14 +36,14 @@ class _Sample:
 
 
 class Sensor(Protocol):
-    """What is measured of one client."""
+    """The measured activity of one client."""
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether the sensor measures the same as a new one."""
+        """Return whether the sensor has no activity left, so that it could be replaced by a new one."""
 
 
 class Rate:
-    """A rate over the last windows."""
+    """The rate of a client over the last time windows."""
 
     __slots__ = ("_samples", "_windows")
 
@@ -52,7 +52,7 @@ class Rate:
         self._samples: list[_Sample] = []
 
     def record(self, value: float, now_ms: int) -> None:
-        """Add a value. A negative value takes back an earlier one."""
+        """Add a value to the rate. A negative value cancels an earlier one."""
         samples = self._samples
         if not samples or now_ms - samples[-1].begin_ms >= self._windows.size_ms:
             samples.append(_Sample(now_ms))
@@ -66,27 +66,27 @@ class Rate:
             del self._samples[0]
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether no value of the last windows is left."""
+        """Return whether the last windows contain no value."""
         return not self._samples or now_ms - self._samples[-1].last_ms >= self._windows.span_ms
 
     def measured_ms(self, now_ms: int) -> int:
-        """The time over which the rate is measured now."""
+        """Return the time over which the rate is measured now."""
         self._forget(now_ms)
         elapsed_ms = now_ms - self._samples[0].begin_ms if self._samples else 0
         missing = self._windows.number - 1 - elapsed_ms // self._windows.size_ms
         return max(elapsed_ms + max(missing, 0) * self._windows.size_ms, 1)
 
     def total(self, now_ms: int) -> float:
-        """The sum of the values of the last windows."""
+        """Return the sum of the values in the last windows."""
         self._forget(now_ms)
         return sum(sample.value for sample in self._samples)
 
     def per_second(self, now_ms: int) -> float:
-        """The rate."""
+        """Return the rate per second."""
         return self.total(now_ms) * MS_PER_S / self.measured_ms(now_ms)
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """The time that brings the rate back to a quota; 0 if it is not above the quota."""
+        """Return how long the client must wait until its rate is down to a quota; 0 if it is not above the quota."""
         rate = self.per_second(now_ms)
         if rate <= quota:
             return 0
@@ -94,7 +94,7 @@ class Rate:
 
 
 class TokenBucket:
-    """A bucket that fills at the rate of a quota up to a burst, and may be drawn below zero."""
+    """A token bucket: it fills at the rate of a quota up to a burst, and its level may be below zero."""
 
     __slots__ = ("_full_ms", "_tokens", "_updated_ms", "_windows")
 
@@ -105,25 +105,25 @@ class TokenBucket:
         self._full_ms = 0
 
     def _fill(self, quota: float, now_ms: int) -> float:
-        """Fill the bucket up to now, and return its burst."""
+        """Fill the bucket up to now, and return its burst (its greatest level)."""
         burst = quota * self._windows.span_ms / MS_PER_S
         self._tokens = min(burst, self._tokens + quota * (now_ms - self._updated_ms) / MS_PER_S)
         self._updated_ms = now_ms
         return burst
 
     def draw(self, count: float, quota: float, now_ms: int) -> None:
-        """Take tokens."""
+        """Take tokens out of the bucket. The level may fall below zero."""
         burst = self._fill(quota, now_ms)
         self._tokens = min(burst, self._tokens - count)
         self._full_ms = now_ms + math.ceil((burst - self._tokens) / quota * MS_PER_S)
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """The time until the bucket is not below zero."""
+        """Return the time until the level of the bucket is zero or more."""
         self._fill(quota, now_ms)
         return 0 if self._tokens >= 0 else max(_whole_ms(-self._tokens / quota * MS_PER_S), 1)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether the bucket is full."""
+        """Return whether the bucket is full."""
         return now_ms >= self._full_ms
 
 
@@ -135,10 +135,10 @@ Kind = TypeVar("Kind", bound=Sensor)
 
 
 class Sensors(Generic[Kind]):
-    """The sensors of the clients that were active lately, at most `count_max`.
+    """The sensors of recently active clients, at most `count_max`.
 
-    An idle sensor is forgotten. If too many clients are active, the one that was quiet for the longest time is forgotten:
-    a client that changes its client id with each request begins anew each time, but takes no memory by it.
+    An idle sensor is removed. If too many clients are active, the sensor that was idle for the longest time is removed.
+    So a client that changes its client id with each request gets a new sensor each time, and takes no more memory.
     """
 
     def __init__(self, make: Callable[[], Kind], count_max: int = SENSOR_COUNT_MAX) -> None:
@@ -150,7 +150,7 @@ class Sensors(Generic[Kind]):
         return len(self._sensors)
 
     def get(self, key: Hashable, now_ms: int) -> Kind:
-        """Return the sensor of a client. A new one is made if there is none."""
+        """Return the sensor of a client; a new one if the client has none."""
         sensor = self._sensors.get(key)
         if sensor is None:
             self.expire(now_ms)
@@ -162,7 +162,7 @@ class Sensors(Generic[Kind]):
         return sensor
 
     def expire(self, now_ms: int) -> None:
-        """Forget the sensors that are idle, from the one that was quiet for the longest time on."""
+        """Remove the idle sensors."""
         while self._sensors:
             key, oldest = next(iter(self._sensors.items()))
             if not oldest.is_idle(now_ms):
@@ -170,5 +170,5 @@ class Sensors(Generic[Kind]):
             del self._sensors[key]
 
     def clear(self) -> None:
-        """Forget all sensors."""
+        """Remove all sensors."""
         self._sensors.clear()

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from stablelog.security.quotas.entities import IP_KEYS, Entity, Name, Part, Values, address_of
+from stablelog.security.quotas.entities import IP_KEYS, Entity, Name, NamePlaceholder, Values, address_of
 from stablelog.wire.quotas import QuotaKey
 
 # The names of the entities that fit a client, from the most specific one on. None stands for the client's own name.
-LEVELS: Final[tuple[tuple[Part | None, Part | None], ...]] = (
+LEVELS: Final[tuple[tuple[NamePlaceholder | None, NamePlaceholder | None], ...]] = (
     (None, None),
-    (None, Part.DEFAULT),
-    (None, Part.ABSENT),
-    (Part.DEFAULT, None),
-    (Part.DEFAULT, Part.DEFAULT),
-    (Part.DEFAULT, Part.ABSENT),
-    (Part.ABSENT, None),
-    (Part.ABSENT, Part.DEFAULT),
+    (None, NamePlaceholder.DEFAULT),
+    (None, NamePlaceholder.ABSENT),
+    (NamePlaceholder.DEFAULT, None),
+    (NamePlaceholder.DEFAULT, NamePlaceholder.DEFAULT),
+    (NamePlaceholder.DEFAULT, NamePlaceholder.ABSENT),
+    (NamePlaceholder.ABSENT, None),
+    (NamePlaceholder.ABSENT, NamePlaceholder.DEFAULT),
 )
 LONG_NAME_SIZE: Final = 256
 
@@ -31,7 +31,7 @@ class Applied(NamedTuple):
 
     Attributes:
         limit: the value of the quota.
-        measured: the clients whose rates are measured together, as (user, client id): the empty text stands for all
+        measured: the clients whose rates are measured together, as (user, client id). An empty text stands for all
             users or all client ids.
     """
 
@@ -40,11 +40,11 @@ class Applied(NamedTuple):
 
 
 class QuotaTable:
-    """The quotas of a broker. The table does not change: a change makes a new one.
+    """The quotas of a broker. Immutable: a change makes a new table.
 
     Attributes:
         entities: the quotas of each entity.
-        keys: the keys for which some entity has a quota.
+        keys: the keys for which at least one entity has a quota.
     """
 
     def __init__(self, entities: Mapping[Entity, Values]) -> None:
@@ -60,8 +60,8 @@ class QuotaTable:
                 else:
                     self._clients[key][entity.user, entity.client_id] = value
 
-    def of_client(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
-        """The quota that applies to a client; None if there is none."""
+    def quota_of_client(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
+        """Return the quota that applies to a client; None if there is none."""
         limits = self._clients[key]
         if not limits:
             return None
@@ -71,22 +71,22 @@ class QuotaTable:
                 return Applied(
                     found,
                     (
-                        "" if of_user is Part.ABSENT else _short(user),
-                        "" if of_client is Part.ABSENT else _short(client_id),
+                        "" if of_user is NamePlaceholder.ABSENT else _short(user),
+                        "" if of_client is NamePlaceholder.ABSENT else _short(client_id),
                     ),
                 )
         return None
 
-    def of_address(self, host: str) -> float | None:
-        """The greatest rate of new connections from an IP address; None if there is no quota."""
+    def quota_of_address(self, host: str) -> float | None:
+        """Return the greatest allowed rate of new connections from an IP address; None if there is no quota."""
         if not self._addresses:
             return None
         own = self._addresses.get(address_of(host) or host)
-        return own if own is not None else self._addresses.get(Part.DEFAULT)
+        return own if own is not None else self._addresses.get(NamePlaceholder.DEFAULT)
 
 
 def _short(name: str) -> str:
-    """A name to tell clients apart, which takes little memory even if the client sends a long one."""
+    """Return a text that distinguishes clients and takes little memory, even if a client sends a long name."""
     if len(name) <= LONG_NAME_SIZE:
         return name
     return blake2b(name.encode(), digest_size=32).hexdigest()

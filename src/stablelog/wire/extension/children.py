@@ -59,7 +59,7 @@ def child_id(
 
 
 def child_prefix(key: str, *, group: str = "") -> str:
-    """The beginning of the transactional ids of all children of a joint commit: `[<group>/]joint:<key>:`."""
+    """Return the beginning that the transactional ids of all children of a key have: `[<group>/]joint:<key>:`."""
     return (f"{group}/" if group else "") + PREFIX + quote(key, safe="") + ":"
 
 

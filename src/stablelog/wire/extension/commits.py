@@ -13,13 +13,23 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32, i64
 
 from stablelog.wire.api import ApiKey
-from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING, UUID, Nested, Request, Response
+from stablelog.wire.extension.fields import (
+    BOOL,
+    ERROR,
+    INT32,
+    INT64,
+    STRING,
+    UUID,
+    ExtensionRequest,
+    ExtensionResponse,
+    Nested,
+)
 
 COUNT_MAX: Final = 1000  # The maximum number of transactions in one response.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeCommitsRequest(Request):
+class DescribeCommitsRequest(ExtensionRequest):
     """Request for the next transactions of one partition.
 
     Attributes:
@@ -56,7 +66,7 @@ class DescribedCommit(Nested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeCommitsResponse(Response):
+class DescribeCommitsResponse(ExtensionResponse):
     """Response with the transactions of one partition, or with an error.
 
     Attributes:

@@ -13,7 +13,15 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32, i64
 
 from stablelog.wire.api import ApiKey
-from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING, Nested, Request, Response
+from stablelog.wire.extension.fields import (
+    ERROR,
+    INT32,
+    INT64,
+    STRING,
+    ExtensionRequest,
+    ExtensionResponse,
+    Nested,
+)
 
 # The value of removed_commit_sequence if it is unknown which commits have lost records.
 NOT_KNOWN: Final = -2
@@ -22,7 +30,7 @@ RESOLVED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeCutRequest(Request):
+class DescribeCutRequest(ExtensionRequest):
     """Request for a cut: for each partition, the offset at which the transactions up to a commit sequence end.
 
     Attributes:
@@ -78,7 +86,7 @@ class CutHolder(Nested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeCutResponse(Response):
+class DescribeCutResponse(ExtensionResponse):
     """Response with the offsets at which the transactions up to a commit sequence R end, or with an error.
 
     Attributes:

@@ -20,7 +20,7 @@ ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """Base of the classes for structures inside a message of stablelog's own APIs."""
+    """Base class for structures inside a message of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -28,8 +28,8 @@ class Nested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Nested):
-    """Base of the request classes of stablelog's own APIs."""
+class ExtensionRequest(Nested):
+    """Base class for requests of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.request
     __header_schema__: ClassVar = RequestHeader
@@ -37,8 +37,8 @@ class Request(Nested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response(Nested):
-    """Base of the response classes of stablelog's own APIs."""
+class ExtensionResponse(Nested):
+    """Base class for responses of stablelog's own APIs."""
 
     __type__: ClassVar = EntityType.response
     __header_schema__: ClassVar = ResponseHeader

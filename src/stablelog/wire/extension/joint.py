@@ -26,14 +26,14 @@ from stablelog.wire.extension.fields import (
     INT32,
     INT64,
     STRING,
+    ExtensionRequest,
+    ExtensionResponse,
     Nested,
-    Request,
-    Response,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginJointRequest(Request):
+class BeginJointRequest(ExtensionRequest):
     """Request to begin (key, version) of a joint commit. An open version belongs to `run` from now on.
 
     Attributes:
@@ -56,7 +56,7 @@ class BeginJointRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginJointResponse(Response):
+class BeginJointResponse(ExtensionResponse):
     """Response that says whether a version of a joint commit is open or was committed before.
 
     A version is the number of one commit of a key. The key names the writer, and a run is one start of the writer.
@@ -104,7 +104,7 @@ class JointOffset(Nested):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitJointRequest(Request):
+class CommitJointRequest(ExtensionRequest):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
@@ -130,7 +130,7 @@ class CommitJointRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitJointResponse(Response):
+class CommitJointResponse(ExtensionResponse):
     """Response with the commit, made now or before, or with an error. After an error nothing was decided.
 
     Attributes:
@@ -150,7 +150,7 @@ class CommitJointResponse(Response):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortJointRequest(Request):
+class AbortJointRequest(ExtensionRequest):
     """Request to abort these children of a joint commit, unless its (key, version) is committed.
 
     Attributes:
@@ -167,7 +167,7 @@ class AbortJointRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortJointResponse(Response):
+class AbortJointResponse(ExtensionResponse):
     """Response that says whether the children of a joint commit were aborted. Committed children stay committed.
 
     Attributes:

@@ -18,16 +18,16 @@ _NAME: Final = re.compile(NAME_PATTERN)
 
 
 def group_of(transactional_id: str) -> str:
-    """Return the transaction group to which the id belongs."""
+    """Return the transaction group of a transactional id: the part before the first slash, or the default group."""
     found = _OF_ID.match(transactional_id)
     return found[1] if found else DEFAULT_GROUP
 
 
 def is_group_name(name: str) -> bool:
-    """Whether a transaction group can have this name. True also for the empty name, that of the default group."""
+    """Return whether a transaction group can have this name. The empty name is that of the default group."""
     return name == DEFAULT_GROUP or _NAME.fullmatch(name) is not None
 
 
 def group_in_words(group: str) -> str:
-    """Return the name of a transaction group in the form for messages."""
+    """Return the name of a transaction group for messages, such as "the default transaction group"."""
     return f"transaction group {group!r}" if group else "the default transaction group"

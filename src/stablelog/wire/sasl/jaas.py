@@ -1,8 +1,8 @@
-"""The values of `sasl.jaas.config`: a login module with its options, in the language of JAAS.
+"""Values of the setting `sasl.jaas.config`: a login module with its options, in the language of JAAS.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="c";
 
-Kafka's settings have this form, and operators know it. Of a module's name only the last part counts.
+Kafka's settings have this form, and operators know it. Of a module's class name only the last part counts.
 """
 
 import re
@@ -37,7 +37,7 @@ _CONTROLS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Jaas(NamedTuple):
-    """One login module.
+    """A login module with its options.
 
     Attributes:
         module: the last part of its class name, such as `PlainLoginModule`.
@@ -87,7 +87,11 @@ def parse_jaas(text: str) -> Jaas:
 
 
 def _words(text: str) -> list[tuple[str, bool]]:
-    """Split a text into words. Each item has the text, and whether it is one of the signs `=` and `;`."""
+    """Split a text into words.
+
+    Returns:
+        For each word its text, and whether it is one of the signs `=` and `;`.
+    """
     words, at = [], 0
     while (at := _end_of(_SKIPPED.match(text, at))) < len(text):
         found = _TOKEN.match(text, at)
@@ -110,10 +114,10 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def check_module(mechanism: str, jaas: Jaas) -> Jaas:
-    """Check that a login module is that of a mechanism.
+    """Check that a login module belongs to a SASL mechanism, and return it.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it does not.
     """
     if jaas.module != MODULES[mechanism]:
         raise ValueError(f"the login module of {mechanism} is {MODULES[mechanism]}, not {jaas.module}")

@@ -35,7 +35,7 @@ _EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 
 
 class TokenMessage(NamedTuple):
-    """The message of a client.
+    """The client's message of OAUTHBEARER.
 
     Attributes:
         authorization_id: the name as which the client wants to act; empty for the token's own name.
@@ -54,7 +54,7 @@ class TokenMessage(NamedTuple):
 def encode_token(
     token: str, extensions: Mapping[str, str] = MappingProxyType({}), authorization_id: str = ""
 ) -> bytes:
-    """Make the message of a client.
+    """Encode the client's message of OAUTHBEARER, with a bearer token.
 
     Raises:
         SaslMessageError: the token or an extension contains characters that a message cannot contain, or an extension
@@ -75,7 +75,7 @@ def encode_token(
 
 
 def decode_token(message: bytes) -> TokenMessage:
-    """Parse the message of a client.
+    """Parse the client's message of OAUTHBEARER.
 
     Raises:
         SaslMessageError: the bytes are not a message of OAUTHBEARER with a bearer token.
@@ -99,12 +99,12 @@ def decode_token(message: bytes) -> TokenMessage:
 
 
 def encode_error(status: str) -> bytes:
-    """Make the server's error, such as `invalid_token`."""
+    """Encode the server's message that refuses a token. `status` is, for example, `invalid_token`."""
     return json.dumps({"status": status}, separators=(",", ":")).encode()
 
 
 def decode_error(message: bytes) -> str:
-    """Parse the server's error. Returns the text to show to the user."""
+    """Parse the server's message that refuses a token. Return the text to show to the user."""
     try:
         found = parse_json(message)
         return ", ".join(f"{name}: {value}" for name, value in found.items())
@@ -113,9 +113,10 @@ def decode_error(message: bytes) -> str:
 
 
 def expiry_of(token: str) -> float | None:
-    """Return when a JSON web token expires, by its own word: its signature is not verified.
+    """Return when a JSON web token expires, in seconds since 1970, without verifying its signature.
 
-    Returns seconds since 1970; None if the text does not say.
+    Returns:
+        None if the text does not contain an expiry.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -130,8 +131,9 @@ def expiry_of(token: str) -> float | None:
 
 
 def is_server_url(url: SplitResult) -> bool:
-    """Return whether a URL is that of a server that the network cannot replace: `https://`, or `http://` on this machine.
-    A request for the URL can be sent: its path and query are printable ASCII without spaces.
+    """Return whether a URL is safe to send a token request to: `https://`, or `http://` on this machine.
+
+    The path and the query must also be printable ASCII without spaces.
     """
     try:
         if not url.hostname or url.port == 0:

@@ -1,4 +1,4 @@
-"""The message of PLAIN (RFC 4616): one message of the client with user name and password in clear text."""
+"""The message of PLAIN (RFC 4616), in which the client sends its user name and password in clear text."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ NUL = "\0"
 
 
 class PlainMessage(NamedTuple):
-    """The message of a client.
+    """The client's message of PLAIN.
 
     Attributes:
         authorization_id: the name as which the client wants to act; empty for the user's own name.
         user: the user name; not empty.
-        password: not empty.
+        password: the password; not empty.
     """
 
     authorization_id: str
@@ -25,17 +25,17 @@ class PlainMessage(NamedTuple):
 
 
 def encode_plain(user: str, password: str, authorization_id: str = "") -> bytes:
-    """Make the message of a client.
+    """Encode the client's message of PLAIN.
 
     Raises:
-        SaslMessageError: a text contains the character NUL, or user name or password are empty.
+        SaslMessageError: a text contains the character NUL, or the user name or the password is empty.
     """
     _check(authorization_id, user, password)
     return NUL.join((authorization_id, user, password)).encode()
 
 
 def decode_plain(message: bytes) -> PlainMessage:
-    """Parse the message of a client.
+    """Parse the client's message of PLAIN.
 
     Raises:
         SaslMessageError: the bytes are not a message of PLAIN.

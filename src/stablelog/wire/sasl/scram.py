@@ -57,7 +57,7 @@ class Mechanism(Enum):
 
     @property
     def sasl_name(self) -> str:
-        """The name in a SaslHandshake request."""
+        """The name of the mechanism in a SaslHandshake request."""
         return _SASL_NAMES[self]
 
     @property
@@ -114,7 +114,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def is_proof(mechanism: Mechanism, keys: Keys, auth_message: bytes, proof: bytes) -> bool:
-    """Whether a client's proof shows that the client knows the password. The comparison takes constant time."""
+    """Return whether a client's proof shows that the client knows the password. The comparison takes constant time."""
     if len(proof) != mechanism.size:
         return False
     signature = hmac.digest(keys.stored_key, auth_message, mechanism.digest)
@@ -130,12 +130,12 @@ def server_signature(mechanism: Mechanism, keys: Keys, auth_message: bytes) -> b
 
 
 def escaped(name: str) -> str:
-    """Encode a user name as a `saslname`: comma and equals sign are escaped."""
+    """Encode a user name as a `saslname`: comma and equals sign are escaped (RFC 5802)."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescaped(name: str) -> str:
-    """Decode a `saslname`."""
+    """Decode a `saslname` to a user name (RFC 5802)."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -160,7 +160,7 @@ class ClientFirst(NamedTuple):
 
 
 def decode_client_first(message: bytes) -> ClientFirst:
-    """Parse client-first.
+    """Parse the message client-first of SCRAM.
 
     Raises:
         SaslMessageError: the bytes are not such a message, or the client demands channel binding or a mandatory
@@ -179,7 +179,7 @@ def decode_client_first(message: bytes) -> ClientFirst:
 
 
 def encode_server_first(nonce: str, salt: bytes, iterations: int) -> bytes:
-    """Make server-first. `nonce` is the client's nonce, followed by the server's."""
+    """Encode the message server-first of SCRAM. `nonce` is the client's nonce, followed by the server's."""
     return f"r={nonce},s={base64.b64encode(salt).decode()},i={iterations}".encode()
 
 
@@ -200,7 +200,7 @@ class ClientFinal(NamedTuple):
 
 
 def decode_client_final(message: bytes) -> ClientFinal:
-    """Parse client-final.
+    """Parse the message client-final of SCRAM.
 
     Raises:
         SaslMessageError: the bytes are not such a message.
@@ -212,12 +212,12 @@ def decode_client_final(message: bytes) -> ClientFinal:
 
 
 def encode_server_final(signature: bytes) -> bytes:
-    """Make server-final of a login that succeeded."""
+    """Encode the message server-final of SCRAM, for a login that succeeded."""
     return b"v=" + base64.b64encode(signature)
 
 
 def auth_message_of(client_first_bare: str, server_first: bytes, unproven: str) -> bytes:
-    """Make AuthMessage, which proof and signature cover: all messages before them."""
+    """Return AuthMessage (RFC 5802), which the proof and the signature cover: the messages before them."""
     return b",".join((client_first_bare.encode(), server_first, unproven.encode()))
 
 
@@ -271,16 +271,16 @@ class ScramClient:
     _signature: bytes | None = field(init=False, default=None, repr=False)
 
     def first(self) -> bytes:
-        """Make client-first."""
+        """Return the message client-first of SCRAM."""
         self._bare = f"n={escaped(self.user)},r={self.nonce}"
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Make client-final in response to server-first. Takes milliseconds.
+        """Return the message client-final of SCRAM, in response to server-first. Takes milliseconds of processor time.
 
         Raises:
             SaslMessageError: server-first is not valid: its nonce does not continue the client's nonce, or the server
-                asks for fewer than 4096 iterations or for too many.
+                requests fewer than 4096 iterations or too many.
         """
         assert self._bare, "call first() before"
         found = _match(_SERVER_FIRST, "server-first", server_first)
@@ -301,7 +301,7 @@ class ScramClient:
         return f"{unproven},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """Check server-final: the server knows the credential, too.
+        """Check the message server-final: the server must know the user's credential, too.
 
         Raises:
             SaslMessageError: the server reports an error, or its signature is wrong.

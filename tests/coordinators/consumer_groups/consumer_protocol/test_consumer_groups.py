@@ -11,21 +11,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    CommittingMember,
     GroupConfig,
     JoinRequest,
     LeavingMember,
-    Membership,
     OffsetCommit,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol import target as target_module
+from stablelog.coordinators.consumer_groups.consumer_protocol import target_assignment as target_module
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     HeartbeatAnswer,
     HeartbeatRequest,
-    KnownTopic,
-    Selection,
+    PatternSelection,
+    SubscribableTopic,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import computed
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import compute_target
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.patterns import name_matcher
 from tests.scale import examples
@@ -39,20 +39,20 @@ class FakeTopics:
 
     def __init__(self, **counts: int) -> None:
         self.version = 0
-        self.known: dict[str, KnownTopic] = {}
+        self.known: dict[str, SubscribableTopic] = {}
         for name, count in counts.items():
             self.put(name, count)
 
     def put(self, name: str, count: int) -> None:
         topic_id = self.known[name].topic_id if name in self.known else uuid.uuid4()
-        self.known[name] = KnownTopic(topic_id, count)
+        self.known[name] = SubscribableTopic(topic_id, count)
         self.version += 1
 
     def delete(self, name: str) -> None:
         del self.known[name]
         self.version += 1
 
-    def find(self, name: str) -> KnownTopic | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         return self.known.get(name)
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
@@ -116,7 +116,7 @@ class Room:
             matches, is_allowed = name_matcher(pattern), name_matcher(allowed)
             names = frozenset(name for name in self.topics.known if matches(name) and is_allowed(name))
             seen = frozenset(self.topics.known)
-            request = replace(request, selection=Selection(pattern, allowed, 0, seen, names))
+            request = replace(request, selection=PatternSelection(pattern, allowed, 0, seen, names))
         answer = self.keep(
             self.coordinator.consumers.heartbeat(request, self.topics, now_ms=self.now_ms)
         ).answer
@@ -126,9 +126,11 @@ class Room:
 
     def compute(self, group_id: str = "g") -> bool:
         """Compute the target assignment of a group, if a large one is due."""
-        plan = self.coordinator.consumers.plan(group_id, self.topics)
+        plan = self.coordinator.consumers.begin_plan(group_id, self.topics)
         if plan is not None:
-            self.keep(self.coordinator.consumers.follow(group_id, plan, computed(plan, self.topics)))
+            self.keep(
+                self.coordinator.consumers.apply_target(group_id, plan, compute_target(plan, self.topics))
+            )
         return plan is not None
 
     def wait(self, ms: int) -> None:
@@ -140,7 +142,7 @@ class Room:
         self.coordinator = GroupCoordinator(self.config)
         for key, value in self.log:
             self.coordinator.table.replay(key, value)
-        self.keep(self.coordinator.loaded(self.now_ms))
+        self.keep(self.coordinator.finish_replay(self.now_ms))
 
     @property
     def group(self) -> ConsumerGroup:
@@ -379,9 +381,9 @@ def test_a_large_target_assignment_is_computed_outside_of_heartbeats(large):
     plan = None
     for _ in range(2):  # The group changes while its plan is computed.
         b.beat(member_epoch=0, owned=frozenset())
-        plan = room.coordinator.consumers.plan("g", room.topics)
+        plan = room.coordinator.consumers.begin_plan("g", room.topics)
         room.beat("b", member_epoch=-1)
-        room.keep(room.coordinator.consumers.follow("g", plan, computed(plan, room.topics)))
+        room.keep(room.coordinator.consumers.apply_target("g", plan, compute_target(plan, room.topics)))
         a.beat()
     assert room.group.state == "Assigning"
     room.computes_at_once = True
@@ -394,12 +396,12 @@ def test_a_plan_of_a_group_that_was_made_again_is_not_followed(large):
     room.computes_at_once = False
     a = Client(room, "a")
     a.beat()
-    plan = room.coordinator.consumers.plan("g", room.topics)
+    plan = room.coordinator.consumers.begin_plan("g", room.topics)
     room.beat("a", member_epoch=-1)
     room.keep(room.coordinator.delete_groups(["g"], now_ms=0))
     Client(room, "a", topics=("none",)).beat()
     length = len(room.log)
-    room.keep(room.coordinator.consumers.follow("g", plan, computed(plan, room.topics)))
+    room.keep(room.coordinator.consumers.apply_target("g", plan, compute_target(plan, room.topics)))
     assert len(room.log) == length
 
 
@@ -436,7 +438,7 @@ def test_a_pattern_that_changed_while_it_was_resolved_is_resolved_by_a_later_hea
     room = Room()
     a = Client(room, "a", topics=None, pattern="t")
     a.beat()
-    late = Selection("t", "", 0, frozenset(), frozenset({"t"}))
+    late = PatternSelection("t", "", 0, frozenset(), frozenset({"t"}))
     request = HeartbeatRequest(
         group_id="g", member_id="a", fresh_id="x", member_epoch=1, pattern="u", selection=late
     )
@@ -568,12 +570,14 @@ def test_offsets_are_committed_by_members_in_their_epoch():
 
     def commit(member_id, epoch, **more):
         decision = room.coordinator.commit_offsets(
-            "g", {T0: OffsetCommit(1)}, Membership(member_id, epoch), now_ms=0, **more
+            "g", {T0: OffsetCommit(1)}, CommittingMember(member_id, epoch), now_ms=0, **more
         )
         return room.keep(decision).answer[T0].name
 
     def txn(*who):
-        decision = room.coordinator.txn_commit_offsets("g", {T0: OffsetCommit(1)}, Membership(*who), now_ms=0)
+        decision = room.coordinator.txn_commit_offsets(
+            "g", {T0: OffsetCommit(1)}, CommittingMember(*who), now_ms=0
+        )
         return decision.answer[T0].name
 
     check = room.coordinator.consumers.check_fetch
@@ -603,7 +607,7 @@ def test_offsets_of_subscribed_topics_are_kept():
     a = Client(room, "a")
     a.beat()
     commits = {T0: OffsetCommit(1), ("u", 0): OffsetCommit(2)}
-    room.keep(room.coordinator.commit_offsets("g", commits, Membership("a", 1), now_ms=0))
+    room.keep(room.coordinator.commit_offsets("g", commits, CommittingMember("a", 1), now_ms=0))
     answer = room.keep(room.coordinator.delete_offsets("g", commits, now_ms=0)).answer
     assert answer.partitions[T0] is ErrorCode.group_subscribed_to_topic
     assert answer.partitions["u", 0] is ErrorCode.none
@@ -624,7 +628,7 @@ def test_the_two_kinds_of_group_share_the_ids():
     room = Room()
     a = Client(room, "a")
     a.beat()
-    room.keep(room.coordinator.commit_offsets("g", {T0: OffsetCommit(7)}, Membership("a", 1), now_ms=0))
+    room.keep(room.coordinator.commit_offsets("g", {T0: OffsetCommit(7)}, CommittingMember("a", 1), now_ms=0))
     assert room.join("").code is ErrorCode.inconsistent_group_protocol
     heartbeat = room.coordinator.heartbeat("g", "a", 1, now_ms=0)
     assert heartbeat.answer is ErrorCode.unknown_member_id
@@ -889,13 +893,13 @@ class MembersOfLargeGroups(Members):
 
     @rule()
     def begin(self):
-        plan = self.room.coordinator.consumers.plan("g", self.room.topics)
-        self.result = None if plan is None else (plan, computed(plan, self.room.topics))
+        plan = self.room.coordinator.consumers.begin_plan("g", self.room.topics)
+        self.result = None if plan is None else (plan, compute_target(plan, self.room.topics))
 
     @rule()
     def end(self):
         if self.result is not None:
-            self.room.keep(self.room.coordinator.consumers.follow("g", *self.result))
+            self.room.keep(self.room.coordinator.consumers.apply_target("g", *self.result))
             self.result = None
 
     @precondition(lambda self: self.clients)

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.coordinators.consumer_groups.consumer_protocol import records
-from stablelog.coordinators.consumer_groups.consumer_protocol.model import Current, MemberState, Subscription
+from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    CurrentAssignment,
+    MemberState,
+    Subscription,
+)
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey, GroupEpochs
 from stablelog.coordinators.consumer_groups.records import read_key
 from stablelog.errors import DamageError, NewerFormatError
@@ -26,7 +30,7 @@ SUBSCRIPTIONS = st.builds(
     rebalance_timeout_ms=I32,
     assignor=st.none() | TEXT,
 )
-CURRENTS = st.builds(Current, I32, I32, st.sampled_from(MemberState), PARTITIONS, PARTITIONS)
+CURRENTS = st.builds(CurrentAssignment, I32, I32, st.sampled_from(MemberState), PARTITIONS, PARTITIONS)
 TOPIC = uuid.UUID(int=7)
 
 
@@ -50,7 +54,7 @@ def test_keys_read_back_as_they_were_written(kind):
 def test_the_bytes_are_kafkas():
     assert records.encode_group_epochs(GroupEpochs(5, 0)).hex() == "00000000000500"
     assert records.encode_group_epochs(GroupEpochs(5, 1)).hex() == "000000000005010008" + "00" * 7 + "01"
-    current = Current(3, 2, MemberState.UNREVOKED, frozenset({(TOPIC, 1), (TOPIC, 0)}), frozenset())
+    current = CurrentAssignment(3, 2, MemberState.UNREVOKED, frozenset({(TOPIC, 1), (TOPIC, 0)}), frozenset())
     assert records.encode_current(current).hex() == (
         "000000000003000000020102" + TOPIC.hex + "030000000000000001000100"
     )
@@ -72,6 +76,6 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(NewerFormatError):
         records.read_target_epoch(b"\0\1" + bytes(5))
     with pytest.raises(DamageError, match="a member's current assignment"):
-        records.read_current(records.encode_current(Current())[:-1])
+        records.read_current(records.encode_current(CurrentAssignment())[:-1])
     with pytest.raises(DamageError, match="state 9"):
         records.read_current(b"\0\0" + bytes(8) + b"\x09\1\1\0")

@@ -4,17 +4,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.joint.child_checks import Checked
+from stablelog.coordinators.transactions.joint.child_checks import CheckedChildren
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import child_id, child_of
-from tests.coordinators.transactions.joint.test_acceptance import NAME, Log
+from tests.coordinators.transactions.joint.test_accepted_children import NAME, Log
 from tests.coordinators.transactions.test_coordinator import T0, init, marked
 
 
-def checked_of(log: Log, children: list[ChildShown]) -> Checked:
+def checked_of(log: Log, children: list[ChildShown]) -> CheckedChildren:
     checks = log.coordinator.joint.checks
-    checked = checks.begin(NAME)
-    checks.check_all(NAME, 0, children, checked)
+    checked = checks.begin_checks(NAME)
+    checks.check_children(NAME, 0, children, checked)
     assert checks.are_current(NAME, checked)
     return checked
 
@@ -45,11 +45,11 @@ def test_a_check_does_not_hold_when_the_child_or_the_key_has_changed(what: str) 
             c.add_partitions(*empty, [T0], api_version=12, transaction_version=2, now_ms=1)
             marked(c, c.end(*empty, False, api_version=5, now_ms=1))
         case "turned away":
-            c.turn_away(*one)
+            c.mark_abort_only(*one)
         case "fenced":
             init(c, empty.transactional_id)
         case "the key":
-            c.joint.begin(NAME, 0, "another run", now_ms=1)
+            c.joint.begin_version(NAME, 0, "another run", now_ms=1)
     assert not c.joint.checks.are_current(NAME, checked)
 
 
@@ -63,7 +63,7 @@ def test_a_child_that_is_named_twice_is_refused() -> None:
     )
     checks = log.coordinator.joint.checks
     with pytest.raises(RefusedError, match="more than once"):
-        checks.check_all(NAME, 0, [one, one], checks.begin(NAME))
+        checks.check_children(NAME, 0, [one, one], checks.begin_checks(NAME))
 
 
 def test_a_child_of_a_committed_version_comes_too_late_to_be_opened() -> None:
@@ -83,7 +83,7 @@ def test_a_child_of_a_committed_version_comes_too_late_to_be_opened() -> None:
 def test_a_child_of_a_run_that_has_lost_its_version_is_not_opened() -> None:
     log = Log()
     joint = log.coordinator.joint
-    joint.begin(NAME, 0, "s", now_ms=0)
+    joint.begin_version(NAME, 0, "s", now_ms=0)
     joint.checks.check_open(child_id("k", 0, "s", 1, 0))
     joint.checks.check_open(child_id("k", 0, "", 1, 0))
     with pytest.raises(RefusedError, match=r"run 'r' no longer has version 0 .*: run 's' has begun it since"):
@@ -99,7 +99,7 @@ def test_a_child_of_a_run_that_has_lost_its_version_is_not_opened() -> None:
 def test_a_child_is_late_if_it_can_never_be_committed(version: int, run: str, late: bool) -> None:
     log = Log()
     joint = log.coordinator.joint
-    joint.begin(NAME, 0, "s", now_ms=0)
+    joint.begin_version(NAME, 0, "s", now_ms=0)
     child = child_of(child_id("k", version, run, 1, 0))
     assert child is not None
     assert joint.checks.is_late(child) is late
@@ -116,7 +116,7 @@ def test_a_child_that_cannot_be_committed_is_refused_with_the_reason() -> None:
     init(c, fenced.transactional_id)
     ended = c.end(*done, False, api_version=5, now_ms=1)
     current = ChildShown(done.transactional_id, ended.answer.producer_id, ended.answer.producer_epoch)
-    c.turn_away(*away)
+    c.mark_abort_only(*away)
     for shown, code, why in (
         (
             ChildShown(child_id("k", 0, "r", 9, 0), 7, 0),
@@ -129,7 +129,7 @@ def test_a_child_that_cannot_be_committed_is_refused_with_the_reason() -> None:
         (away, "invalid_txn_state", "was refused a partition"),
     ):
         with pytest.raises(RefusedError, match=why) as refused:
-            c.joint.checks.check_one(NAME, 0, shown)
+            c.joint.checks.check_child(NAME, 0, shown)
         assert refused.value.code is ErrorCode[code]
 
 

@@ -3,14 +3,12 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.transactions.answers import Decision
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    TransactionConfig,
-)
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.records import joint_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName, child_id, child_of
 from tests.coordinators.transactions.test_coordinator import T0, add, coordinator, init
@@ -23,11 +21,11 @@ def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> N
     for attempt in range(20):
         name = child_id("k", 0, "run", "task", f"{attempt}", group="")
         who = init(c, name)
-        c.turn_away(name, who.producer_id, who.producer_epoch)
+        c.mark_abort_only(name, who.producer_id, who.producer_epoch)
         child = ChildShown(name, who.producer_id, who.producer_epoch)
         c.joint.abort(JointName("", "k"), 0, [child], now_ms=0)
         assert c.table.get(name) is None
-    assert len(c.table.turned_away) == 0
+    assert len(c.table.abort_only) == 0
 
 
 def test_children_are_open_until_they_have_ended() -> None:
@@ -59,7 +57,7 @@ def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
     who = init(c, name)
     if has_begun:
         add(c, who, T0, name=name)
-    c.turn_away(name, who.producer_id, who.producer_epoch)
+    c.mark_abort_only(name, who.producer_id, who.producer_epoch)
     child = ChildShown(name, who.producer_id, who.producer_epoch)
     decision = c.joint.commit(JointName("", "k"), 0, [child], now_ms=0)
     assert decision.answer.error is ErrorCode.invalid_txn_state
@@ -72,7 +70,7 @@ def test_of_the_runs_that_have_lost_a_version_the_last_hundred_are_known() -> No
     c, name = coordinator(), JointName("", "k")
 
     def begin(number: int) -> ErrorCode:
-        return c.joint.begin(name, 3, f"r{number}", now_ms=0).answer.error
+        return c.joint.begin_version(name, 3, f"r{number}", now_ms=0).answer.error
 
     for number in range(101):
         assert begin(number) is ErrorCode.none
@@ -97,7 +95,7 @@ def test_a_child_for_offsets_is_open_at_once_and_aborted_after_a_minute() -> Non
     for child in shown:
         described = c.table.get(child.transactional_id)
         assert described is not None
-        assert (described.state, described.partitions) == (State.ONGOING, {T0})
+        assert (described.state, described.partitions) == (TransactionState.ONGOING, {T0})
         assert (described.start_ms, described.update_ms, described.transaction_version) == (5, 5, 2)
     assert c.abort_overdue(60_004).markers == []
     assert [order.transactional_id for order in c.abort_overdue(60_005).markers] == [
@@ -115,12 +113,12 @@ def child(c: TransactionCoordinator, part: int, *, version: int = 0, run: str = 
 
 def test_a_version_is_open_until_it_is_committed_and_the_answer_is_the_same_ever_after() -> None:
     c = coordinator()
-    assert c.joint.begin(NAME, 0, "r", now_ms=0).answer == JointAnswer()
+    assert c.joint.begin_version(NAME, 0, "r", now_ms=0).answer == JointAnswer()
     first = c.joint.commit(NAME, 0, [child(c, 1)], run="r", digest="d", now_ms=0)
     assert first.answer == JointAnswer(commit_sequence=1, run="r", digest="d")
     again = c.joint.commit(NAME, 0, [], run="other", digest="e", now_ms=0)
     assert again == Decision(JointAnswer(committed=True, commit_sequence=1, run="r", digest="d"))
-    begun = c.joint.begin(NAME, 0, "other", now_ms=0)
+    begun = c.joint.begin_version(NAME, 0, "other", now_ms=0)
     assert begun == Decision(
         JointAnswer(committed=True, commit_sequence=1, last_version=0, run="r", digest="d")
     )
@@ -165,11 +163,11 @@ def test_if_one_child_cannot_be_committed_nothing_is_decided() -> None:
 
 def test_a_start_of_the_writer_takes_the_version_and_the_children_of_the_former_one_are_aborted() -> None:
     c = coordinator()
-    c.joint.begin(NAME, 0, "r", now_ms=0)
+    c.joint.begin_version(NAME, 0, "r", now_ms=0)
     old = child(c, 1)
-    decision = c.joint.begin(NAME, 0, "s", now_ms=0)
+    decision = c.joint.begin_version(NAME, 0, "s", now_ms=0)
     assert [order.transactional_id for order in decision.markers] == [old.transactional_id]
-    refused = c.joint.begin(NAME, 0, "r", now_ms=0)
+    refused = c.joint.begin_version(NAME, 0, "r", now_ms=0)
     assert refused.answer.error is ErrorCode.producer_fenced
     assert "run 's' has begun it since" in (refused.answer.message or "")
     assert refused.records == []
@@ -178,22 +176,24 @@ def test_a_start_of_the_writer_takes_the_version_and_the_children_of_the_former_
 
 def test_an_earlier_start_by_its_order_does_not_take_the_version_from_a_later_one() -> None:
     c = coordinator()
-    assert c.joint.begin(NAME, 0, "late", order=2, now_ms=0).answer.error is ErrorCode.none
-    assert c.joint.begin(NAME, 0, "early", order=1, now_ms=0).answer.error is ErrorCode.producer_fenced
-    assert c.joint.begin(NAME, 0, "equal", order=2, now_ms=0).answer.error is ErrorCode.none
-    assert c.joint.begin(NAME, 1, "early", order=1, now_ms=0).answer.error is ErrorCode.none, (
+    assert c.joint.begin_version(NAME, 0, "late", order=2, now_ms=0).answer.error is ErrorCode.none
+    assert (
+        c.joint.begin_version(NAME, 0, "early", order=1, now_ms=0).answer.error is ErrorCode.producer_fenced
+    )
+    assert c.joint.begin_version(NAME, 0, "equal", order=2, now_ms=0).answer.error is ErrorCode.none
+    assert c.joint.begin_version(NAME, 1, "early", order=1, now_ms=0).answer.error is ErrorCode.none, (
         "another version"
     )
 
 
 def test_a_question_without_a_run_changes_nothing() -> None:
     c = coordinator()
-    assert c.joint.begin(NAME, 3, now_ms=0) == Decision(JointAnswer())
+    assert c.joint.begin_version(NAME, 3, now_ms=0) == Decision(JointAnswer())
 
 
 def test_a_run_that_gives_a_version_up_can_begin_no_more_children() -> None:
     c = coordinator()
-    c.joint.begin(NAME, 0, "r", now_ms=0)
+    c.joint.begin_version(NAME, 0, "r", now_ms=0)
     named, other = child(c, 1), child(c, 2)
     decision = c.joint.abort(NAME, 0, [named], run="r", now_ms=0)
     assert [order.transactional_id for order in decision.markers] == [
@@ -202,7 +202,7 @@ def test_a_run_that_gives_a_version_up_can_begin_no_more_children() -> None:
     ]
     late = init(c, child_id("k", 0, "r", 3, 0))
     assert late.error is ErrorCode.producer_fenced
-    assert c.joint.begin(NAME, 0, "s", now_ms=0).answer.error is ErrorCode.none
+    assert c.joint.begin_version(NAME, 0, "s", now_ms=0).answer.error is ErrorCode.none
 
 
 def test_an_abort_after_the_commit_says_so_and_changes_nothing() -> None:
@@ -247,7 +247,7 @@ def test_of_a_key_with_many_children_the_caller_dismisses_the_late_ones() -> Non
     decision = c.joint.commit(NAME, 0, [], now_ms=0)
     assert decision.markers == []
     assert all(c.joint.may_be_dismissed(one.transactional_id) for one in late)
-    dismissed = c.joint.dismiss([*(one.transactional_id for one in late[:2]), "unknown"], now_ms=0)
+    dismissed = c.joint.dismiss_children([*(one.transactional_id for one in late[:2]), "unknown"], now_ms=0)
     assert [order.transactional_id for order in dismissed.markers] == [
         one.transactional_id for one in late[:2]
     ]

@@ -21,15 +21,16 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions import ending as transaction_ending
+from stablelog.coordinators.transactions.answers import Decision
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
-from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE
+from stablelog.coordinators.transactions.joint.accepted_children import ENDED_AT_ONCE
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.coordinator import OFFSETS_TIMEOUT_MS
 from stablelog.coordinators.transactions.joint.records import decode_joint
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, decode_transaction, read_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.wire.extension.children import JointName, child_id, child_of
 from tests.coordinators.transactions.test_model import (
     PARTITIONS,
@@ -164,7 +165,7 @@ class JointWorld(World):
                         accepted = {self.given[identity] for identity in state.accepted}
                 elif isinstance(subject, TransactionKey):
                     txn = decode_transaction(value)
-                    if txn.state is State.PREPARE_COMMIT:
+                    if txn.state is TransactionState.PREPARE_COMMIT:
                         shown = (txn.producer_id, txn.producer_epoch, txn.update_ms)
                         committed[subject.transactional_id] = (txn.commit_sequence, shown)
             self.note_commit(joint, committed, accepted)
@@ -251,7 +252,7 @@ class JointWorld(World):
 
     def task_begins(self, task: Task) -> None:
         name, order = task.driver.name, task.driver.order
-        decision = self.coordinator.joint.begin(
+        decision = self.coordinator.joint.begin_version(
             name, task.version, task.driver.run, order=order, now_ms=self.now_ms
         )
         answer = decision.answer
@@ -460,7 +461,7 @@ class JointWorld(World):
 
         if decision.records:
             self.to_dismiss.append(name)
-        if decision.records and self.coordinator.joint.acceptance.is_pending:
+        if decision.records and self.coordinator.joint.accepted_children.is_pending:
             self.long_count += 1
             self.carry_out(decision)
             self.accepting = answered
@@ -472,7 +473,7 @@ class JointWorld(World):
         g = self.coordinator.table.sequences.last
         assert self.coordinator.table.resolved_sequence < g, "a part of a commit is in a cut"
         decision = self.coordinator.joint.end_accepted(now_ms=self.now_ms)
-        if self.coordinator.joint.acceptance.is_pending or self.accepting is None:
+        if self.coordinator.joint.accepted_children.is_pending or self.accepting is None:
             self.carry_out(decision)
         else:
             answered, self.accepting = self.accepting, None
@@ -489,7 +490,7 @@ class JointWorld(World):
         ]
         if not left:
             self.to_dismiss.pop()
-        self.carry_out(joint.dismiss(left[: self.at_once], now_ms=self.now_ms))
+        self.carry_out(joint.dismiss_children(left[: self.at_once], now_ms=self.now_ms))
 
     def driver_aborts(self, driver: Driver) -> None:
         """As Spark does it, also for a commit whose answer was lost."""
@@ -510,7 +511,7 @@ class JointWorld(World):
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        if self.coordinator.joint.acceptance.is_pending:
+        if self.coordinator.joint.accepted_children.is_pending:
             kind = self.choose(12)
             if kind < 2:
                 self.end_accepted()
@@ -561,7 +562,7 @@ class JointWorld(World):
                 assert order.commit_sequence == g, f"committed in {target} with another number"
 
     def settle(self) -> None:
-        while self.coordinator.joint.acceptance.is_pending:
+        while self.coordinator.joint.accepted_children.is_pending:
             self.end_accepted()
         self.sync_commit_log()
         while self.to_dismiss:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from stablelog.coordinators.transactions.joint.records import JointState, decode_joint, encode_joint
-from stablelog.coordinators.transactions.transaction import Identity
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch
 from stablelog.errors import DamageError, NewerFormatError
 
 FULL = JointState(7, 42, 8, -1, 1_700_000_000_000, "r", ("p", "q"), "o", "of offsets", 99)
-ACCEPTING = replace(FULL, accepted=(Identity(2**40, 3), Identity(5, 0)))
+ACCEPTING = replace(FULL, accepted=(ProducerIdAndEpoch(2**40, 3), ProducerIdAndEpoch(5, 0)))
 
 
 def test_what_is_written_is_read() -> None:

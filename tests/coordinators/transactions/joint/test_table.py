@@ -51,11 +51,11 @@ def test_a_key_that_was_used_again_is_known_from_then_on() -> None:
 
 def test_a_key_is_known_as_long_as_it_has_children() -> None:
     joints = table(JointState(open_version=1, update_ms=0))
-    joints.enrol(CHILD)
+    joints.add_child_id(CHILD)
     assert forgotten(joints, UNUSED_MS) == []
     assert joints.children(NAME) == [(CHILD, child_of(CHILD))]
     assert not joints.may_be_expired(UNUSED_MS), "it is looked at again later"
-    joints.withdraw(CHILD)
+    joints.remove_child_id(CHILD)
     assert joints.children(NAME) == []
     assert forgotten(joints, UNUSED_MS + 1) == [joint_key(*NAME)]
 
@@ -64,6 +64,6 @@ def test_after_a_start_with_an_earlier_clock_a_key_expires_in_time() -> None:
     joints, read = table(JointState(open_version=1, update_ms=10**6)), JointTable(UNUSED_MS)
     for _, value in joints.records():
         read.replay(NAME, value)
-    read.loaded(now_ms=0)
+    read.finish_replay(now_ms=0)
     assert forgotten(read, UNUSED_MS - 1) == []
     assert forgotten(read, UNUSED_MS) == [joint_key(*NAME)]

@@ -19,10 +19,11 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import Parti
 
 
 class Subscriber(NamedTuple):
-    """A member, for an assignor.
+    """A member of the group, as an assignor gets it.
 
     Attributes:
-        sort_key: members take part in the order of this key: a static member keeps its place under its instance id.
+        sort_key: the assignor processes members in the order of this key. A static member keeps its place under its
+            instance id.
         topic_ids: the topics that the member subscribes to. Each exists.
         former: the member's former target assignment.
     """
@@ -63,7 +64,15 @@ def assign_ranges(subscribers: Subscribers, counts: Counts) -> dict[str, Partiti
 
 
 def assign_uniformly(subscribers: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Assign nearly the same number of partitions to each member. Arguments and result as `assign_ranges`."""
+    """Assign nearly the same number of partitions to each member.
+
+    Args:
+        subscribers: the members by id.
+        counts: the number of partitions of each topic that a member subscribes to.
+
+    Returns:
+        The partitions of each member. Each partition of a subscribed topic has exactly one member.
+    """
     if len({subscriber.topic_ids for subscriber in subscribers.values()}) <= 1:
         return _uniform_for_equals(subscribers, counts)
     return _uniform_in_general(subscribers, counts)
@@ -74,7 +83,7 @@ def _ordered(subscribers: Subscribers) -> list[str]:
 
 
 def _former(subscribers: Subscribers, counts: Counts) -> dict[str, list[TopicIdPartition]]:
-    """Return what each member has of the partitions that it may keep, sorted; each partition has one owner at most."""
+    """Return the partitions that each member has and may keep, sorted. Each partition has at most one owner."""
     kept: dict[str, list[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
     for member_id in _ordered(subscribers):
@@ -96,7 +105,7 @@ def _all_partitions(subscribers: Subscribers, counts: Counts) -> list[TopicIdPar
 
 
 def _uniform_for_equals(subscribers: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Assign partitions to members that all subscribe to the same topics."""
+    """Assign partitions uniformly to members that all subscribe to the same topics."""
     if not subscribers:
         return {}
     everything = _all_partitions(subscribers, counts)
@@ -118,11 +127,11 @@ def _uniform_for_equals(subscribers: Subscribers, counts: Counts) -> dict[str, P
 
 
 def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Assign partitions to members with different subscriptions.
+    """Assign partitions uniformly to members with different subscriptions.
 
     Free partitions go to the subscriber with the fewest partitions. Then partitions move from a member to another
-    subscriber of their topic that has at least two fewer, until there are none. Each move makes the sum of the squares
-    of the sizes smaller, so this ends.
+    subscriber of the same topic that has at least two fewer, until there is no such pair. Each move makes the sum of
+    the squares of the members' counts smaller, so this ends.
     """
     members = _ordered(subscribers)
     owned = {member_id: set(partitions) for member_id, partitions in _former(subscribers, counts).items()}
@@ -145,7 +154,9 @@ def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, P
 
 
 def _even_out(topic_id: uuid.UUID, members: list[str], owned: dict[str, set[TopicIdPartition]]) -> bool:
-    """Move partitions of a topic from subscribers with many partitions to subscribers with few."""
+    """Move partitions of a topic from subscribers with many partitions to subscribers with few. Return whether any
+    moved.
+    """
     of_topic = {
         member_id: sorted(partition for partition in owned[member_id] if partition[0] == topic_id)
         for member_id in members

@@ -19,14 +19,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stablelog.coordinators.consumer_groups.classic_group import CONSUMER_PROTOCOL, Alarm, Due
 from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import DEFAULT_ASSIGNOR
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     NO_PARTITIONS,
-    Current,
+    CurrentAssignment,
     DescribedConsumer,
     MemberState,
     Partitions,
-    Selection,
+    PatternSelection,
     SelectionKey,
     Subscription,
     TopicIdPartition,
@@ -53,8 +54,11 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.records import (
     read_target,
     read_target_epoch,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, PlannedMember, Target
-from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL, Alarm, Due
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import (
+    AssignmentPlan,
+    PlannedMember,
+    TargetAssignment,
+)
 from stablelog.coordinators.record_fields import Record
 
 NO_TOPICS: frozenset[str] = frozenset()
@@ -71,18 +75,18 @@ class ConsumerState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ConsumerMember:
-    """A member of a consumer group.
+    """A member of a consumer group (KIP-848).
 
     Attributes:
-        selection_key: identifies the topics that the member's pattern selects; None if it has no pattern, or has sent no
-            heartbeat since the start of the broker or since its pattern has changed.
+        selection_key: identifies the topics that the member's pattern selects; None if the member has no pattern, or
+            has sent no heartbeat since the start of the broker or since its pattern has changed.
         assigned_from: the topics that the pattern selected when the group's epoch last rose for it; None if this is not
             known since the start of the broker.
     """
 
     member_id: str
     subscription: Subscription
-    current: Current
+    current: CurrentAssignment
     selection_key: SelectionKey | None = None
     assigned_from: frozenset[str] | None = None
 
@@ -118,17 +122,17 @@ class ConsumerGroup:
         self.static_ids: dict[str, str] = {}
         self.owners: dict[TopicIdPartition, str] = {}
         self.topics_version: int | None = None
-        self.selections: dict[SelectionKey, Selection] = {}
+        self.selections: dict[SelectionKey, PatternSelection] = {}
         self._subscribed: frozenset[str] | None = None
         self.is_planned = False
-        self.plan_in_work: Plan | None = None
+        self.plan_in_work: AssignmentPlan | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key by which the queue of deadlines knows one of the group's deadlines."""
+        """Return the key of one of the group's deadlines in the queue of deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """The keys of all deadlines that the group may have."""
+        """Return the keys of all deadlines that the group may have."""
         yield self.alarm(Due.OFFSETS)
         for member_id in self.members:
             yield self.alarm(Due.SESSION, member_id)
@@ -148,10 +152,11 @@ class ConsumerGroup:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def select(self, member_id: str, selection: Selection, topics: TopicLookup) -> bool:
-        """Note the topics that the pattern of a member selects. Return whether the target assignment has to follow.
+    def select(self, member_id: str, selection: PatternSelection, topics: TopicLookup) -> bool:
+        """Set the topics that a member's pattern selects. Return whether the target assignment has to be computed
+        again.
 
-        It need not follow after a start of the broker if the member may still describe the topics that it has.
+        After a start of the broker it need not be if the member may still describe the topics that are assigned to it.
         """
         member = self.members[member_id]
         if selection.pattern != member.subscription.pattern:
@@ -176,8 +181,9 @@ class ConsumerGroup:
         return is_changed
 
     def _selected(self, member: ConsumerMember, topics: TopicLookup) -> frozenset[str]:
-        """The topics that the pattern of a member selects. Until its first heartbeat after a start of the broker, these
-        are the topics of its target assignment.
+        """Return the topics that a member's pattern selects.
+
+        Until the member's first heartbeat after a start of the broker, these are the topics of its target assignment.
         """
         if not member.subscription.pattern:
             return NO_TOPICS
@@ -189,8 +195,8 @@ class ConsumerGroup:
         ids = {topic_id for topic_id, _ in self.target.get(member.member_id, NO_PARTITIONS)}
         return frozenset(name for topic_id in ids if (name := topics.name_of(topic_id)) is not None)
 
-    def plan(self, topics: TopicLookup, *, is_changed: bool) -> Plan:
-        """Return what a target assignment is computed from, and forget selections without a member.
+    def plan(self, topics: TopicLookup, *, is_changed: bool) -> AssignmentPlan:
+        """Return the plan of the group's next target assignment, and drop pattern selections that no member uses.
 
         Args:
             topics: the topics of the broker.
@@ -212,7 +218,7 @@ class ConsumerGroup:
                 known[key],
                 self.target.get(member.member_id, NO_PARTITIONS),
             )
-        return Plan(
+        return AssignmentPlan(
             epoch=self.epoch,
             target_epoch=self.target_epoch,
             topics_version=topics.version,
@@ -223,8 +229,10 @@ class ConsumerGroup:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic. After a start, a pattern counts as subscribed to any topic until a
-        heartbeat of the member resolves it.
+        """Return whether a member subscribes to the topic.
+
+        After a start, a pattern counts as subscribed to every topic until a heartbeat of its member resolves the
+        pattern.
         """
         if self._subscribed is None:
             keys: set[SelectionKey] = set()
@@ -244,15 +252,15 @@ class ConsumerGroup:
         return encode_consumer_key(ConsumerKey(kind, self.group_id, member_id))
 
     def raise_epoch(self) -> Record:
-        """Begin the group's next epoch."""
+        """Begin the group's next epoch, and return the record of it."""
         self.epoch += 1
         return self._epoch_record()
 
     def set_subscription(self, member_id: str, subscription: Subscription) -> Record:
-        """Add a member, or change its subscription."""
+        """Add a member, or change its subscription. Return the record of the change."""
         member = self.members.get(member_id)
         if member is None:
-            member = self.members[member_id] = ConsumerMember(member_id, subscription, Current())
+            member = self.members[member_id] = ConsumerMember(member_id, subscription, CurrentAssignment())
         elif member.subscription.instance_id is not None:
             self.static_ids.pop(member.subscription.instance_id, None)
         if member.subscription.pattern != subscription.pattern:
@@ -263,8 +271,8 @@ class ConsumerGroup:
         self.topics_version = self._subscribed = None
         return self._key(MEMBER_KEY_VERSION, member_id), encode_subscription(subscription)
 
-    def set_current(self, member_id: str, current: Current) -> Record:
-        """Set the epoch and the partitions of a member."""
+    def set_current(self, member_id: str, current: CurrentAssignment) -> Record:
+        """Set the current assignment of a member: its epoch and its partitions. Return the record of the change."""
         member = self.members[member_id]
         self._disown(member)
         for partition in current.assigned | current.revoking:
@@ -278,7 +286,9 @@ class ConsumerGroup:
             if self.owners.get(partition) == member.member_id:
                 del self.owners[partition]
 
-    def follow(self, plan: Plan, target: Target, *, is_changed: bool) -> Iterator[Record]:
+    def apply_target(
+        self, plan: AssignmentPlan, target: TargetAssignment, *, is_changed: bool
+    ) -> Iterator[Record]:
         """Take the result of a plan, which may have been made before later changes of the group.
 
         Args:
@@ -377,7 +387,7 @@ class ConsumerGroup:
         return self._key(TARGET_EPOCH_KEY_VERSION), encode_target_epoch(self.target_epoch)
 
     def records(self) -> Iterator[Record]:
-        """The records of the group's state. Each is made when the caller takes it (see `live_state`)."""
+        """Yield the records of the group's present state. Each is made when the caller takes it (see `live_state`)."""
         yield self._epoch_record()
         for member_id in list(self.members):
             member = self.members.get(member_id)
@@ -391,10 +401,10 @@ class ConsumerGroup:
         yield self._target_epoch_record()
 
     def replay(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Apply a record of the group, except the tombstone of the group itself.
+        """Apply a record of the group. The tombstone of the whole group is not for this method.
 
         Raises:
-            DamageError, NewerFormatError: the value cannot be read; nothing has changed.
+            DamageError, NewerFormatError: the value cannot be read. Nothing has changed.
         """
         member = self.members.get(key.member_id)
         if key.kind == GROUP_EPOCH_KEY_VERSION:
@@ -413,10 +423,13 @@ class ConsumerGroup:
             elif member is not None:
                 self.forget_member(key.member_id)
         elif member is not None:
-            self._replay_current(member, Current() if value is None else read_current(value))
+            self._replay_current(member, CurrentAssignment() if value is None else read_current(value))
 
-    def _replay_current(self, member: ConsumerMember, current: Current) -> None:
-        """Set a member's current assignment. Between two records of one decision, a partition may have two owners."""
+    def _replay_current(self, member: ConsumerMember, current: CurrentAssignment) -> None:
+        """Set a member's current assignment from a record.
+
+        Between two records of one decision, a partition may have two owners for a moment.
+        """
         self._disown(member)
         member.current = current
         self.owners.update(dict.fromkeys(current.assigned | current.revoking, member.member_id))

@@ -1,4 +1,4 @@
-"""Consumer groups: which group a request is for, and what its members may do.
+"""Requests of the consumer group protocol: finds the group of a request, and decides what its members may do.
 
 Source: KIP-848; Kafka's GroupMetadataManager for the error codes.
 """
@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    CommittingMember,
     GroupConfig,
     GroupDecision,
     LeaveAnswer,
     LeavingMember,
-    Membership,
 )
+from stablelog.coordinators.consumer_groups.classic_group import ClassicGroup, ClassicGroupState
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.heartbeats import (
     STRING_SIZE_MAX,
@@ -25,24 +26,26 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     DescribedConsumerGroup,
     HeartbeatAnswer,
     HeartbeatRequest,
-    Selection,
+    PatternSelection,
     SelectionKey,
     TopicLookup,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, Target
-from stablelog.coordinators.consumer_groups.descriptions import described_consumer_group
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import (
+    AssignmentPlan,
+    TargetAssignment,
+)
+from stablelog.coordinators.consumer_groups.descriptions import describe_consumer_group
 from stablelog.coordinators.consumer_groups.expiry import Expiry
-from stablelog.coordinators.consumer_groups.membership import Group, State
 from stablelog.coordinators.consumer_groups.records import encode_group_key
 from stablelog.coordinators.consumer_groups.table import AnyGroup, GroupTable
 from stablelog.errors import RefusedError
 
 
 class ConsumerGroups:
-    """The consumer groups of one offsets log.
+    """The groups with the consumer group protocol (KIP-848).
 
     Attributes:
-        heartbeats: decides about the members.
+        heartbeats: decides about the heartbeats of members.
     """
 
     def __init__(self, config: GroupConfig, table: GroupTable, expiry: Expiry) -> None:
@@ -51,32 +54,38 @@ class ConsumerGroups:
         self.heartbeats = Heartbeats(config, table.deadlines)
 
     def pattern_of(self, request: HeartbeatRequest) -> str | None:
-        """Return the pattern that the caller has to resolve before it hands in a heartbeat (`HeartbeatRequest.selection`).
+        """Return the pattern of topic names whose topics the caller must find before it passes the heartbeat to
+        `heartbeat`.
+
+        The caller puts the topics into `HeartbeatRequest.selection`.
 
         Returns:
             None if the sender has no pattern, or if the request is refused without regard to its group.
         """
         group = self._table.groups.get(request.group_id)
         try:
-            self.heartbeats.check(request)
+            self.heartbeats.check_request(request)
         except RefusedError:
             return None
         return self.heartbeats.pattern_of(group if isinstance(group, ConsumerGroup) else None, request)
 
-    def selection(self, group_id: str, key: SelectionKey) -> Selection | None:
-        """Return what a pattern selected in an earlier heartbeat of a group, for members with the same rights."""
+    def known_selection(self, group_id: str, key: SelectionKey) -> PatternSelection | None:
+        """Return the topics that a pattern selected in an earlier heartbeat of the group, for members with the same
+        rights.
+        """
         group = self._table.groups.get(group_id)
         return group.selections.get(key) if isinstance(group, ConsumerGroup) else None
 
     def is_planned(self, group_id: str) -> bool:
-        """Whether a group waits for a large target assignment."""
+        """Return whether the group waits for a large target assignment that the caller has to compute."""
         group = self._table.groups.get(group_id)
         return isinstance(group, ConsumerGroup) and group.is_planned
 
-    def plan(self, group_id: str, topics: TopicLookup) -> Plan | None:
-        """Return the large plan that a group waits for; None if there is none.
+    def begin_plan(self, group_id: str, topics: TopicLookup) -> AssignmentPlan | None:
+        """Return the plan of a large target assignment that the group waits for; None if there is none.
 
-        The caller computes it (`computed`), and hands the result to `follow`. One plan of a group is computed at a time.
+        The caller computes the plan with `compute_target`, possibly in a thread, and passes the result to
+        `apply_target`. Only one plan of a group is computed at a time.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.is_planned:
@@ -84,18 +93,20 @@ class ConsumerGroups:
         group.plan_in_work = group.plan(topics, is_changed=False)
         return group.plan_in_work
 
-    def follow(self, group_id: str, plan: Plan, target: Target) -> GroupDecision[None]:
-        """Take the result of a plan. Nothing changes if the group was removed meanwhile, also if it was made again."""
+    def apply_target(
+        self, group_id: str, plan: AssignmentPlan, target: TargetAssignment
+    ) -> GroupDecision[None]:
+        """Give a group its computed target assignment. Do nothing if the group was removed since the plan was made."""
         decision = GroupDecision(None)
         group = self._table.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and group.plan_in_work is plan:
-            self.heartbeats.follow(group, plan, target, decision)
+            self.heartbeats.apply_target(group, plan, target, decision)
         return decision
 
     def heartbeat(
         self, request: HeartbeatRequest, topics: TopicLookup, *, now_ms: int
     ) -> GroupDecision[HeartbeatAnswer]:
-        """Handle a ConsumerGroupHeartbeat: a member joins, stays or leaves.
+        """Decide about a ConsumerGroupHeartbeat request: a member joins, stays or leaves.
 
         Args:
             request: the request.
@@ -106,7 +117,7 @@ class ConsumerGroups:
         try:
             if not request.group_id or len(request.group_id.encode()) > STRING_SIZE_MAX:
                 raise RefusedError(ErrorCode.invalid_request, f"a group id has 1 to {STRING_SIZE_MAX} bytes")
-            self.heartbeats.check(request)
+            self.heartbeats.check_request(request)
             former = self._table.groups.get(request.group_id)
             group = self._group(request, former)
             if request.member_epoch < JOIN_EPOCH:
@@ -118,7 +129,7 @@ class ConsumerGroups:
             return decision
         if former is not group:
             # The new group is added to the table only if the heartbeat is not refused.
-            if isinstance(former, Group):
+            if isinstance(former, ClassicGroup):
                 if former.recorded is not None:
                     decision.records.insert(0, (encode_group_key(former.group_id), None))
                 self._table.forget(former)
@@ -128,29 +139,29 @@ class ConsumerGroups:
         return decision
 
     def _group(self, request: HeartbeatRequest, former: AnyGroup | None) -> ConsumerGroup:
-        """Return the group of a heartbeat, a new one if there is none or if it is an empty classic group.
+        """Return the group of a heartbeat; a new one if there is none, or if the group is an empty classic group.
 
         A member that joins stays in the new group. Any other member is refused with UNKNOWN_MEMBER_ID, and joins again:
-        the group was deleted after the member's session had ended. Clients do not join again after GROUP_ID_NOT_FOUND.
+        its session had ended, and the group was deleted. Clients do not join again after GROUP_ID_NOT_FOUND.
         """
         if isinstance(former, ConsumerGroup):
             return former
-        if former is None or (former.state is State.EMPTY and not former.pending_joins):
+        if former is None or (former.state is ClassicGroupState.EMPTY and not former.pending_joins):
             return ConsumerGroup(request.group_id)
         raise RefusedError(
             ErrorCode.group_id_not_found, f"group {request.group_id!r} is not a consumer group"
         )
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedConsumerGroup]]:
-        """Describe consumer groups. The description of any other or a missing group has GROUP_ID_NOT_FOUND."""
+        """Describe consumer groups. The description of a missing group, or of a classic one, has GROUP_ID_NOT_FOUND."""
         return GroupDecision(
-            [described_consumer_group(group_id, self._table.groups.get(group_id)) for group_id in group_ids]
+            [describe_consumer_group(group_id, self._table.groups.get(group_id)) for group_id in group_ids]
         )
 
     def leave(
         self, group: ConsumerGroup, leaving: Iterable[LeavingMember], now_ms: int
     ) -> GroupDecision[LeaveAnswer]:
-        """Remove static members that an operator names by their instance ids (LeaveGroup)."""
+        """Remove static members that an operator removes by their instance ids (LeaveGroup)."""
         decision = GroupDecision(LeaveAnswer(ErrorCode.none))
         outcomes: list[tuple[LeavingMember, ErrorCode]] = []
         for one in leaving:
@@ -158,14 +169,16 @@ class ConsumerGroups:
             if one.member_id or static_id is None:
                 outcomes.append((one, ErrorCode.unknown_member_id))
             else:
-                self.heartbeats.dismiss(group, static_id, decision)
+                self.heartbeats.dismiss_member(group, static_id, decision)
                 outcomes.append((one, ErrorCode.none))
         self._expiry.check_soon(group, now_ms)
         decision.answer = LeaveAnswer(ErrorCode.none, tuple(outcomes))
         return decision
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Check the member of an OffsetFetch (v9+). A request that names no member is not checked."""
+        """Check the member of an OffsetFetch request (v9+), and return the error code. A request without a member
+        always passes.
+        """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or (member_id is None and member_epoch < 0):
             return ErrorCode.none
@@ -176,8 +189,13 @@ class ConsumerGroups:
         return ErrorCode.none
 
 
-def check_commit(group: ConsumerGroup, membership: Membership, *, is_transactional: bool) -> None:
-    """Check the member of a commit. In a transaction, a stale epoch is ILLEGAL_GENERATION, as in Kafka."""
+def check_commit(group: ConsumerGroup, membership: CommittingMember, *, is_transactional: bool) -> None:
+    """Check that the member of an offset commit belongs to the group and has its current epoch.
+
+    Raises:
+        RefusedError: the member is unknown, or its epoch is stale. In a transaction, a stale epoch is
+            ILLEGAL_GENERATION, as in Kafka.
+    """
     try:
         check_member_epoch(group, membership.member_id, membership.generation)
     except RefusedError as refused:

@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision
+from stablelog.coordinators.consumer_groups.classic_group import Alarm, Due
 from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import (
     ConsumerGroup,
@@ -24,17 +25,20 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     JOIN_EPOCH,
     NO_PARTITIONS,
     STATIC_LEAVE_EPOCH,
-    Current,
+    CurrentAssignment,
     HeartbeatAnswer,
     HeartbeatRequest,
     MemberState,
     Subscription,
     TopicLookup,
 )
-from stablelog.coordinators.consumer_groups.consumer_protocol.reconciliation import reconciled
-from stablelog.coordinators.consumer_groups.consumer_protocol.target import Plan, Target, computed
-from stablelog.coordinators.consumer_groups.membership import Alarm, Due
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.consumer_groups.consumer_protocol.reconciliation import next_assignment
+from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import (
+    AssignmentPlan,
+    TargetAssignment,
+    compute_target,
+)
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.patterns import name_matcher
 from stablelog.errors import RefusedError
 
@@ -46,17 +50,17 @@ SUBSCRIPTION_SIZE_MAX = 4 << 20  # The maximum size in bytes of the names of all
 
 
 class Heartbeats:
-    """Decides about the heartbeats of all consumer groups."""
+    """Decides about the heartbeats of members of consumer groups (KIP-848)."""
 
-    def __init__(self, config: GroupConfig, deadlines: Deadlines[Alarm]) -> None:
+    def __init__(self, config: GroupConfig, deadlines: DeadlineQueue[Alarm]) -> None:
         self._config = config
         self._deadlines = deadlines
 
-    def check(self, request: HeartbeatRequest) -> None:
-        """Check the parts of a request that do not depend on the group.
+    def check_request(self, request: HeartbeatRequest) -> None:
+        """Check the parts of a heartbeat that do not depend on the group.
 
         Raises:
-            RefusedError: the message says why.
+            RefusedError: a field is not valid, or the assignor is unknown; the message says which.
         """
         why = _fault_of(request)
         if why is not None:
@@ -69,7 +73,9 @@ class Heartbeats:
         name_matcher(request.pattern)
 
     def pattern_of(self, group: ConsumerGroup | None, request: HeartbeatRequest) -> str | None:
-        """Return the pattern that the sender of a heartbeat subscribes to; None if it has none, or leaves."""
+        """Return the pattern of topic names that the sender of a heartbeat subscribes to; None if it has none, or
+        leaves.
+        """
         if request.member_epoch < JOIN_EPOCH:
             return None
         if request.pattern is not None or group is None:
@@ -89,10 +95,11 @@ class Heartbeats:
         decision: Decision,
         now_ms: int,
     ) -> HeartbeatAnswer:
-        """Let a member join or stay.
+        """Decide about the heartbeat of a member that joins or stays.
 
         Raises:
-            RefusedError: the message says why; nothing has changed.
+            RefusedError: the member is unknown, its epoch is not the current one, or the group is full. Nothing has
+                changed.
         """
         is_join = request.member_epoch == JOIN_EPOCH
         member_id = request.member_id or request.fresh_id
@@ -112,9 +119,9 @@ class Heartbeats:
             is_changed = former is None or _wants(subscription) != _wants(former.subscription)
             if former is None or subscription != former.subscription:
                 decision.records.append(group.set_subscription(member_id, subscription))
-            if former is not None and is_join and former.current != Current():
+            if former is not None and is_join and former.current != CurrentAssignment():
                 # The member has lost its state. It joins again, and owns nothing.
-                decision.records.append(group.set_current(member_id, Current()))
+                decision.records.append(group.set_current(member_id, CurrentAssignment()))
         if request.selection is not None:
             is_changed |= group.select(member_id, request.selection, topics)
         self._update_target(group, topics, decision, is_changed=is_changed)
@@ -135,7 +142,10 @@ class Heartbeats:
     def _former(
         self, group: ConsumerGroup, request: HeartbeatRequest, member_id: str
     ) -> ConsumerMember | None:
-        """Return the member that sends the request, or the former self of a static member; None for a new member."""
+        """Return the known member that a heartbeat comes from; None for a new member.
+
+        A static member that joins again is the member that had its instance id before.
+        """
         is_join = request.member_epoch == JOIN_EPOCH
         member = group.members.get(member_id)
         size_max = self._config.consumer_group_size_max
@@ -169,8 +179,8 @@ class Heartbeats:
     ) -> None:
         """Raise the group's epoch if its subscriptions or topics have changed, and compute the target assignment.
 
-        A large target assignment is not computed here (`ConsumerGroup.is_planned`). Until it is, the members follow the
-        former one, and a new member has no partitions.
+        A large target assignment is not computed here: it is only marked as planned (`ConsumerGroup.is_planned`). Until
+        it is computed, the members follow the former one, and a new member has no partitions.
         """
         if (
             not is_changed
@@ -182,7 +192,9 @@ class Heartbeats:
         if not group.is_planned:
             plan = group.plan(topics, is_changed=is_changed)
             if not plan.is_large(topics):
-                decision.records.extend(group.follow(plan, computed(plan, topics), is_changed=is_changed))
+                decision.records.extend(
+                    group.apply_target(plan, compute_target(plan, topics), is_changed=is_changed)
+                )
                 return
             group.is_planned = True
         if is_changed:
@@ -191,9 +203,13 @@ class Heartbeats:
             decision.records.append(group.set_target_of(member_id, NO_PARTITIONS))
 
     @staticmethod
-    def follow(group: ConsumerGroup, plan: Plan, target: Target, decision: Decision) -> None:
-        """Take the result of a large plan. If the group has changed since the plan was made, a further plan is due."""
-        decision.records.extend(group.follow(plan, target, is_changed=False))
+    def apply_target(
+        group: ConsumerGroup, plan: AssignmentPlan, target: TargetAssignment, decision: Decision
+    ) -> None:
+        """Apply the result of a large plan to the group. If the group has changed since the plan was made, mark another
+        plan.
+        """
+        decision.records.extend(group.apply_target(plan, target, is_changed=False))
         group.plan_in_work = None
         group.is_planned = group.topics_version != plan.topics_version or group.epoch > group.target_epoch
 
@@ -206,9 +222,9 @@ class Heartbeats:
         *,
         is_new: bool,
     ) -> None:
-        """Move a member one step towards its target assignment."""
+        """Move a member one step from its current assignment towards its target assignment."""
         is_owned = group.is_owned_by_other(member.member_id)
-        following = reconciled(
+        following = next_assignment(
             member.current,
             group.target[member.member_id],
             group.target_epoch,
@@ -219,9 +235,11 @@ class Heartbeats:
             decision.records.append(group.set_current(member.member_id, following))
 
     def _set_timers(
-        self, group: ConsumerGroup, member: ConsumerMember, before: Current | None, now_ms: int
+        self, group: ConsumerGroup, member: ConsumerMember, before: CurrentAssignment | None, now_ms: int
     ) -> None:
-        """Renew the member's session. If the member now has to revoke partitions, its rebalance timeout begins."""
+        """Restart the member's session timeout. If the member now has to revoke partitions, its rebalance timeout
+        begins.
+        """
         session_timeout_ms, _ = self._config.times_of(group.group_id)
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + session_timeout_ms)
         revocation = group.alarm(Due.REVOCATION, member.member_id)
@@ -233,10 +251,10 @@ class Heartbeats:
     # -- leaving members -------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, request: HeartbeatRequest, decision: Decision) -> HeartbeatAnswer:
-        """Remove a member, or note that a static member stops for a while and keeps its place.
+        """Remove a member that leaves. A static member that only stops for a while keeps its place.
 
         Raises:
-            RefusedError: there is no such member; nothing has changed.
+            RefusedError: the group has no such member. Nothing has changed.
         """
         member_id = request.member_id
         _check_instance(group, member_id, request.instance_id)
@@ -254,10 +272,10 @@ class Heartbeats:
             )
             decision.records.append(group.set_current(member_id, current))
         else:
-            self.dismiss(group, member_id, decision)
+            self.dismiss_member(group, member_id, decision)
         return HeartbeatAnswer(ErrorCode.none, None, member_id, request.member_epoch)
 
-    def dismiss(self, group: ConsumerGroup, member_id: str, decision: Decision) -> None:
+    def dismiss_member(self, group: ConsumerGroup, member_id: str, decision: Decision) -> None:
         """Remove a member, and begin the group's next epoch."""
         self._remove(group, member_id, decision)
         decision.records.append(group.raise_epoch())
@@ -267,27 +285,30 @@ class Heartbeats:
             self._deadlines.cancel(group.alarm(due, member_id))
         decision.records.extend(group.remove(member_id))
 
-    def handle(self, group: ConsumerGroup, alarm: Alarm, decision: Decision) -> None:
-        """Handle a deadline: a member's session has ended, or it has not revoked its partitions in time."""
+    def handle_alarm(self, group: ConsumerGroup, alarm: Alarm, decision: Decision) -> None:
+        """Handle a deadline: remove a member whose session has ended, or that has not revoked its
+        partitions in time.
+        """
         assert alarm.due in {Due.SESSION, Due.REVOCATION}
-        self.dismiss(group, alarm.member_id, decision)
+        self.dismiss_member(group, alarm.member_id, decision)
 
-    def resume(self, group: ConsumerGroup, decision: Decision, now_ms: int) -> None:
+    def begin_sessions(self, group: ConsumerGroup, decision: Decision, now_ms: int) -> None:
         """Begin the sessions of all members after a start of the broker.
 
-        A member whose records do not agree is removed: only a foreign or incomplete log has such members.
+        A member whose records contradict each other is removed. Only an incomplete log, or one of another program, has
+        such members.
         """
         for member in list(group.members.values()):
             owned = member.current.assigned | member.current.revoking
             if any(group.owners.get(partition) != member.member_id for partition in owned):
-                self.dismiss(group, member.member_id, decision)
+                self.dismiss_member(group, member.member_id, decision)
             else:
                 group.target.setdefault(member.member_id, NO_PARTITIONS)
                 self._set_timers(group, member, None, now_ms)
 
 
 def _fault_of(request: HeartbeatRequest) -> str | None:
-    """Return why a request is invalid; None if it is valid."""
+    """Return the reason why a heartbeat is invalid; None if it is valid."""
     is_join = request.member_epoch == JOIN_EPOCH
     names = (request.member_id, request.instance_id, request.rack_id, request.client_id, request.client_host)
     if any(len((name or "").encode()) > STRING_SIZE_MAX for name in names):
@@ -316,11 +337,13 @@ def _fault_of(request: HeartbeatRequest) -> str | None:
 
 
 def _subscription(request: HeartbeatRequest, former: Subscription | None) -> Subscription:
-    """Return the subscription of a member after a request, whose missing fields have not changed."""
+    """Return the member's subscription after a heartbeat. Fields that the heartbeat leaves out keep their former
+    values.
+    """
     is_join = request.member_epoch == JOIN_EPOCH
     known = former if former is not None and not is_join else None
 
-    def given(new: Any, attribute: str, missing: Any) -> Any:
+    def new_or_former(new: Any, attribute: str, missing: Any) -> Any:
         if new is not None:
             return new
         return missing if known is None else getattr(known, attribute)
@@ -328,19 +351,19 @@ def _subscription(request: HeartbeatRequest, former: Subscription | None) -> Sub
     timeout_ms = None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
     topics = None if request.topics is None else tuple(sorted(set(request.topics)))
     return Subscription(
-        instance_id=given(request.instance_id, "instance_id", None),
-        rack_id=given(request.rack_id, "rack_id", None),
+        instance_id=new_or_former(request.instance_id, "instance_id", None),
+        rack_id=new_or_former(request.rack_id, "rack_id", None),
         client_id=request.client_id,
         client_host=request.client_host,
-        topics=given(topics, "topics", ()),
-        pattern=given(request.pattern, "pattern", None),
-        rebalance_timeout_ms=given(timeout_ms, "rebalance_timeout_ms", -1),
-        assignor=given(request.assignor, "assignor", None),
+        topics=new_or_former(topics, "topics", ()),
+        pattern=new_or_former(request.pattern, "pattern", None),
+        rebalance_timeout_ms=new_or_former(timeout_ms, "rebalance_timeout_ms", -1),
+        assignor=new_or_former(request.assignor, "assignor", None),
     )
 
 
 def _wants(subscription: Subscription) -> tuple[tuple[str, ...], str, str | None]:
-    """The part of a subscription that the target assignment depends on."""
+    """Return the part of a subscription on which the target assignment depends."""
     return subscription.topics, subscription.pattern or "", subscription.assignor
 
 
@@ -355,7 +378,12 @@ def _unknown(group: ConsumerGroup, member_id: str) -> RefusedError:
 
 
 def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-    """Check that a static member, if the request names one, is the member of its instance id."""
+    """Check that the member holds the group instance id that the request names. A request that names none always
+    passes.
+
+    Raises:
+        RefusedError: the instance id is unknown, or another client has it.
+    """
     if instance_id is None:
         return
     if instance_id not in group.static_ids:
@@ -371,10 +399,13 @@ def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 
 def _check_heartbeat_epoch(group: ConsumerGroup, member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Check that a member sends its epoch.
+    """Check that a heartbeat has the member's current epoch.
 
-    The previous epoch is accepted as well, if the member owns nothing but what is assigned to it: the answer with the
-    new epoch may have been lost.
+    The previous epoch is accepted as well if the member owns only partitions that are assigned to it: the answer with
+    the new epoch may have been lost.
+
+    Raises:
+        RefusedError: fenced_member_epoch. The client gives up its partitions and joins again.
     """
     current = member.current
     if request.member_epoch == current.epoch:
@@ -393,7 +424,7 @@ def _check_heartbeat_epoch(group: ConsumerGroup, member: ConsumerMember, request
 
 
 def check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Check that a request about offsets comes from a member, and names the epoch of the member.
+    """Check that an offset request comes from a member of the group, with the member's current epoch.
 
     Raises:
         RefusedError: UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH: the client retries with the epoch of its next heartbeat.

@@ -18,15 +18,15 @@ LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2  # A static member stops and will come back: its partitions stay reserved.
 
 
-class KnownTopic(NamedTuple):
-    """A topic that members can subscribe to."""
+class SubscribableTopic(NamedTuple):
+    """A topic that members of consumer groups can subscribe to."""
 
     topic_id: uuid.UUID
     partition_count: int
 
 
 class TopicLookup(Protocol):
-    """The topics of the broker, as the group coordinator sees them.
+    """The topics of the broker, as the group coordinator needs them.
 
     Attributes:
         version: a number that changes whenever a topic is created, grows or is deleted.
@@ -34,9 +34,9 @@ class TopicLookup(Protocol):
 
     @property
     def version(self) -> int:
-        """See the class."""
+        """A number that changes whenever a topic is created, grows or is deleted."""
 
-    def find(self, name: str) -> KnownTopic | None:
+    def find(self, name: str) -> SubscribableTopic | None:
         """Return the topic of this name; None if there is none."""
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
@@ -44,7 +44,7 @@ class TopicLookup(Protocol):
 
 
 class MemberState(IntEnum):
-    """How far a member is on the way to its target assignment. The numbers are Kafka's."""
+    """The state of a member between its current assignment and its target assignment. The numbers are Kafka's."""
 
     STABLE = 0  # The member has its target assignment.
     UNREVOKED = 1  # The member must first revoke partitions. It keeps its epoch until then.
@@ -53,7 +53,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member has told about itself.
+    """The topics that a member subscribes to, and its preferred assignor.
 
     Attributes:
         topics: the names of the topics, sorted.
@@ -72,13 +72,14 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The topics that a pattern selects, of those that a member may describe.
+class PatternSelection:
+    """The topics that a member's pattern (a regular expression) selects, among the topics that the member may describe.
 
     Attributes:
         pattern: the pattern.
-        rights: identifies what the member may describe: equal for members with equal rights, whatever the rules are.
-        rights_version: the version of the rules.
+        rights: identifies the member's rights to describe topics: equal for members with equal rights, whatever the
+            ACLs are.
+        rights_version: the version of the ACLs.
         seen: the names of all topics when the pattern was resolved.
         names: the names of the selected topics.
     """
@@ -91,7 +92,7 @@ class Selection:
 
     @property
     def key(self) -> "SelectionKey":
-        """Members with an equal key have one selection."""
+        """The key of the selection. Members with an equal key share one selection."""
         return self.pattern, self.rights
 
 
@@ -99,8 +100,8 @@ SelectionKey = tuple[str, Hashable]
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
-    """The epoch and the partitions of a member.
+class CurrentAssignment:
+    """The epoch and the present partitions of a member.
 
     Attributes:
         previous_epoch: the epoch before `epoch`. The member still sends it if the answer with `epoch` was lost.
@@ -117,10 +118,10 @@ class Current:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """ConsumerGroupHeartbeat: a member joins, stays, or leaves.
+    """A ConsumerGroupHeartbeat request: a member joins, stays, or leaves.
 
     Attributes:
-        member_id: empty if the member joins with a version of the API in which the broker gives the id (v0).
+        member_id: empty if the member joins with a version of the API in which the broker assigns the id (v0).
         fresh_id: a string that no other request has, for a new member id.
         member_epoch: 0 to join, -1 to leave, -2 if a static member stops for a while.
         instance_id, rack_id, topics, pattern, assignor: None if unchanged since the last heartbeat.
@@ -141,21 +142,21 @@ class HeartbeatRequest:
     pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
-    selection: Selection | None = None
+    selection: PatternSelection | None = None
     client_id: str = ""
     client_host: str = ""
     makes_own_id: bool = True
 
     @property
     def is_full(self) -> bool:
-        """Whether the request has all fields: the answer then has the assignment."""
+        """Whether the request has all fields. The answer then contains the member's assignment."""
         is_subscribed = self.topics is not None or self.pattern is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Answer to ConsumerGroupHeartbeat.
+    """The answer to ConsumerGroupHeartbeat.
 
     Attributes:
         assignment: the partitions of the member; None if they have not changed.
@@ -182,7 +183,7 @@ class DescribedConsumer:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConsumerGroup:
-    """Answer to ConsumerGroupDescribe for one group. If there is no such consumer group, `code` is the error."""
+    """The answer to ConsumerGroupDescribe for one group. For a missing consumer group, `code` is the error."""
 
     code: ErrorCode
     group_id: str
@@ -194,7 +195,11 @@ class DescribedConsumerGroup:
 
 
 def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[uuid.UUID, list[int]]]:
-    """Return the indexes of the partitions of each topic, both in rising order."""
+    """Group partitions by topic.
+
+    Returns:
+        The id of each topic with the indexes of its partitions, both in rising order.
+    """
     found: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         found.setdefault(topic_id, []).append(index)

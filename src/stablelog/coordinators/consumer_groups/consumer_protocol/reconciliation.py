@@ -16,28 +16,31 @@ from dataclasses import replace
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
     NO_PARTITIONS,
-    Current,
+    CurrentAssignment,
     MemberState,
     Partitions,
     TopicIdPartition,
 )
 
 
-def reconciled(
-    current: Current,
+def next_assignment(
+    current: CurrentAssignment,
     target: Partitions,
     target_epoch: int,
     owned: Partitions | None,
     is_free: Callable[[TopicIdPartition], bool],
-) -> Current:
-    """Return the next state of a member; the same object if nothing changes.
+) -> CurrentAssignment:
+    """Move a member one step towards its target assignment, and return its next current assignment.
 
     Args:
-        current: the present state.
+        current: the member's current assignment.
         target: the member's target assignment.
         target_epoch: the epoch of the target assignment.
-        owned: the partitions that the member says it owns; None if it says nothing.
-        is_free: whether no other member owns a partition.
+        owned: the partitions that the member says it owns; None if its request does not contain them.
+        is_free: returns whether no other member owns a partition.
+
+    Returns:
+        `current` itself if nothing changes.
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
@@ -53,10 +56,10 @@ def reconciled(
     state = MemberState.STABLE if assigned == target else MemberState.UNRELEASED
     # The previous epoch stays if the epoch does: the member may have sent it because an answer was lost.
     previous_epoch = current.previous_epoch if current.epoch == target_epoch else current.epoch
-    changed = Current(target_epoch, previous_epoch, state, assigned, NO_PARTITIONS)
+    changed = CurrentAssignment(target_epoch, previous_epoch, state, assigned, NO_PARTITIONS)
     return current if changed == current else changed
 
 
 def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Whether the member owns any of the partitions. A member that says nothing owns what it owned before."""
+    """Return whether the member owns any of the partitions. A member that does not say so owns the same as before."""
     return owned is None or not owned.isdisjoint(partitions)

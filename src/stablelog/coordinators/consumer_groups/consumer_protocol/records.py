@@ -15,7 +15,7 @@ import uuid
 from typing import NamedTuple
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
-    Current,
+    CurrentAssignment,
     MemberState,
     Partitions,
     Subscription,
@@ -50,8 +50,9 @@ class ConsumerKey(NamedTuple):
     """The key of a record of a consumer group.
 
     Attributes:
-        kind: the key version, one of CONSUMER_KEY_VERSIONS.
-        member_id: empty for the kinds that concern the whole group.
+        kind: the version of Kafka's key, one of CONSUMER_KEY_VERSIONS, which tells what the record contains.
+        group_id: the group.
+        member_id: the member; empty for a record of the whole group.
     """
 
     kind: int
@@ -60,7 +61,10 @@ class ConsumerKey(NamedTuple):
 
 
 class GroupEpochs(NamedTuple):
-    """A consumer group. `topics_hash` identifies the topics, with their partition counts, of the group's epoch."""
+    """The value of the record of a whole consumer group: its epoch, and a hash of the topics of this epoch.
+
+    `topics_hash` identifies the subscribed topics, with their partition counts.
+    """
 
     epoch: int
     topics_hash: int
@@ -73,7 +77,7 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def read_consumer_key(kind: int, reader: FieldReader) -> ConsumerKey:
-    """Read the rest of a key of this kind.
+    """Read the group id and member id of a key, after its kind.
 
     Raises:
         DamageError: the key is damaged.
@@ -121,7 +125,7 @@ def encode_target(partitions: Partitions) -> bytes:
     return _VERSION + _partitions(partitions) + _NO_TAGS
 
 
-def encode_current(value: Current) -> bytes:
+def encode_current(value: CurrentAssignment) -> bytes:
     """Encode the current assignment of a member."""
     epochs = INT32.pack(value.epoch) + INT32.pack(value.previous_epoch)
     state = value.state.to_bytes(1, "big")
@@ -147,7 +151,7 @@ def _reader(kind: int, value: bytes) -> FieldReader:
 
 
 def read_group_epochs(value: bytes) -> GroupEpochs:
-    """Read the epoch of a group. This and the other readers raise as follows.
+    """Read the value of the record with a group's epoch.
 
     Raises:
         NewerFormatError: a later release has written the value.
@@ -160,7 +164,7 @@ def read_group_epochs(value: bytes) -> GroupEpochs:
 
 
 def read_target_epoch(value: bytes) -> int:
-    """Read the epoch of a group's target assignment."""
+    """Read the value of the record with the epoch of a group's target assignment. Raises as `read_group_epochs`."""
     reader = _reader(TARGET_EPOCH_KEY_VERSION, value)
     epoch = reader.int32()
     reader.tagged_fields()
@@ -168,7 +172,7 @@ def read_target_epoch(value: bytes) -> int:
 
 
 def read_subscription(value: bytes) -> Subscription:
-    """Read the subscription of a member."""
+    """Read the value of the record with the subscription of a member. Raises as `read_group_epochs`."""
     reader = _reader(MEMBER_KEY_VERSION, value)
     subscription = Subscription(
         instance_id=reader.nullable_string(),
@@ -185,28 +189,28 @@ def read_subscription(value: bytes) -> Subscription:
 
 
 def read_target(value: bytes) -> Partitions:
-    """Read the target assignment of a member."""
+    """Read the value of the record with the target assignment of a member. Raises as `read_group_epochs`."""
     reader = _reader(TARGET_KEY_VERSION, value)
     partitions = _read_partitions(reader)
     reader.tagged_fields()
     return partitions
 
 
-def read_current(value: bytes) -> Current:
-    """Read the current assignment of a member."""
+def read_current(value: bytes) -> CurrentAssignment:
+    """Read the value of the record with the current assignment of a member. Raises as `read_group_epochs`."""
     reader = _reader(CURRENT_KEY_VERSION, value)
     epoch, previous_epoch = reader.int32(), reader.int32()
-    state = reader.take(1)[0]
+    state = reader.read_bytes(1)[0]
     assigned, revoking = _read_partitions(reader), _read_partitions(reader)
     reader.tagged_fields()
     if state not in MemberState._value2member_map_:
-        raise reader.corrupt(f"a member's state {state}; states 0 to 2 are known")
-    return Current(epoch, previous_epoch, MemberState(state), assigned, revoking)
+        raise reader.damage(f"a member's state {state}; states 0 to 2 are known")
+    return CurrentAssignment(epoch, previous_epoch, MemberState(state), assigned, revoking)
 
 
 def _read_partitions(reader: FieldReader) -> Partitions:
     def read_topic() -> list[tuple[uuid.UUID, int]]:
-        topic_id = uuid.UUID(bytes=reader.take(UUID_SIZE))
+        topic_id = uuid.UUID(bytes=reader.read_bytes(UUID_SIZE))
         indexes = reader.array(reader.int32)
         reader.tagged_fields()
         return [(topic_id, index) for index in indexes]

@@ -1,4 +1,4 @@
-"""Requests and answers about joint commits: how a request names a child, and what the coordinator answers."""
+"""How a request names a child of a joint commit, and the coordinator's answers to requests about joint commits."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 
 
 class ChildShown(NamedTuple):
-    """A child in a request: its transactional id, and the producer id and epoch that the request has for it."""
+    """A child as a request names it: its transactional id, and its producer id and epoch as the client knows them."""
 
     transactional_id: str
     producer_id: int
@@ -43,8 +43,10 @@ class JointAnswer:
 
 
 def committed_before(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a version that was committed before. Commit sequence, run and digest are known only of the last committed
-    one.
+    """Return the answer for a version that is committed already.
+
+    The commit sequence, the run and the digest are known only of the last committed version. For an earlier version
+    they are left out.
     """
     known = state if version == state.last_version else UNKNOWN
     return JointAnswer(

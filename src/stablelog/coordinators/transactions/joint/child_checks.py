@@ -1,7 +1,7 @@
-"""Children of joint commits: which of them can still be committed, and the checks of those that a commit names.
+"""Checks whether a joint commit can commit its children.
 
-Many children are checked in turns of the event loop. In between, other requests may change the key of the joint commit
-or a child. `ChildChecks.are_current` says whether the results of the checks still hold.
+Many children are checked in turns of the event loop. Between two turns, other requests may change a child or the key of
+the joint commit. `ChildChecks.are_current` returns whether the results of the checks are still valid.
 """
 
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.joint.checks import check_belongs
+from stablelog.coordinators.transactions.joint.name_checks import check_belongs
 from stablelog.coordinators.transactions.joint.records import JointState
-from stablelog.coordinators.transactions.refusals import turned_away
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.refusals import abort_only_refusal
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import Identity, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import Child, JointName, child_of
 
-_ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+_ABORTED: Final = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
 
 @dataclass(slots=True)
-class Checked:
-    """The results of checks of the children of a commit (`ChildChecks.check_all`).
+class CheckedChildren:
+    """The results of `ChildChecks.check_children` for one commit.
 
     Attributes:
-        state: the state of the key when the checks began.
-        snapshots: by transactional id, a value by which a later change of the child is recognised.
+        state: the state of the joint commit's key when the checks began.
+        snapshots: by transactional id, the state of the child at the time of its check, to recognise a later change.
         opened: the children with an open transaction.
         identities: the producer id and epoch of each child in `opened`.
     """
@@ -52,11 +52,12 @@ class ChildChecks:
         self._joints = table.joints
 
     def check_open(self, transactional_id: str) -> None:
-        """Refuse to open a child of a joint commit that comes too late to be committed.
+        """Check that a child of a joint commit may still begin or write a transaction. Other transactional ids always
+        pass.
 
         Raises:
-            RefusedError: the child's version of the joint commit, or a later one, is committed; or another start of the
-                writer has begun this version since.
+            RefusedError: the child's version of the joint commit, or a later version, is committed; or another start of
+                the writer has begun this version since.
         """
         child = child_of(transactional_id)
         if child is None:
@@ -72,14 +73,17 @@ class ChildChecks:
             raise superseded(child.name, child.version, child.run, state)
 
     def is_late(self, child: Child) -> bool:
-        """Whether a child can never be committed any more, unless it is accepted or decided: its version of the joint
-        commit, or a later one, is committed, or another start of the writer has begun this version since.
+        """Return whether a child can no longer be committed.
+
+        This is so if its version of the joint commit, or a later version, is committed, or if another start of the
+        writer has begun this version since. The result does not matter for a child whose commit is accepted or decided
+        already.
         """
         state = self._joints.get(child.name)
         return child.version <= state.last_version or _lost_version(child, state)
 
-    def check_one(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
-        """Return the state of a child, after a check that its joint commit can commit it.
+    def check_child(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
+        """Check that the joint commit can commit a child, and return the child's state.
 
         Raises:
             RefusedError: the child cannot be committed; the message names the reason.
@@ -93,30 +97,30 @@ class ChildChecks:
                 ErrorCode.invalid_producer_id_mapping,
                 f"child {transactional_id} is unknown: it was not begun, or was forgotten",
             )
-        if txn.client != Identity(*identity):
+        if txn.client != ProducerIdAndEpoch(*identity):
             what = "was aborted" if txn.state in _ABORTED else "was fenced"
             raise RefusedError(
                 ErrorCode.producer_fenced,
                 f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
                 f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
             )
-        if txn.state not in (State.EMPTY, State.ONGOING):
+        if txn.state not in (TransactionState.EMPTY, TransactionState.ONGOING):
             raise RefusedError(
                 ErrorCode.invalid_txn_state,
                 f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
             )
-        if self._table.is_turned_away(transactional_id, txn):
-            raise turned_away(transactional_id)
+        if self._table.is_abort_only(transactional_id, txn):
+            raise abort_only_refusal(transactional_id)
         return txn
 
-    def begin(self, name: JointName) -> Checked:
-        """Return an object for the results of `check_all`, for a commit of many children."""
-        return Checked(self._joints.get(name))
+    def begin_checks(self, name: JointName) -> CheckedChildren:
+        """Return an empty object for the results of `check_children`, for a commit of this joint commit's key."""
+        return CheckedChildren(self._joints.get(name))
 
-    def check_all(
-        self, name: JointName, version: int, children: Iterable[ChildShown], checked: Checked
+    def check_children(
+        self, name: JointName, version: int, children: Iterable[ChildShown], checked: CheckedChildren
     ) -> None:
-        """Check children of a commit, and note the results in `checked`.
+        """Check children of a commit, and add the results to `checked`.
 
         Raises:
             RefusedError: a child cannot be committed, or is named twice.
@@ -125,27 +129,31 @@ class ChildChecks:
             transactional_id = shown.transactional_id
             if transactional_id in checked.snapshots:
                 raise _named_twice()
-            txn = self.check_one(name, version, shown)
-            snapshot = self._table.snapshot(transactional_id)
+            txn = self.check_child(name, version, shown)
+            snapshot = self._table.state_snapshot(transactional_id)
             assert snapshot is not None
             checked.snapshots[transactional_id] = snapshot
-            if txn.state is State.ONGOING:
+            if txn.state is TransactionState.ONGOING:
                 checked.opened.append(transactional_id)
                 checked.identities.append((shown.producer_id, shown.producer_epoch))
 
-    def are_current(self, name: JointName, checked: Checked) -> bool:
-        """Whether the results of `check_all` still hold: neither the key nor a child has changed since."""
-        return self._joints.get(name) is checked.state and not self._table.changed(checked.snapshots)
+    def are_current(self, name: JointName, checked: CheckedChildren) -> bool:
+        """Return whether the results of `check_children` are still valid: neither the key nor a child has changed
+        since.
+        """
+        return self._joints.get(name) is checked.state and not self._table.changed_ids(checked.snapshots)
 
 
 def _lost_version(child: Child, state: JointState) -> bool:
-    """Whether another start of the writer has begun the child's version since the child's own start."""
+    """Return whether another run (start of the writer) has begun the child's version since the child's own run began
+    it.
+    """
     is_current = child.run == state.run if state.run else child.run not in state.superseded
     return child.version == state.open_version and bool(child.run) and not is_current
 
 
 def superseded(name: JointName, version: int, run: str, state: JointState) -> RefusedError:
-    """Return the error for a run (a start of the writer) that no longer has a version of a joint commit."""
+    """Return the error for a run (start of the writer) whose version of a joint commit another run has begun since."""
     by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
     return RefusedError(
         ErrorCode.producer_fenced,

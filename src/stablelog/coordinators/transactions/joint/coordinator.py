@@ -4,7 +4,7 @@ The *children* of a joint commit are transactions whose ids contain a key, a ver
 (`wire.extension.children`). Any client writes them like any transaction, but no child can be committed alone. The
 commit of all children with one key and version is one decision: the record of the key and the records of these children
 go into the commit log as one batch, with one commit sequence. If there are many children, the record of the key alone
-is the commit, and several batches with the records of the children follow it (`joint.acceptance`). From then on it is
+is the commit, and several batches with the records of the children follow it (`joint.accepted_children`). From then on it is
 like any commit; the markers of all children have that sequence.
 
 The key's record holds the last committed version. This has these effects:
@@ -31,20 +31,24 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import Decision, Draft
-from stablelog.coordinators.transactions.ending import Ending
-from stablelog.coordinators.transactions.joint.acceptance import ENDED_AT_ONCE, Acceptance, end_child
+from stablelog.coordinators.transactions.answers import Decision, Draft
+from stablelog.coordinators.transactions.ending import TransactionEnder
+from stablelog.coordinators.transactions.joint.accepted_children import (
+    ENDED_AT_ONCE,
+    AcceptedChildren,
+    end_child,
+)
 from stablelog.coordinators.transactions.joint.answers import ChildShown, JointAnswer, committed_before
-from stablelog.coordinators.transactions.joint.checks import (
+from stablelog.coordinators.transactions.joint.child_checks import CheckedChildren, ChildChecks, superseded
+from stablelog.coordinators.transactions.joint.name_checks import (
     DIGEST_SIZE_MAX,
     check_belongs,
     check_names,
     is_of_run,
 )
-from stablelog.coordinators.transactions.joint.child_checks import Checked, ChildChecks, superseded
 from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
 from stablelog.coordinators.transactions.partition_set import PartitionSet
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
 from stablelog.errors import RefusedError
@@ -59,33 +63,33 @@ OFFSETS_PART: Final = "offsets"
 
 
 class JointCommits:
-    """The joint commits of one commit log.
+    """The joint commits of one transaction group.
 
     Args:
         table: the state of the transaction group.
         ending: ends transactions.
-        attempt_prefix: a part of the transactional ids of the children that the broker begins itself. It differs at
-            every start of the broker, so that these ids are new.
+        attempt_prefix: a part of the transactional ids of the children that the broker itself begins. It differs at
+            every start of the broker, so these ids are new.
 
     Attributes:
-        checks: checks the children.
-        acceptance: the children of a long joint commit whose end is not decided.
+        checks: checks whether children can be committed.
+        accepted_children: the children of a long joint commit whose end is not decided yet.
         at_once: the number of children that one decision ends.
     """
 
-    def __init__(self, table: TransactionTable, ending: Ending, attempt_prefix: int) -> None:
+    def __init__(self, table: TransactionTable, ending: TransactionEnder, attempt_prefix: int) -> None:
         self._table = table
         self._joints = table.joints
         self._ending = ending
         self.checks = ChildChecks(table)
-        self.acceptance = Acceptance(table, ending)
+        self.accepted_children = AcceptedChildren(table, ending)
         self.at_once = ENDED_AT_ONCE
         self._attempt_prefix = attempt_prefix
         self._attempt_count = 0
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def begin(
+    def begin_version(
         self,
         name: JointName,
         version: int,
@@ -94,15 +98,21 @@ class JointCommits:
         order: int = NO_ORDER,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Begin a version of a joint commit for `run` (a start of the writer). The answer says whether the version is
-        committed already. If it is not, it belongs to `run` from now on.
+        """Begin a version of a joint commit for a run (a start of the writer), and tell whether the version is
+        committed already.
 
-        The open children of this version that belong to other runs are then aborted, and new children of those runs
-        are refused. If the key has many children (`has_many_children`), this decision aborts none of them. The caller
-        then passes those that are late (`ChildChecks.is_late`) to `dismiss`, a few at a time.
+        An uncommitted version belongs to `run` from now on. The open children of this version that belong to other runs
+        are aborted, and new children of those runs are refused. If the key has many children (`has_many_children`),
+        this decision aborts none of them; the caller then passes the late children (`ChildChecks.is_late`) to
+        `dismiss_children`, a few at a time.
 
-        If `order` is lower than the order of a run that had the version before, `run` is an earlier start of the
-        writer, and the request is refused.
+        Args:
+            name: transaction group and key of the joint commit.
+            version: the version.
+            run: the start of the writer that begins the version; None only to ask whether the version is committed.
+            order: a number that is greater for later runs. The request is refused if an earlier owner of the version
+                has a greater number.
+            now_ms: broker time.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
@@ -136,15 +146,17 @@ class JointCommits:
                     self._dismiss(transactional_id, draft)
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """The known children of a key, with their transactional ids, oldest first."""
+        """Return the known children of a key of joint commits, with their transactional ids, oldest first."""
         return self._joints.children(name)
 
     def has_many_children(self, name: JointName) -> bool:
-        """Whether the coordinator knows so many children of a key that one decision does not end all of them."""
+        """Return whether a key has more known children than one decision may end."""
         return self._joints.child_count(name) > self.at_once
 
-    def dismiss(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
-        """Abort those of these children that are open, and forget the others, except for those that are committed."""
+    def dismiss_children(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
+        """Abort those children that are open, and forget the others. Children whose commit is accepted or decided stay
+        as they are.
+        """
         draft = Draft(now_ms)
         for transactional_id in transactional_ids:
             if self._table.get(transactional_id) is not None:
@@ -152,13 +164,20 @@ class JointCommits:
         return draft.decision(None)
 
     def may_be_dismissed(self, transactional_id: str) -> bool:
-        """Whether `dismiss` would change anything for this child."""
+        """Return whether `dismiss_children` would abort or forget this child."""
         txn = self._table.get(transactional_id)
-        return txn is not None and not txn.state.is_decided and not self.acceptance.has(transactional_id)
+        return (
+            txn is not None
+            and not txn.state.is_decided
+            and not self.accepted_children.contains(transactional_id)
+        )
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a request for a joint commit if it does not depend on the children, for example because
-        this version is committed already; None if it depends on them.
+        """Return the answer to a commit that needs no check of the children, such as one of a version that is committed
+        already.
+
+        Returns:
+            None if the children have to be checked.
         """
         state = self._joints.get(name)
         try:
@@ -167,7 +186,7 @@ class JointCommits:
                 return committed_before(state, version)
             if run and state.open_version == version and run != state.run:
                 raise superseded(name, version, run, state)
-            self._table.sequences.check()
+            self._table.sequences.check_commit_allowed()
         except RefusedError as refused:
             return JointAnswer(ErrorCode(refused.code), str(refused))
         return None
@@ -178,29 +197,30 @@ class JointCommits:
         version: int,
         children: Sequence[ChildShown],
         *,
-        checked: Checked | None = None,
+        checked: CheckedChildren | None = None,
         run: str | None = None,
         retention_ms: int = FOR_EVER,
         digest: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Commit the children of a joint commit, with one commit sequence. If one cannot be committed, decide nothing.
+        """Commit the children of a joint commit with one commit sequence. If one of them cannot be committed, decide
+        nothing.
 
-        If more than `at_once` of the children are open, this decision only accepts them. The caller then carries out
-        the decisions of `end_accepted`. The commit also aborts all other children of this version and of earlier
-        versions. If the key has many children (`has_many_children`), no decision aborts them. The caller then passes
-        the late children (`ChildChecks.is_late`) to `dismiss`, a few at a time.
+        If more than `at_once` children are open, this decision only accepts them, and the caller carries out the
+        decisions of `end_accepted`. The commit also aborts all other children of this version and of earlier versions.
+        If the key has many children (`has_many_children`), no decision aborts them; the caller then passes the late
+        children (`ChildChecks.is_late`) to `dismiss_children`, a few at a time.
 
         Args:
-            name: group and key of the joint commit.
-            version: its version. At or below the last committed version, the answer is `committed`.
+            name: transaction group and key of the joint commit.
+            version: its version. The answer for the last committed version and all earlier ones is `committed`.
             children: the children; there may be none.
-            checked: the results of `ChildChecks.check_all` for all children, if they are current; None if they were
-                not checked.
+            checked: the results of `ChildChecks.check_children` for all children, if they are current; None if the
+                children were not checked.
             run: the start of the writer that commits. The commit is refused if another start of the writer has begun
                 this version since.
-            retention_ms: the time after its last commit during which the key is remembered.
-            digest: the writer's description of what this commit contains, returned to later requests. The coordinator
+            retention_ms: how long the key is remembered after its last commit; -1 for ever.
+            digest: the writer's description of the content of this commit, returned to later requests. The coordinator
                 does not interpret it.
             now_ms: broker time.
         """
@@ -209,8 +229,8 @@ class JointCommits:
             return Decision(known)
         try:
             if checked is None:
-                checked = self.checks.begin(name)
-                self.checks.check_all(name, version, children, checked)
+                checked = self.checks.begin_checks(name)
+                self.checks.check_children(name, version, children, checked)
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
                 raise RefusedError(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except RefusedError as refused:
@@ -220,7 +240,7 @@ class JointCommits:
         is_long = len(checked.opened) > self.at_once
         value = JointState(
             version,
-            self._table.sequences.take(),
+            self._table.sequences.assign_next(),
             retention_ms=max(retention_ms, FOR_EVER),
             update_ms=now_ms,
             committed_run=run or "",
@@ -229,10 +249,12 @@ class JointCommits:
         )
         self._joints.put(name, value, draft.records)
         if is_long:
-            self.acceptance.begin(name, checked.opened)
+            self.accepted_children.accept_children(name, checked.opened)
         else:
             for transactional_id in checked.opened:
-                end_child(self._ending, transactional_id, self._table.known(transactional_id), value, draft)
+                end_child(
+                    self._ending, transactional_id, self._table.require_state(transactional_id), value, draft
+                )
         if not self.has_many_children(name):
             for transactional_id, child in self.children(name):
                 if child.version <= version:
@@ -240,12 +262,12 @@ class JointCommits:
         return draft.decision(replace(committed_before(value, version), committed=False))
 
     def end_accepted(self, *, now_ms: int) -> Decision[None]:
-        """Decide the end of the next accepted children of a long joint commit, at most `at_once`.
+        """Decide the commit of the next accepted children of a long joint commit, at most `at_once`.
 
-        The caller repeats this until `acceptance.is_pending` is False.
+        The caller repeats this until `accepted_children.is_pending` is False.
         """
         draft = Draft(now_ms)
-        self.acceptance.end_some(draft, self.at_once)
+        self.accepted_children.end_next_children(draft, self.at_once)
         return draft.decision(None)
 
     def abort(
@@ -259,14 +281,15 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Abort children of a version of a joint commit, unless the version is committed.
 
-        With `run`, abort also all other children of that run, and refuse the children that the run begins later. If the
-        key has many children (`has_many_children`), no decision aborts these. The caller then passes them to `dismiss`,
-        a few at a time.
+        With `run`, abort also all other children of that run, and refuse children that the run begins later. If the key
+        has many children (`has_many_children`), no decision aborts the children of the run; the caller then passes them
+        to `dismiss_children`, a few at a time.
 
         Args:
-            name: group and key of the joint commit.
+            name: transaction group and key of the joint commit.
             version: its version.
-            children: the named children, at most `at_once`. The caller passes more of them in further calls.
+            children: the children that the request names, at most `at_once`. The caller passes more of them in further
+                calls.
             run: a start of the writer.
             now_ms: broker time.
         """
@@ -295,8 +318,8 @@ class JointCommits:
         return draft.decision(JointAnswer())
 
     def check_abort(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to an abort that is refused or comes after the commit; None if the abort can be carried
-        out.
+        """Return the answer to an abort that is refused, or that comes after the commit; None if the abort can be
+        carried out.
         """
         state = self._joints.get(name)
         try:
@@ -306,45 +329,46 @@ class JointCommits:
         return committed_before(state, version) if version <= state.last_version else None
 
     def is_open(self, shown: ChildShown) -> bool:
-        """Whether a child of a request is an open transaction of the producer that the request names."""
+        """Return whether a child is an open transaction of the producer that the request names."""
         transactional_id, *identity = shown
         txn = self._table.get(transactional_id)
-        return txn is not None and txn.client == tuple(identity) and txn.state is State.ONGOING
+        return txn is not None and txn.client == tuple(identity) and txn.state is TransactionState.ONGOING
 
     def is_ongoing(self, transactional_id: str) -> bool:
-        """Whether a child is an open transaction."""
+        """Return whether the child with this transactional id is an open transaction without a decision."""
         txn = self._table.get(transactional_id)
-        return txn is not None and txn.state is State.ONGOING
+        return txn is not None and txn.state is TransactionState.ONGOING
 
     def is_committing(self, producer_id: int) -> bool:
-        """Whether it is decided that the open transaction of a producer id is committed, alone or as a child, and its
-        markers are not all written.
+        """Return whether the open transaction of a producer id is committed, alone or as a child, and still lacks
+        markers.
         """
         owner = self._table.owner_of_open(producer_id)
         if owner is None:
             return False
-        return self._table.known(owner).state is State.PREPARE_COMMIT or self.acceptance.has(owner)
+        return self._table.require_state(
+            owner
+        ).state is TransactionState.PREPARE_COMMIT or self.accepted_children.contains(owner)
 
     # -- children --------------------------------------------------------------------------------------------
 
-    def loaded(self, draft: Draft) -> None:
-        """Finish the replay of the commit log: make the decisions that earlier ones have left for later, and that the
-        broker did not make before its last stop.
+    def finish_replay(self, draft: Draft) -> None:
+        """Finish the replay of the commit log: make the decisions that the last broker has left, such as the ends of
+        accepted children.
 
-        These decisions follow from durable records, so another crash may lose them.
+        They follow from durable records. If another crash loses them, the next start makes them again.
         """
-        self.acceptance.loaded(draft)
+        self.accepted_children.finish_replay(draft)
         for transactional_id, child in self._joints.all_children():
             if self.checks.is_late(child):
                 self._dismiss(transactional_id, draft)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
-        """Return whether the id is that of a child of a joint commit.
+        """Check an EndTxn request, and return whether its transactional id is that of a child of a joint commit.
 
-        A child's producer epoch ends with its transaction, even with TV1.
-
-        A commit request names each child with its epoch. So if a child was aborted and its producer has begun another
-        transaction, the commit cannot include that other transaction by mistake.
+        A child's producer epoch ends with its transaction, even with TV1. The commit of a joint commit names each child
+        with its epoch. So if a child was aborted and its producer has begun another transaction, the joint commit
+        cannot include that transaction by mistake.
 
         Raises:
             RefusedError: the request would commit a child alone.
@@ -361,12 +385,12 @@ class JointCommits:
     def open_offsets(
         self, name: JointName, version: int, partition: TopicPartition, *, now_ms: int
     ) -> Decision[ChildShown]:
-        """Open a child that the broker itself writes: consumer group offsets that are committed with the other
+        """Open a child that the broker itself writes: offsets of consumer groups that are committed with the other
         children.
 
         The child is open at once in the offsets log's `partition`. The caller must not write to the partition before
-        the record is durable: after a crash the child's producer id could otherwise be given to another producer. The
-        child belongs to no run. A child that is not committed times out.
+        the record is durable: after a crash another producer could otherwise get the child's producer id. The child
+        belongs to no run. A child that is not committed times out.
         """
         draft = Draft(now_ms)
         self._attempt_count += 1
@@ -375,7 +399,7 @@ class JointCommits:
         txn = Transaction(
             *self._ending.first_identity(transactional_id, draft.records),
             OFFSETS_TIMEOUT_MS,
-            State.ONGOING,
+            TransactionState.ONGOING,
             PartitionSet({partition}),
             update_ms=now_ms,
             start_ms=now_ms,
@@ -387,12 +411,12 @@ class JointCommits:
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
         """Abort a child of a joint commit if it is open. Otherwise forget it, now or when its markers are written.
 
-        A child that is accepted is committed, although its end is not decided yet: leave it.
+        An accepted child is left alone: it is committed, although its end is not decided yet.
         """
-        txn = self._table.known(transactional_id)
-        if self.acceptance.has(transactional_id):
+        txn = self._table.require_state(transactional_id)
+        if self.accepted_children.contains(transactional_id):
             return
-        if txn.state is State.ONGOING:
+        if txn.state is TransactionState.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)
         elif not txn.state.is_decided:
             self._table.forget(transactional_id, draft.records)

@@ -12,7 +12,7 @@ is an int16 size and UTF-8. A null value removes the key.
 
 A joint commit of few children is this record *and* the decisions of its children, in one batch of the commit log. A
 crash keeps or loses the batch as a whole. If there are many children, this record alone is the commit. It names the
-children (`accepted`), and the batches with their decisions follow (`joint.acceptance`). Only such a record has version
+children (`accepted`), and the batches with their decisions follow (`joint.accepted_children`). Only such a record has version
 2.
 
 Format: docs/formats.md, "Commit log".
@@ -82,7 +82,7 @@ class JointState:
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Encode the state of the key of a joint commit, as the value of its record."""
+    """Encode the state of a joint commit's key, as the value of its record in the commit log."""
     head = HEAD.pack(
         VALUE_VERSION_ACCEPTED if state.accepted else VALUE_VERSION,
         state.last_version,
@@ -102,10 +102,10 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(value: bytes) -> JointState:
-    """Decode the state of the key of a joint commit from the value of its record.
+    """Decode the value of the record of a joint commit's key.
 
     Raises:
-        NewerFormatError: this release does not read the form of the value.
+        NewerFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION_ACCEPTED, least=VALUE_VERSION)
@@ -116,8 +116,8 @@ def decode_joint(value: bytes) -> JointState:
     committed_run, digest, order = reader.string(), reader.string(), reader.int64()
     accepted: tuple[tuple[int, int], ...] = ()
     if version == VALUE_VERSION_ACCEPTED:
-        accepted = tuple(ACCEPTED.iter_unpack(reader.take(max(reader.int32(), 0) * ACCEPTED.size)))
-    reader.done()
+        accepted = tuple(ACCEPTED.iter_unpack(reader.read_bytes(max(reader.int32(), 0) * ACCEPTED.size)))
+    reader.check_end()
     return JointState(
         last_version,
         commit_sequence,

@@ -1,13 +1,13 @@
-"""The keys of joint commits and their known children.
+"""The keys of joint commits, and their known children.
 
-`JointTable` is the part of the commit log's state that belongs to joint commits; `transactions.table` is the rest. A
-key is remembered without limit, unless its writer has set a retention, or nothing was ever committed under it.
+`JointTable` is the part of the commit log's state that belongs to joint commits; `transactions.table` has the rest. A
+key is remembered for ever, unless its writer has set a retention time, or nothing was ever committed with the key.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.joint.records import (
     FOR_EVER,
@@ -26,10 +26,10 @@ class JointTable:
     """The keys of joint commits and their children. `len` is the number of keys.
 
     Args:
-        unused_ms: a key that was begun and never committed is forgotten after this time.
+        unused_ms: a key for which a version was begun but never committed is forgotten after this time.
 
     Attributes:
-        change_count: the number of changes of this table since the broker's start. Each change is recorded in the
+        change_count: the number of changes of this table since the broker's start. Each change has a record in the
             commit log.
     """
 
@@ -38,21 +38,21 @@ class JointTable:
         self._unused_ms = unused_ms
         self._states: dict[JointName, JointState] = {}
         self._children: dict[JointName, dict[str, Child]] = {}
-        self._expiries: Deadlines[JointName] = Deadlines()
+        self._expiries: DeadlineQueue[JointName] = DeadlineQueue()
 
     def get(self, name: JointName) -> JointState:
-        """Return the state of the key of a joint commit. For an unknown key, return a state without any version."""
+        """Return the state of the key of a joint commit. An unknown key has a state without any version."""
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
-        """Change the state of the key of a joint commit, and add the record of the change to `records`."""
+        """Replace the state of the key of a joint commit, and append the record of the change to `records`."""
         self.change_count += 1
         self._states[name] = state
         self._set_expiry(name, state)
         records.append((joint_key(*name), encode_joint(state)))
 
     def replay(self, name: JointName, value: bytes | None) -> int:
-        """Apply a record of the commit log to the table. Returns the commit sequence in the record.
+        """Apply a record of the commit log to the table, and return the commit sequence in it.
 
         Raises:
             DamageError: the record is damaged.
@@ -63,23 +63,28 @@ class JointTable:
         state = self._states[name] = decode_joint(value)
         return state.commit_sequence
 
-    def loaded(self, now_ms: int) -> None:
-        """Finish the replay of the commit log. Times in its records that are after `now_ms` become `now_ms`."""
+    def finish_replay(self, now_ms: int) -> None:
+        """Finish the replay of the commit log. Times in its records that are later than `now_ms` become `now_ms`."""
         for name, state in self._states.items():
             state = self._states[name] = replace(state, update_ms=min(state.update_ms, now_ms))
             self._set_expiry(name, state)
 
     def records(self) -> Iterator[Record]:
-        """Yield a record for each key of a joint commit. A record has the key's state of the moment when the caller
-        takes the record, because the state may change while the caller iterates.
+        """Yield a record with the present state of each key of a joint commit.
+
+        The caller may change the table between two records. Each record has the state of the moment when the caller
+        takes it.
         """
         for name in list(self._states):
             state = self._states.get(name)
             if state is not None:
                 yield joint_key(*name), encode_joint(state)
 
-    def unfinished(self) -> list[tuple[JointName, JointState]]:
-        """The keys that have accepted children whose end may not be decided, with their states (`joint.acceptance`)."""
+    def unfinished_commits(self) -> list[tuple[JointName, JointState]]:
+        """Return the keys of long joint commits that have accepted children, with their states.
+
+        The end of these children may not be decided yet: see `joint.accepted_children`.
+        """
         return [(name, state) for name, state in self._states.items() if state.accepted]
 
     def __len__(self) -> int:
@@ -87,14 +92,16 @@ class JointTable:
 
     # -- children --------------------------------------------------------------------------------------------
 
-    def enrol(self, transactional_id: str) -> None:
-        """Note that a transactional id exists. If it is that of a joint commit's child, `children` now returns it."""
+    def add_child_id(self, transactional_id: str) -> None:
+        """Add a transactional id that exists now. Ids that do not belong to a child of a joint commit are ignored."""
         child = child_of(transactional_id)
         if child is not None:
             self._children.setdefault(child.name, {})[transactional_id] = child
 
-    def withdraw(self, transactional_id: str) -> None:
-        """Note that a transactional id is forgotten. `children` no longer returns it."""
+    def remove_child_id(self, transactional_id: str) -> None:
+        """Remove a transactional id that is forgotten. Ids that do not belong to a child of a joint commit
+        are ignored.
+        """
         child = child_of(transactional_id)
         if child is not None:
             children = self._children[child.name]
@@ -103,21 +110,21 @@ class JointTable:
                 del self._children[child.name]
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """The known children of a joint commit's key, with their transactional ids, oldest first."""
+        """Return the known children of a key of joint commits, with their transactional ids, oldest first."""
         return list(self._children.get(name, {}).items())
 
     def all_children(self) -> list[tuple[str, Child]]:
-        """The known children of all keys, with their transactional ids."""
+        """Return the known children of all keys of joint commits, with their transactional ids."""
         return [item for children in self._children.values() for item in children.items()]
 
     def child_count(self, name: JointName) -> int:
-        """The number of known children of a joint commit's key."""
+        """Return the number of known children of a key of joint commits."""
         return len(self._children.get(name, ()))
 
     def is_over(self, transactional_id: str) -> bool:
-        """Whether the id is that of a child whose version of the joint commit, or a later version, is committed.
+        """Return whether the id is that of a child whose version of the joint commit, or a later version, is committed.
 
-        No request for such a child is accepted.
+        The coordinator refuses every request for such a child.
         """
         child = child_of(transactional_id)
         return child is not None and child.version <= self.get(child.name).last_version
@@ -125,8 +132,8 @@ class JointTable:
     # -- time ------------------------------------------------------------------------------------------------
 
     def forget_expired(self, now_ms: int, count_max: int, records: list[Record]) -> None:
-        """Forget keys of joint commits that have expired, at most `count_max`. Add their tombstones to `records`."""
-        for name in self._expiries.due(now_ms, count_max):
+        """Forget expired keys of joint commits, at most `count_max`, and append their tombstones to `records`."""
+        for name in self._expiries.pop_due(now_ms, count_max):
             if name in self._children:
                 self._expiries.set(name, now_ms + 1)
             else:
@@ -135,7 +142,9 @@ class JointTable:
                 records.append((joint_key(*name), None))
 
     def may_be_expired(self, now_ms: int) -> bool:
-        """Whether more keys of joint commits may have expired, so that `forget_expired` has to be called again."""
+        """Return whether more keys of joint commits may have expired. If so, the caller calls
+        `forget_expired` again.
+        """
         return self._expiries.is_due(now_ms)
 
     def _set_expiry(self, name: JointName, state: JointState) -> None:

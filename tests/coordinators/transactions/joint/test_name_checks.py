@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.joint.answers import ChildShown
-from stablelog.coordinators.transactions.joint.checks import (
+from stablelog.coordinators.transactions.joint.name_checks import (
     CHILD_COUNT_MAX,
     check_belongs,
     check_child_count,
@@ -32,7 +32,7 @@ def test_names_of_joint_commits_have_their_limits() -> None:
         ("k", -1, "", False),
         ("k", 0, "r" * 101, False),
     ):
-        answer = c.joint.begin(JointName("", key), version, run, now_ms=0).answer
+        answer = c.joint.begin_version(JointName("", key), version, run, now_ms=0).answer
         assert (answer.error is ErrorCode.none) == fits, (key[:1], len(key), version, len(run))
 
 

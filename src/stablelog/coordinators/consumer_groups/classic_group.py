@@ -1,4 +1,4 @@
-"""Members and state of one consumer group.
+"""Members and state of one classic group (JoinGroup and SyncGroup).
 
     EMPTY ──rebalance──▶ PREPARING_REBALANCE ──joined──▶ COMPLETING_REBALANCE ──assigned──▶ STABLE
       ▲                    │      ▲     ▲                        │                            │
@@ -7,7 +7,7 @@
 
 In PREPARING_REBALANCE, the join phase, the group waits until its members have joined, or until the phase times out. In
 COMPLETING_REBALANCE, the sync phase, it waits until the leader has sent the assignments. Then it is STABLE. Each such
-round is a generation. `step` refuses every change of state that the figure does not have.
+round is a generation. `change_state` refuses every change of state that the figure does not have.
 
 A group without members is empty. A *simple* group has never had members, and only keeps offsets. Only a stable or an
 empty generation is recorded: after a crash in between, the group has its previous generation.
@@ -36,8 +36,8 @@ CONSUMER_TYPE = "consumer"
 SUBSCRIPTIONS_SIZE_MAX = 128 << 10
 
 
-class State(StrEnum):
-    """The state of a group. The values are Kafka's names."""
+class ClassicGroupState(StrEnum):
+    """The state of a classic group. The values are Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -47,7 +47,7 @@ class State(StrEnum):
 
 
 class Step(Enum):
-    """A change of a group's state."""
+    """A change of a classic group's state."""
 
     REBALANCE = "a rebalance begins"
     JOINED = "the members of the new generation are known"
@@ -56,12 +56,21 @@ class Step(Enum):
     DELETED = "the group is forgotten"
 
 
-TRANSITIONS: Mapping[State, Mapping[Step, State]] = {
-    State.EMPTY: {Step.REBALANCE: State.PREPARING_REBALANCE, Step.DELETED: State.DEAD},
-    State.PREPARING_REBALANCE: {Step.JOINED: State.COMPLETING_REBALANCE, Step.EMPTIED: State.EMPTY},
-    State.COMPLETING_REBALANCE: {Step.REBALANCE: State.PREPARING_REBALANCE, Step.ASSIGNED: State.STABLE},
-    State.STABLE: {Step.REBALANCE: State.PREPARING_REBALANCE},
-    State.DEAD: {},
+TRANSITIONS: Mapping[ClassicGroupState, Mapping[Step, ClassicGroupState]] = {
+    ClassicGroupState.EMPTY: {
+        Step.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
+        Step.DELETED: ClassicGroupState.DEAD,
+    },
+    ClassicGroupState.PREPARING_REBALANCE: {
+        Step.JOINED: ClassicGroupState.COMPLETING_REBALANCE,
+        Step.EMPTIED: ClassicGroupState.EMPTY,
+    },
+    ClassicGroupState.COMPLETING_REBALANCE: {
+        Step.REBALANCE: ClassicGroupState.PREPARING_REBALANCE,
+        Step.ASSIGNED: ClassicGroupState.STABLE,
+    },
+    ClassicGroupState.STABLE: {Step.REBALANCE: ClassicGroupState.PREPARING_REBALANCE},
+    ClassicGroupState.DEAD: {},
 }
 
 
@@ -80,8 +89,9 @@ class Due(Enum):
 
 
 class Alarm(NamedTuple):
-    """A key of the group coordinator's deadlines. `member_id` is for `Due.SESSION` and
-    `Due.REVOCATION` only.
+    """The key of a deadline of a group: its kind and the group.
+
+    `member_id` is set only for `Due.SESSION` and `Due.REVOCATION`.
     """
 
     due: Due
@@ -90,8 +100,8 @@ class Alarm(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """A member of a group.
+class ClassicMember:
+    """A member of a classic group.
 
     Attributes:
         protocols: (name, metadata), in the order of preference.
@@ -113,18 +123,19 @@ class Member:
 
     @property
     def can_time_out(self) -> bool:
-        """Whether the session timeout applies.
+        """Whether the session timeout of the member applies now.
 
-        While a JoinGroup or SyncGroup is pending, it applies only to a new member's first join.
+        While a JoinGroup or SyncGroup of the member is pending, the timeout applies only to the first join of a new
+        member.
         """
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """The member's metadata for a protocol; empty if the member does not support it."""
+        """Return the member's metadata for a protocol; empty if the member does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
-class Group:
+class ClassicGroup:
     """One group. Its methods keep the membership consistent; `rebalance` and `joining` decide when they are called.
 
     Attributes:
@@ -144,13 +155,13 @@ class Group:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.state_ms = -1
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static_ids: dict[str, str] = {}
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
@@ -162,19 +173,19 @@ class Group:
         self.recorded: bytes | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key by which the queue of deadlines knows one of the group's deadlines."""
+        """Return the key of one of the group's deadlines in the queue of deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """The keys of all deadlines that the group may have."""
+        """Return the keys of all deadlines that the group may have."""
         yield from (self.alarm(due) for due in (Due.JOIN, Due.SYNC, Due.OFFSETS))
         yield from (self.alarm(Due.SESSION, member_id) for member_id in (*self.pending_joins, *self.members))
 
-    def step(self, step: Step, now_ms: int) -> None:
-        """Change the state.
+    def change_state(self, step: Step, now_ms: int) -> None:
+        """Change the state of the group.
 
         Raises:
-            IllegalStepError: the present state does not allow this step. Nothing has changed.
+            IllegalStepError: the present state does not allow this change. Nothing has changed.
         """
         following = TRANSITIONS[self.state].get(step)
         if following is None:
@@ -186,7 +197,7 @@ class Group:
 
     # -- members ---------------------------------------------------------------------------------------------
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         """Add a member. The first member sets the group's protocol type, and becomes the leader."""
         assert member.member_id not in self.members
         assert member.group_instance_id is None or member.group_instance_id not in self.static_ids
@@ -197,7 +208,7 @@ class Group:
         self.leader_id = self.leader_id or member.member_id
         self.pending_joins.discard(member.member_id)
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ClassicMember) -> None:
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_ids[member.group_instance_id] = member.member_id
@@ -211,8 +222,8 @@ class Group:
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def replace(self, member: Member) -> None:
-        """Put a restarted static member in its former place: it keeps the leadership and the assignment."""
+    def replace(self, member: ClassicMember) -> None:
+        """Put a restarted static member in its former place: the member keeps the leadership and the assignment."""
         assert member.group_instance_id is not None
         former = self.members.pop(self.static_ids[member.group_instance_id])
         member.assignment = former.assignment
@@ -225,21 +236,23 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether all members have joined, so that the join phase need not wait any longer."""
+        """Whether all members have joined, so that the join phase can end."""
         return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
     def joined_count(self) -> int:
-        """The number of members that wait for the new generation."""
+        """The number of members that have joined and wait for the new generation."""
         return sum(member.join_token is not None for member in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The length of a join phase: the longest that a member asked for."""
+        """The length of a join phase: the longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make the oldest joined member the leader, unless the leader has joined. Returns False if none has joined."""
+        """Make the oldest joined member the leader, unless the leader has joined. Return False if no member
+        has joined.
+        """
         joined = [member.member_id for member in self.members.values() if member.join_token is not None]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
@@ -248,9 +261,11 @@ class Group:
     # -- protocol --------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols may join: all members must have at least one of them in common."""
+        """Return whether a member with these protocols may join: all members must have at least one
+        protocol in common.
+        """
         names = set(names)
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type) and bool(names)
         return protocol_type == self.protocol_type and bool(self._common_protocols(names))
 
@@ -258,10 +273,10 @@ class Group:
         """Return the protocols in `names` that all members support."""
         return set(names).intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
 
-    def vote(self) -> str:
-        """Return the protocol that most members prefer, among those that all support.
+    def choose_protocol(self) -> str:
+        """Return the protocol that most members prefer, among those that all members support.
 
-        If votes are equal, the oldest member's choice wins.
+        If two protocols have equally many votes, the choice of the oldest member wins.
         """
         assert self.members
         common = self._common_protocols(name for name, _ in next(iter(self.members.values())).protocols)
@@ -272,10 +287,10 @@ class Group:
         return max(votes, key=votes.__getitem__)
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the present members."""
-        self.step(Step.JOINED if self.members else Step.EMPTIED, now_ms)
+        """Begin the next generation with the present members of the group."""
+        self.change_state(Step.JOINED if self.members else Step.EMPTIED, now_ms)
         self.generation += 1
-        self.protocol_name = self.vote() if self.members else None
+        self.protocol_name = self.choose_protocol() if self.members else None
         self.subscribed = self._subscriptions()
         self.pending_syncs.clear()
         self.is_initial = False
@@ -295,13 +310,13 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic; also true if the subscriptions of a consumer group are unknown."""
+        """Return whether a member subscribes to the topic; True also if the subscriptions of the group are unknown."""
         return (
             self.protocol_type == CONSUMER_PROTOCOL if self.subscribed is None else topic in self.subscribed
         )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return the members, with the metadata from which the leader computes the assignment."""
+        """Return the members with their metadata, from which the leader computes the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
@@ -310,7 +325,7 @@ class Group:
     # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """Return the value of the offsets log's record for the present generation.
+        """Return the content of the present generation's record in the offsets log.
 
         Args:
             assignments: the assignments by member id. A member that is missing here has an empty assignment.
@@ -337,7 +352,7 @@ class Group:
         )
 
     def restore(self, value: GroupValue) -> None:
-        """Restore a new group from the value of its record in the offsets log."""
+        """Restore a new group from the content of its record in the offsets log."""
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol_name
@@ -345,7 +360,7 @@ class Group:
         for member in value.members:
             timeout_ms = member.session_timeout_ms
             self._put(
-                Member(
+                ClassicMember(
                     member.member_id,
                     member.group_instance_id,
                     member.client_id,
@@ -359,5 +374,5 @@ class Group:
         self.leader_id = (
             value.leader_id if value.leader_id in self.members else next(iter(self.members), None)
         )
-        self.state = State.STABLE if self.members else State.EMPTY
+        self.state = ClassicGroupState.STABLE if self.members else ClassicGroupState.EMPTY
         self.subscribed = self._subscriptions()

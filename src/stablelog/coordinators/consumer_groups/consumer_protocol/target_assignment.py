@@ -1,8 +1,8 @@
-"""Target assignments: which partitions each member of a consumer group is to have.
+"""Target assignments: which partitions each member of a consumer group should have.
 
-The work grows with the topics, the partitions and the members. It is divided into three steps: the group makes a plan,
-the plan is computed, and the group takes the result. The second step reads the plan and the topics only. For a large
-plan it may therefore run in a thread, while the group goes on with its former target assignment.
+The work grows with the numbers of topics, partitions and members. It has three steps: the group makes a plan, the plan
+is computed, and the group applies the result. The second step reads only the plan and the topics. For a large plan it
+can therefore run in a thread, while the group continues with its former target assignment.
 """
 
 import uuid
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
-    KnownTopic,
     Partitions,
+    SubscribableTopic,
     TopicLookup,
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import encode_target
@@ -26,11 +26,12 @@ PAIRS_PER_UNIT: Final = 8
 
 
 class PlannedMember(NamedTuple):
-    """A member of a group.
+    """A member, as the plan of a target assignment contains it.
 
     Attributes:
         sort_key: see `Subscriber`.
-        topics: the names of the topics that the member subscribes to. Members with equal subscriptions have one object.
+        topics: the names of the topics that the member subscribes to. Members with equal subscriptions share one
+            object.
         former: the member's former target assignment.
     """
 
@@ -40,15 +41,15 @@ class PlannedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a target assignment is computed from.
+class AssignmentPlan:
+    """The input from which a target assignment is computed.
 
     Attributes:
         epoch: the group's epoch.
         target_epoch: the epoch of the former target assignment.
-        topics_version: the version of the topics.
+        topics_version: the version of the broker's topics.
         topics_hash: identifies the subscribed topics of the group's epoch.
-        is_due: whether the target assignment is computed also if the topics are those of the group's epoch.
+        is_due: whether the target assignment must be computed even if the topics have not changed.
         assignor: the name of the assignor.
         members: the members by id.
     """
@@ -62,7 +63,7 @@ class Plan:
     members: Mapping[str, PlannedMember]
 
     def is_large(self, topics: TopicLookup) -> bool:
-        """Whether it takes long to compute the plan."""
+        """Return whether the computation of the plan would hold the event loop for long."""
         distinct = {id(member.topics): member.topics for member in self.members.values()}
         count = sum(map(len, distinct.values()))
         if count + len(self.members) > UNDIVIDED_MAX:
@@ -75,13 +76,13 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The result of a plan.
+class TargetAssignment:
+    """The result of a plan: the target assignment of a group.
 
     Attributes:
         topics_hash: identifies the subscribed topics.
-        partitions: the partitions of each member; None if the former target assignment is right.
-        values: the records' values of those members whose partitions have changed.
+        partitions: the partitions of each member; None if the former target assignment is still right.
+        values: the encoded record values of those members whose partitions have changed.
     """
 
     topics_hash: int
@@ -89,12 +90,12 @@ class Target:
     values: Mapping[str, bytes]
 
 
-def computed(plan: Plan, topics: TopicLookup) -> Target:
-    """Compute a plan. May run in a thread."""
+def compute_target(plan: AssignmentPlan, topics: TopicLookup) -> TargetAssignment:
+    """Compute the target assignment of a plan. May run in a thread."""
     known = _existing(plan, topics)
-    topics_hash = hash_of(known)
+    topics_hash = topics_hash_of(known)
     if not plan.is_due and topics_hash == plan.topics_hash:
-        return Target(topics_hash, None, {})
+        return TargetAssignment(topics_hash, None, {})
     ids = {
         id(names): frozenset(known[name].topic_id for name in names if name in known)
         for names in {id(member.topics): member.topics for member in plan.members.values()}.values()
@@ -110,18 +111,18 @@ def computed(plan: Plan, topics: TopicLookup) -> Target:
         for member_id, given in partitions.items()
         if given != plan.members[member_id].former
     }
-    return Target(topics_hash, partitions, changed)
+    return TargetAssignment(topics_hash, partitions, changed)
 
 
-def _existing(plan: Plan, topics: TopicLookup) -> dict[str, KnownTopic]:
+def _existing(plan: AssignmentPlan, topics: TopicLookup) -> dict[str, SubscribableTopic]:
     """Return those of the subscribed topics that exist, by name."""
     distinct = {id(member.topics): member.topics for member in plan.members.values()}
     names = frozenset().union(*distinct.values())
     return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}
 
 
-def hash_of(topics: Mapping[str, KnownTopic]) -> int:
-    """Return a number that identifies topics with their ids and partition counts; 0 for no topics."""
+def topics_hash_of(topics: Mapping[str, SubscribableTopic]) -> int:
+    """Return a number that identifies topics, with their ids and partition counts; 0 for no topics."""
     if not topics:
         return 0
     digest = blake2b(digest_size=HASH_SIZE)

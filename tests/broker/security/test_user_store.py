@@ -13,7 +13,7 @@ from stablelog.data_directory.noted_file import USERS, encode_json
 from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, DiskError, NewerFormatError, RefusedError
-from stablelog.security.credentials import Deletion, Upsertion
+from stablelog.security.credentials import CredentialDeletion, CredentialUpsertion
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, opened
 
@@ -21,7 +21,7 @@ PATH = DATA / USERS.name
 
 
 def upsertion(user="alice", iterations=4096):
-    return Upsertion(user, 1, iterations, b"salt", b"s" * 32)
+    return CredentialUpsertion(user, 1, iterations, b"salt", b"s" * 32)
 
 
 def at_desk(conversation, disk=None):
@@ -51,7 +51,7 @@ def test_users_are_kept():
         assert [broker.users.credentials.find_any("nobody")] == made_up
 
     async def remove(broker):
-        await broker.users.alter_credentials([Deletion("alice", 1)], [])
+        await broker.users.alter_credentials([CredentialDeletion("alice", 1)], [])
 
     for conversation in (begin, go_on, go_on, remove):
         at_desk(conversation, disk)
@@ -60,7 +60,7 @@ def test_users_are_kept():
 
 def test_a_change_without_effect_writes_nothing():
     async def conversation(broker):
-        await broker.users.alter_credentials([Deletion("alice", 1)], [upsertion(iterations=1)])
+        await broker.users.alter_credentials([CredentialDeletion("alice", 1)], [upsertion(iterations=1)])
         assert not broker.disk.exists(PATH)
 
     at_desk(conversation)
@@ -138,7 +138,7 @@ def test_only_the_owner_reads_the_file(tmp_path):
     file = user_file(LocalDisk(), tmp_path)
     credentials = file.load()
     for user in ("alice", "bob"):
-        credentials, _ = credentials.altered([], [upsertion(user)])
+        credentials, _ = credentials.with_changes([], [upsertion(user)])
         file.store(encode_users(credentials))
         assert (tmp_path / USERS.name).stat().st_mode & 0o777 == 0o600
 

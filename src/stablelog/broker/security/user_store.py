@@ -8,7 +8,12 @@ from stablelog.broker.loop.threads import in_thread_to_its_end
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
 from stablelog.data_directory.user_file import encode_users, user_file
-from stablelog.security.credentials import Credentials, Deletion, Outcome, Upsertion
+from stablelog.security.credentials import (
+    AlterationOutcome,
+    CredentialDeletion,
+    CredentialTable,
+    CredentialUpsertion,
+)
 
 
 class BrokerUsers:
@@ -34,8 +39,8 @@ class BrokerUsers:
         self.credentials = self._file.load()
 
     async def alter_credentials(
-        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
-    ) -> list[Outcome]:
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    ) -> list[AlterationOutcome]:
         """Change credentials. The new credentials are durable and in effect on return.
 
         Args:
@@ -43,19 +48,21 @@ class BrokerUsers:
             upsertions: credentials to add or to replace.
 
         Returns:
-            The outcome for each user: see `Credentials.altered`.
+            The outcome for each user: see `CredentialTable.with_changes`.
 
         Raises:
             RefusedError: the disk refused the write; nothing changed.
         """
         return await self._tasks.run_for_request("users", lambda: self._alter(deletions, upsertions))
 
-    async def _alter(self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]) -> list[Outcome]:
+    async def _alter(
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    ) -> list[AlterationOutcome]:
         async with self._lock:
             before = self.credentials
 
-            def alter() -> tuple[Credentials, list[Outcome], bytes | None]:
-                after, outcomes = before.altered(deletions, upsertions)
+            def alter() -> tuple[CredentialTable, list[AlterationOutcome], bytes | None]:
+                after, outcomes = before.with_changes(deletions, upsertions)
                 return after, outcomes, encode_users(after) if after.users != before.users else None
 
             after, outcomes, content = await in_thread_to_its_end(self._threads, alter)

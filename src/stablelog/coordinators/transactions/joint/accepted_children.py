@@ -14,7 +14,7 @@ While a transaction group has accepted children whose end is not decided, these 
   commit is committed, and an operator's request to abort the child is refused, too. The coordinator aborts no
   transaction for a timeout meanwhile.
 
-If the broker stops in between, the next start ends the accepted children that are left (`loaded`).
+If the broker stops in between, the next start ends the accepted children that are left (`finish_replay`).
 
 Source: docs/decisions/0006-joint-commit.md, "A long joint commit is several batches".
 """
@@ -24,10 +24,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from stablelog.coordinators.transactions.decisions import Draft
-from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.answers import Draft
+from stablelog.coordinators.transactions.ending import TransactionEnder
 from stablelog.coordinators.transactions.joint.records import JointState
-from stablelog.coordinators.transactions.states import Event, State
+from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_of
@@ -36,15 +36,18 @@ from stablelog.wire.extension.children import JointName, child_of
 ENDED_AT_ONCE: Final = 50
 
 
-class Acceptance:
-    """The accepted children of one transaction group: at most one joint commit has any at a time.
+class AcceptedChildren:
+    """The accepted children of a long joint commit: the commit is durable, and their ends are decided in further
+    decisions.
+
+    At most one joint commit of a transaction group has accepted children at a time.
 
     Args:
         table: the state of the transaction group.
         ending: ends transactions.
     """
 
-    def __init__(self, table: TransactionTable, ending: Ending) -> None:
+    def __init__(self, table: TransactionTable, ending: TransactionEnder) -> None:
         self._table = table
         self._ending = ending
         self._name: JointName | None = None
@@ -53,16 +56,16 @@ class Acceptance:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the group has accepted children whose end is not decided."""
+        """Whether the group has accepted children whose end is not decided yet."""
         return self._name is not None
 
-    def has(self, transactional_id: str) -> bool:
-        """Whether the id is that of an accepted child of the joint commit that is being decided."""
+    def contains(self, transactional_id: str) -> bool:
+        """Return whether the id is that of an accepted child of the joint commit that is being decided."""
         return transactional_id in self._accepted
 
-    def begin(self, name: JointName, transactional_ids: Iterable[str]) -> None:
-        """Accept children of a joint commit. Its commit sequence was the last one taken, and the state of its key names
-        the children.
+    def accept_children(self, name: JointName, transactional_ids: Iterable[str]) -> None:
+        """Accept the children of a joint commit whose key's record, with the last commit sequence, was just added to
+        the log.
         """
         assert not self.is_pending
         self._name = name
@@ -70,36 +73,42 @@ class Acceptance:
         self._accepted = frozenset(self._left)
         assert self._left
         assert len(self._left) == len(self._accepted)
-        self._table.sequences.hold()
+        self._table.sequences.hold_last()
 
-    def end_some(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
-        """Decide the end of the next accepted children, at most `count_max`."""
+    def end_next_children(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
+        """Decide the commit of the next accepted children, at most `count_max`. The last decision ends the joint
+        commit.
+        """
         assert self._name is not None
         state = self._table.joints.get(self._name)
         for _ in range(min(count_max, len(self._left))):
             transactional_id = self._left.popleft()
-            end_child(self._ending, transactional_id, self._table.known(transactional_id), state, draft)
+            end_child(
+                self._ending, transactional_id, self._table.require_state(transactional_id), state, draft
+            )
         if not self._left:
             self._table.joints.put(self._name, replace(state, accepted=()), draft.records)
-            self._table.sequences.release()
+            self._table.sequences.release_held()
             self._name = None
             self._accepted = frozenset()
 
-    def loaded(self, draft: Draft) -> None:
-        """Finish the replay of the commit log: decide the end of the accepted children that are left.
+    def finish_replay(self, draft: Draft) -> None:
+        """Finish the replay of the commit log: decide the commit of accepted children that the last broker has not
+        ended.
 
-        These decisions follow from durable records, so another crash may lose them.
+        Another crash may lose these decisions: the next start makes them again, because the record that accepts the
+        children is durable.
         """
         joints = self._table.joints
-        for name, state in joints.unfinished():
+        for name, state in joints.unfinished_commits():
             for identity in state.accepted:
-                transactional_id = self._table.owner(identity[0])
+                transactional_id = self._table.owner_of(identity[0])
                 if transactional_id is None:
                     continue
-                txn = self._table.known(transactional_id)
+                txn = self._table.require_state(transactional_id)
                 # If the end of the child was decided, the child has another epoch now, or another child has its producer
                 # id. A child without an open transaction has nothing to commit.
-                if txn.client != identity or txn.state is not State.ONGOING:
+                if txn.client != identity or txn.state is not TransactionState.ONGOING:
                     continue
                 child = child_of(transactional_id)
                 assert child is not None
@@ -109,13 +118,21 @@ class Acceptance:
 
 
 def end_child(
-    ending: Ending, transactional_id: str, txn: Transaction, state: JointState, draft: Draft
+    ending: TransactionEnder, transactional_id: str, txn: Transaction, state: JointState, draft: Draft
 ) -> None:
-    """Decide the commit of an open child. `state` is the state of the key that the joint commit has made."""
+    """Decide the commit of an open child of a joint commit.
+
+    Args:
+        ending: ends transactions.
+        transactional_id: the id of the child.
+        txn: the state of the child.
+        state: the state of the joint commit's key; its commit sequence is that of the child.
+        draft: gets the record and the marker order.
+    """
     ending.end(
         transactional_id,
         txn,
-        Event.COMMIT,
+        TransactionEvent.COMMIT,
         draft,
         owner_may_ask=False,
         commit_sequence=state.commit_sequence,

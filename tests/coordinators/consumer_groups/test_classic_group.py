@@ -2,25 +2,25 @@ import struct
 
 import pytest
 
-from stablelog.coordinators.consumer_groups.membership import (
+from stablelog.coordinators.consumer_groups.classic_group import (
     SUBSCRIPTIONS_SIZE_MAX,
     TRANSITIONS,
-    Group,
+    ClassicGroup,
+    ClassicGroupState,
+    ClassicMember,
     IllegalStepError,
-    Member,
-    State,
     Step,
 )
 
 
-def a_group() -> Group:
-    return Group("g")
+def a_group() -> ClassicGroup:
+    return ClassicGroup("g")
 
 
 def a_member(
     name: str, protocols: str = "range", instance: str | None = None, *, joined: bool = False
-) -> Member:
-    return Member(
+) -> ClassicMember:
+    return ClassicMember(
         member_id=name,
         group_instance_id=instance,
         client_id=name,
@@ -32,22 +32,24 @@ def a_member(
     )
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", list(ClassicGroupState))
 @pytest.mark.parametrize("step", list(Step))
-def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(state: State, step: Step) -> None:
+def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(
+    state: ClassicGroupState, step: Step
+) -> None:
     group = a_group()
     group.state, group.state_ms = state, 5
     if step in TRANSITIONS[state]:
-        group.step(step, 9)
+        group.change_state(step, 9)
         assert (group.state, group.state_ms) == (TRANSITIONS[state][step], 9)
         return
     with pytest.raises(IllegalStepError, match=f"'g' is {state}"):
-        group.step(step, 9)
+        group.change_state(step, 9)
     assert (group.state, group.state_ms) == (state, 5)
 
 
 def test_every_state_has_its_row() -> None:
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(ClassicGroupState)
 
 
 def test_the_first_member_leads_and_the_next_one_after_it() -> None:
@@ -105,7 +107,7 @@ def test_the_protocol_is_voted_for(wishes: list[str], elected: str) -> None:
     group = a_group()
     for number, wish in enumerate(wishes):
         group.add(a_member(str(number), wish), "consumer")
-    assert group.vote() == elected
+    assert group.choose_protocol() == elected
 
 
 def test_whoever_shares_no_protocol_with_all_does_not_fit_in() -> None:
@@ -115,7 +117,7 @@ def test_whoever_shares_no_protocol_with_all_does_not_fit_in() -> None:
     assert not group.supports("consumer", [])
     group.add(a_member("A", "a,b"), "consumer")
     group.add(a_member("B", "b,c"), "consumer")
-    group.state = State.STABLE
+    group.state = ClassicGroupState.STABLE
     assert group.supports("consumer", ["b"])
     assert not group.supports("consumer", ["a", "c"])
     assert not group.supports("connect", ["b"])
@@ -144,7 +146,7 @@ def test_large_subscriptions_are_not_read_and_every_topic_may_be_one_of_them(
         member = a_member(str(number), joined=True)
         member.protocols = (("range", subscription),)
         group.add(member, "consumer")
-    group.state = State.PREPARING_REBALANCE
+    group.state = ClassicGroupState.PREPARING_REBALANCE
     group.begin_generation(1)
     assert group.subscribed == known
     assert group.is_subscribed_to("t")

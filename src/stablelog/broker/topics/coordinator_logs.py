@@ -1,4 +1,6 @@
-"""The logs of the coordinators, which are opened before any request is served: the offsets log and the commit logs."""
+"""Opening of the coordinators' logs, which must be open before the broker serves requests: offsets log and
+commit logs.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -17,8 +19,8 @@ FEW: Final = 8
 CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
 
-class OwnLogs:
-    """Creates and opens the topics that are the coordinators' logs.
+class CoordinatorLogs:
+    """Creates and opens the internal topics in which the coordinators store their records.
 
     Args:
         topic_files: creates and opens the topics.
@@ -30,7 +32,7 @@ class OwnLogs:
         self._reserve = runtime.reserve
 
     def open_commit_logs(self) -> dict[str, list[Partition]]:
-        """Open the commit log of each transaction group. Returns the partitions of each log by the group's name."""
+        """Open the commit log of each transaction group. Return the partitions of each log by the name of the group."""
         logs = [topic for topic in self._topics if group_of_log(topic.name) is not None]
         missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
         # Open several logs at a time, because opening a log mostly waits for the disk.
@@ -41,7 +43,7 @@ class OwnLogs:
         return {group: self.open(commit_log_of(group)) for group in sorted(groups | {DEFAULT_GROUP})}
 
     def open(self, name: str) -> list[Partition]:
-        """Open the coordinator log of this name, or create it durably if it does not exist. Returns its partitions.
+        """Open the coordinator log of this name, and return its partitions. A missing log is created durably.
 
         Raises:
             RefusedError: the log cannot be created.

@@ -136,7 +136,7 @@ class RequestThrottle:
     def charge_produce(self) -> None:
         """Charge the bytes of a Produce request to the client's quota."""
         key = QuotaKey.PRODUCER_BYTE_RATE
-        applied = self._quotas.table.of_client(key, self._user, self._client_id)
+        applied = self._quotas.table.quota_of_client(key, self._user, self._client_id)
         if applied is not None:
             rate, now_ms = self._quotas.client_rate(key, applied.measured), self._quotas.now_ms()
             rate.record(self._size, now_ms)
@@ -146,7 +146,7 @@ class RequestThrottle:
         """Return the largest number of bytes that a Fetch response may have: as many as the quota allows in its full
         windows.
         """
-        applied = self._quotas.table.of_client(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
+        applied = self._quotas.table.quota_of_client(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
         if applied is None:
             return INT_MAX
         windows = self._quotas.windows
@@ -163,7 +163,7 @@ class RequestThrottle:
         """
         self.charge_time()
         key = QuotaKey.CONSUMER_BYTE_RATE
-        applied = self._quotas.table.of_client(key, self._user, self._client_id)
+        applied = self._quotas.table.quota_of_client(key, self._user, self._client_id)
         if applied is None:
             return self.ms == 0
         rate, now_ms = self._quotas.client_rate(key, applied.measured), self._quotas.now_ms()
@@ -188,7 +188,7 @@ class RequestThrottle:
             RefusedError: the client is above its quota already, and `is_strict`. Nothing is charged.
         """
         key = QuotaKey.CONTROLLER_MUTATION_RATE
-        applied = self._quotas.table.of_client(key, self._user, self._client_id)
+        applied = self._quotas.table.quota_of_client(key, self._user, self._client_id)
         if applied is None:
             return
         bucket, now_ms = self._quotas.client_bucket(applied.measured), self._quotas.now_ms()
@@ -214,7 +214,7 @@ class RequestThrottle:
         if self._timer is None:
             return self.ms
         key = QuotaKey.REQUEST_PERCENTAGE
-        applied = self._quotas.table.of_client(key, self._user, self._client_id)
+        applied = self._quotas.table.quota_of_client(key, self._user, self._client_id)
         spent_ns, charged_ns = self._timer.spent_ns, self._charged_ns
         self._charged_ns = spent_ns
         if applied is not None:

@@ -8,7 +8,7 @@ from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
 from stablelog.coordinators.transactions.joint.records import JointState, encode_joint
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import (
-    GroupState,
+    TransactionGroupState,
     decode_group,
     decode_transaction,
     encode_group,
@@ -17,7 +17,7 @@ from stablelog.coordinators.transactions.records import (
     joint_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.restoring import (
+from stablelog.coordinators.transactions.restored_transactions import (
     PRODUCER_ID_GAP,
     SEQUENCE_GAP,
     CommitLog,
@@ -25,7 +25,7 @@ from stablelog.coordinators.transactions.restoring import (
     restored_records,
     torn_commits,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 
 NOW_MS = 1_800_000_000_000
@@ -44,25 +44,33 @@ def txn_of(state, producer_id=5, *, sequence=-1, places=()):
 
 def log_of(*pairs, group=""):
     log = CommitLog(group)
-    log.take(pairs)
+    log.read_records(pairs)
     return log
 
 
-@pytest.mark.parametrize("state", [State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+@pytest.mark.parametrize(
+    "state",
+    [
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+    ],
+)
 def test_each_transactional_id_gets_a_new_producer_id_and_no_transaction(state):
-    places = PLACES if state is State.ONGOING else ()
-    log = log_of(pair("a", txn_of(state, places=places)), pair("b", txn_of(State.EMPTY, 9)))
+    places = PLACES if state is TransactionState.ONGOING else ()
+    log = log_of(pair("a", txn_of(state, places=places)), pair("b", txn_of(TransactionState.EMPTY, 9)))
     records, numbers = restored_records([log], NOW_MS)
     found = [decode_transaction(value) for _, value in records[""][:2]]
-    assert [txn.state for txn in found] == [State.EMPTY] * 2
+    assert [txn.state for txn in found] == [TransactionState.EMPTY] * 2
     assert [txn.producer_id for txn in found] == [numbers.producer_ids_end, numbers.producer_ids_end + 1]
     assert numbers.producer_ids_end >= 10 + PRODUCER_ID_GAP
     assert not any(txn.partitions for txn in found)
 
 
-@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+@pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
 def test_a_decision_stays_and_its_producer_is_refused_after_it(state):
-    sequence = 4 if state is State.PREPARE_COMMIT else -1
+    sequence = 4 if state is TransactionState.PREPARE_COMMIT else -1
     before = txn_of(state, sequence=sequence, places=PLACES)
     records, numbers = restored_records([log_of(pair("a", before))], NOW_MS)
     after = decode_transaction(records[""][0].value)
@@ -73,7 +81,7 @@ def test_a_decision_stays_and_its_producer_is_refused_after_it(state):
 
 
 def test_a_deleted_transactional_id_stays_deleted():
-    log = log_of(pair("a", txn_of(State.EMPTY)), Pair(transaction_key("a"), None))
+    log = log_of(pair("a", txn_of(TransactionState.EMPTY)), Pair(transaction_key("a"), None))
     records, _ = restored_records([log], NOW_MS)
     assert [key for key, _ in records[""]] == [group_key("")]
 
@@ -86,12 +94,12 @@ def test_a_deleted_transactional_id_stays_deleted():
 )
 def test_numbers_continue_above_all_that_are_known(sequences, ids, next_sequence, ids_end):
     pairs = [
-        pair(f"p{n}", txn_of(State.PREPARE_COMMIT, sequence=one, places=PLACES))
+        pair(f"p{n}", txn_of(TransactionState.PREPARE_COMMIT, sequence=one, places=PLACES))
         for n, one in enumerate(sequences)
     ]
-    pairs += [pair(f"e{n}", txn_of(State.EMPTY, one)) for n, one in enumerate(ids)]
-    pairs.append(Pair(group_key(""), encode_group(GroupState(ids_end, next_sequence))))
-    other = log_of(pair("x", txn_of(State.EMPTY, 7)), group="other")
+    pairs += [pair(f"e{n}", txn_of(TransactionState.EMPTY, one)) for n, one in enumerate(ids)]
+    pairs.append(Pair(group_key(""), encode_group(TransactionGroupState(ids_end, next_sequence))))
+    other = log_of(pair("x", txn_of(TransactionState.EMPTY, 7)), group="other")
     records, numbers = restored_records([log_of(*pairs), other], NOW_MS)
     for group in ("", "other"):
         key, value = records[group][-1]
@@ -112,7 +120,7 @@ def test_numbers_continue_above_all_that_are_known(sequences, ids, next_sequence
 def test_the_torn_commits_are_those_that_are_partly_there(commits, data):
     log = log_of(
         *(
-            pair(f"a{n}", txn_of(State.PREPARE_COMMIT, n, sequence=n + 1, places=sorted(places)))
+            pair(f"a{n}", txn_of(TransactionState.PREPARE_COMMIT, n, sequence=n + 1, places=sorted(places)))
             for n, places in enumerate(commits)
         )
     )
@@ -129,8 +137,8 @@ def test_the_torn_commits_are_those_that_are_partly_there(commits, data):
 
 def test_a_joint_commit_is_torn_if_only_some_of_its_children_are_decided():
     """The copied log ends between the decisions."""
-    decided = txn_of(State.PREPARE_COMMIT, 5, sequence=7, places=[("t", 0)])
-    accepted, other = (txn_of(State.ONGOING, number, places=[("t", 1)]) for number in (6, 8))
+    decided = txn_of(TransactionState.PREPARE_COMMIT, 5, sequence=7, places=[("t", 0)])
+    accepted, other = (txn_of(TransactionState.ONGOING, number, places=[("t", 1)]) for number in (6, 8))
     joint = JointState(last_version=0, commit_sequence=7, accepted=((6, 3),))
     key = Pair(joint_key("", "k"), encode_joint(joint))
     log = log_of(key, pair("a", decided), pair("b", accepted), pair("other", other))

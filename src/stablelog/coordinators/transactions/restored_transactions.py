@@ -1,14 +1,15 @@
-"""Decisions of a restore about the transactions of one group, from the copied records of its commit log.
+"""The transactions of a restored commit log: new states of the transactional ids, and the transactions that are
+incomplete.
 
-The store lacks the last records of the commit log. So the restore assumes the worst about what the lost broker did
-after the copy:
+The object store lacks the last records of the commit log. So the restore assumes the worst about what the lost broker
+did after the last copy:
 
-- A producer may have begun a further transaction, and its acknowledged records may be gone. Each transactional id gets
+- A producer may have begun a further transaction, and its acknowledged records may be lost. Each transactional id gets
   a new producer id. The lost broker's producers therefore get errors, and cannot commit a transaction of which a part
   is missing. Open and prepared transactions have no records in the store, and are aborted.
-- The lost broker may have handed out commit sequences and producer ids. The next ones leave a gap.
+- The lost broker may have assigned commit sequences and producer ids. The next ones leave a gap.
 
-A decided transaction without a complete record stays decided: after the start the broker writes its markers where the
+A decided transaction without a completion record stays decided: after the start the broker writes its markers where the
 transaction is open.
 
 Source: docs/decisions/0026-restore.md.
@@ -22,9 +23,9 @@ from stablelog.coordinators.transactions.commit_sequences import FIRST_SEQUENCE
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
-    GroupKey,
-    GroupState,
     JointKey,
+    TransactionGroupKey,
+    TransactionGroupState,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -34,7 +35,7 @@ from stablelog.coordinators.transactions.records import (
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.types import TopicPartition
 
@@ -43,7 +44,7 @@ PRODUCER_ID_GAP: Final = 1_000_000  # how many producer ids it may have handed o
 
 
 class Pair(NamedTuple):
-    """A record of a commit log."""
+    """The key and the value of a record of a commit log. The value of a tombstone is None."""
 
     key: bytes
     value: bytes | None
@@ -51,12 +52,12 @@ class Pair(NamedTuple):
 
 @dataclass(slots=True)
 class CommitLog:
-    """What the copied records of a commit log say.
+    """The state of a transaction group as the copied records of its commit log show it.
 
     Attributes:
         group: the transaction group.
         states: the last state of each transactional id.
-        commits: the commits whose decisions name their partitions, by transactional id and commit sequence.
+        commits: the commits whose decisions contain their partitions, by transactional id and commit sequence.
         accepted: the commit sequences of joint commits that are not decided for all their children, by the producer ids
             and epochs of these children.
         sequence_end: the greatest commit sequence plus one.
@@ -70,8 +71,8 @@ class CommitLog:
     sequence_end: int = FIRST_SEQUENCE
     producer_ids_end: int = 0
 
-    def take(self, records: Iterable[Pair]) -> None:
-        """Take records into account, in the order of the log.
+    def read_records(self, records: Iterable[Pair]) -> None:
+        """Read records of the commit log, in their order, and update the attributes.
 
         Raises:
             NewerFormatError: a later release has written a record.
@@ -79,7 +80,7 @@ class CommitLog:
         """
         for key, value in records:
             subject = read_key(key)
-            if isinstance(subject, GroupKey) and value is not None and subject.group == self.group:
+            if isinstance(subject, TransactionGroupKey) and value is not None and subject.group == self.group:
                 state = decode_group(value)
                 self.sequence_end = max(self.sequence_end, state.commit_sequence_next)
                 self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
@@ -91,31 +92,34 @@ class CommitLog:
                 if value is None:
                     self.states.pop(subject.transactional_id, None)
                 else:
-                    self._take_state(subject.transactional_id, decode_transaction(value))
+                    self._read_state(subject.transactional_id, decode_transaction(value))
 
-    def _take_state(self, transactional_id: str, txn: Transaction) -> None:
+    def _read_state(self, transactional_id: str, txn: Transaction) -> None:
         self.states[transactional_id] = txn
         self.sequence_end = max(self.sequence_end, txn.commit_sequence + 1)
         for producer_id in (txn.producer_id, txn.next_producer_id):
-            self.take_producer_id(producer_id)
-        if txn.state is State.PREPARE_COMMIT:
+            self.raise_producer_ids_end(producer_id)
+        if txn.state is TransactionState.PREPARE_COMMIT:
             self.commits[transactional_id, txn.commit_sequence] = txn
 
-    def take_producer_id(self, producer_id: int) -> None:
-        """Note a producer id that is in use. An id that no coordinator hands out does not count."""
+    def raise_producer_ids_end(self, producer_id: int) -> None:
+        """Record that a producer id is in use: new ids begin above it. Ids that no coordinator hands out
+        are ignored.
+        """
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
 
 class Torn(NamedTuple):
-    """A transaction of a commit of which the store has some parts and lacks others. A joint commit has several
-    transactions.
+    """A transaction of an incomplete commit: the object store has some partitions of the commit and lacks others.
+
+    The commit can be a joint commit of several transactions. Each of them is listed, even if it is complete itself.
 
     Attributes:
         transactional_id: the transactional id.
         commit_sequence: the commit sequence. The transactions of a joint commit have the same one.
-        found: the partitions that have the transaction.
-        lost: the partitions that lack it.
+        found: the partitions in which the store has the transaction.
+        lost: the partitions in which the store lacks the transaction.
     """
 
     transactional_id: str
@@ -125,11 +129,12 @@ class Torn(NamedTuple):
 
 
 def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], bool]) -> list[Torn]:
-    """Return all transactions of the torn commits, in the order of their commit sequences.
+    """Return all transactions of commits that the object store has only in part, in the order of their commit
+    sequences.
 
     Args:
-        log: what the commit log says.
-        holds: whether the store has a committed transaction in a partition.
+        log: the state that the commit log shows.
+        holds: returns whether the store has a committed transaction in a partition.
     """
     commits: dict[int, list[Torn]] = {}
     for (transactional_id, sequence), txn in log.commits.items():
@@ -139,7 +144,7 @@ def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], 
         commits.setdefault(sequence, []).append(Torn(transactional_id, sequence, found, lost))
     for transactional_id, txn in log.states.items():
         accepted = log.accepted.get(txn.client)
-        if accepted is not None and txn.state is State.ONGOING:
+        if accepted is not None and txn.state is TransactionState.ONGOING:
             # The log ends before the decision of this child, so no copy of a topic has the child.
             lost = tuple(sorted(txn.partitions))
             commits.setdefault(accepted, []).append(Torn(transactional_id, accepted, (), lost))
@@ -152,12 +157,12 @@ def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], 
 
 
 class Numbers(NamedTuple):
-    """The next numbers after the restore.
+    """The numbers with which the restored broker continues.
 
     Attributes:
         producer_ids_end: the end of the producer ids that the lost broker may have handed out.
-        next_producer_id: the first producer id that is free, behind those of the restored transactional ids.
-        commit_sequences: by group, the next commit sequence.
+        next_producer_id: the first free producer id, above those of the restored transactional ids.
+        commit_sequences: by transaction group, the next commit sequence.
     """
 
     producer_ids_end: int
@@ -166,11 +171,11 @@ class Numbers(NamedTuple):
 
 
 def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, list[Pair]], Numbers]:
-    """Return the records to append to the commit log of each group, and the next numbers.
+    """Return the records to append to the commit log of each group, and the numbers with which the broker continues.
 
     Args:
-        logs: what the commit logs say, with the producer ids and commit sequences in other logs taken into account.
-        now_ms: the time of the clock.
+        logs: the states of the groups. They include the producer ids and commit sequences that other logs contain.
+        now_ms: the present time.
     """
     logs = list(logs)
     known_end = max((one.producer_ids_end for one in logs), default=0) + PRODUCER_ID_GAP
@@ -187,13 +192,13 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
         sequences[log.group] = log.sequence_end + SEQUENCE_GAP
     next_id = -(-producer_id // BLOCK_SIZE) * BLOCK_SIZE
     for log in logs:
-        state = GroupState(next_id, sequences[log.group])
+        state = TransactionGroupState(next_id, sequences[log.group])
         records[log.group].append(Pair(group_key(log.group), encode_group(state)))
     return records, Numbers(producer_ids_end, next_id, sequences)
 
 
 def _fenced(txn: Transaction, producer_id: int, now_ms: int) -> Transaction:
-    """Return the state of a transactional id whose present producer gets an error with its next request."""
+    """Return a state of a transactional id in which its earlier producer gets an error with its next request."""
     if txn.state.is_decided:
         return txn._replace(
             next_producer_id=producer_id,
@@ -201,4 +206,4 @@ def _fenced(txn: Transaction, producer_id: int, now_ms: int) -> Transaction:
             previous_producer_id=-1,
             last_producer_epoch=-1,
         )
-    return Transaction(producer_id, 0, txn.timeout_ms, State.EMPTY, update_ms=now_ms)
+    return Transaction(producer_id, 0, txn.timeout_ms, TransactionState.EMPTY, update_ms=now_ms)

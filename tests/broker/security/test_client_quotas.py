@@ -1,4 +1,4 @@
-"""Quotas at a broker: described, altered, kept over a restart, and enforced with Kafka's throttle times."""
+"""Quotas at a broker: described, altered_values, kept over a restart, and enforced with Kafka's throttle times."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.security import quotas as broker_quotas
+from stablelog.broker.security import client_quotas as broker_quotas
 from stablelog.data_directory.noted_file import QUOTAS
 from stablelog.errors import DamageError, DiskError
 from stablelog.ops.verify import verify_data_directory

@@ -6,12 +6,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.transactions.answers import Decision
 from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
-from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
 from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.coordinators.transactions.joint.records import decode_joint
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder
 from stablelog.coordinators.transactions.records import JointKey, read_key
-from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.wire.extension.children import JointName, child_id
 from tests.coordinators.transactions.test_coordinator import T0, T1, add, coordinator, end, init, marked
 
@@ -46,7 +47,7 @@ class Log:
     def rest(self) -> list[MarkerOrder]:
         """Carry out the decisions that follow; their markers."""
         orders = []
-        while self.coordinator.joint.acceptance.is_pending:
+        while self.coordinator.joint.accepted_children.is_pending:
             orders += self.said(self.coordinator.joint.end_accepted(now_ms=1)).markers
         return orders
 
@@ -63,7 +64,7 @@ def restarted(records: list[tuple[bytes, bytes | None]]) -> tuple[TransactionCoo
     c = coordinator()
     for key, value in records:
         c.table.replay(key, value)
-    return c, c.loaded(now_ms=2)
+    return c, c.finish_replay(now_ms=2)
 
 
 def test_the_record_of_the_key_commits_and_the_ends_of_the_children_follow() -> None:
@@ -75,7 +76,7 @@ def test_the_record_of_the_key_commits_and_the_ends_of_the_children_follow() -> 
     assert (len(decision.records), decision.markers) == (1, [])
     counts = []
     orders: list[MarkerOrder] = []
-    while log.coordinator.joint.acceptance.is_pending:
+    while log.coordinator.joint.accepted_children.is_pending:
         step = log.said(log.coordinator.joint.end_accepted(now_ms=1))
         counts.append(len(step.markers))
         orders += step.markers
@@ -88,7 +89,7 @@ def test_the_record_of_the_key_commits_and_the_ends_of_the_children_follow() -> 
 def test_no_more_children_than_one_decision_ends_are_decided_at_once() -> None:
     log = Log()
     decision = log.commit([log.child(1), log.child(2), log.child(3, is_open=False)])
-    assert (len(decision.markers), log.coordinator.joint.acceptance.is_pending) == (2, False)
+    assert (len(decision.markers), log.coordinator.joint.accepted_children.is_pending) == (2, False)
     assert log.accepted() == [0]
 
 
@@ -109,7 +110,7 @@ def test_a_start_ends_the_children_that_are_left(ended: int) -> None:
         assert all(order.repeated for order in decision.markers)
         assert decision.answer is False, "nobody has to wait for what a start can write again"
         assert c.table.resolved_sequence == 0, "no partition was compared yet"
-        assert not c.joint.acceptance.is_pending
+        assert not c.joint.accepted_children.is_pending
         again, repeated = restarted([*records, *decision.records])
         assert (repeated.records, len(repeated.markers)) == ([], 6)
         assert again.joint.commit(NAME, 0, [], now_ms=3).answer.commit_sequence == 1
@@ -125,16 +126,21 @@ def test_a_start_leaves_alone_whoever_got_the_producer_id_of_an_ended_child() ->
     successor = child_id("k", 1, "r", 1, 0)
     who = children[0].producer_id
     c, _ = restarted(log.records)
-    state = c.table.known(children[0].transactional_id)
+    state = c.table.require_state(children[0].transactional_id)
     records: list[tuple[bytes, bytes | None]] = []
     c.table.put(
         successor,
-        state._replace(state=State.ONGOING, producer_epoch=7, commit_sequence=-1, transaction_epoch=-1),
+        state._replace(
+            state=TransactionState.ONGOING, producer_epoch=7, commit_sequence=-1, transaction_epoch=-1
+        ),
         records,
     )
     gone = [(key, None) for key, _ in log.records[-1:]]
     c, decision = restarted([*log.records, *gone, *records])
-    assert (c.table.known(successor).producer_id, c.table.known(successor).state) == (who, State.ONGOING)
+    assert (c.table.require_state(successor).producer_id, c.table.require_state(successor).state) == (
+        who,
+        TransactionState.ONGOING,
+    )
     assert [order.transactional_id for order in decision.markers] == [children[1].transactional_id]
 
 
@@ -167,7 +173,7 @@ def test_an_accepted_child_is_ended_by_nothing_else() -> None:
     assert not c.abort_overdue(LATE_MS).markers
     assert c.force_abort(one.transactional_id, now_ms=1).answer.error is ErrorCode.concurrent_transactions
     assert not c.joint.may_be_dismissed(one.transactional_id)
-    dismissed = c.joint.dismiss([shown.transactional_id for shown in (*children, left)], now_ms=1)
+    dismissed = c.joint.dismiss_children([shown.transactional_id for shown in (*children, left)], now_ms=1)
     assert [order.transactional_id for order in dismissed.markers] == [left.transactional_id]
     who = init(c, one.transactional_id)
     assert who.error is ErrorCode.producer_fenced

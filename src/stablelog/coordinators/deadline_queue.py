@@ -1,9 +1,9 @@
 """Queue of deadlines: one deadline for each key, the earliest first.
 
-To move a deadline to a later time is cheap: the entry in the heap keeps the earlier time at first. When the earlier
-time comes, the entry gets the later time. So heartbeats and transactions, which move deadlines all the time, add no
-entries, and the heap has about one entry for each key. Keys with the same deadline come in the order in which their
-entries were added to the heap.
+Moving a deadline to a later time is cheap: the heap keeps the old entry with its earlier time. When that time comes,
+the queue replaces the entry by one with the new deadline. Heartbeats and transactions move deadlines often, and the
+heap still has about one entry for each key. Keys with the same deadline come in the order in which their entries were
+added.
 """
 
 import heapq
@@ -17,12 +17,13 @@ Key = TypeVar("Key", bound=Hashable)
 COMPACT_SIZE_MIN: Final = 64
 # The number of replaced and cancelled entries that one call removes from the beginning of the heap. A joint commit
 # cancels the deadlines of thousands of children at a time.
-SETTLED_AT_ONCE: Final = 1_000
+CORRECTED_AT_ONCE: Final = 1_000
 
 
-class Deadlines(Generic[Key]):
-    """One deadline for each key. The user of the queue decides what a key stands for. `len` is the number of entries in
-    the heap.
+class DeadlineQueue(Generic[Key]):
+    """A queue with one deadline for each key, such as a transactional id or a member id.
+
+    `len` is the number of entries in the heap, which can be a little greater than the number of deadlines.
     """
 
     def __init__(self) -> None:
@@ -34,39 +35,41 @@ class Deadlines(Generic[Key]):
         self._queued: dict[Key, int] = {}
 
     def set(self, key: Key, deadline_ms: int) -> None:
-        """Set the deadline of a key, in place of its former one."""
+        """Set the deadline of a key. It replaces an earlier deadline of the key."""
         self._deadlines[key] = deadline_ms
         queued_ms = self._queued.get(key)
         if queued_ms is None or deadline_ms < queued_ms:
             self._queue(key, deadline_ms)
 
     def cancel(self, key: Key) -> None:
-        """Remove the deadline of a key, if it has one."""
+        """Remove the deadline of a key. Do nothing if the key has none."""
         self._deadlines.pop(key, None)
 
     def get(self, key: Key) -> int | None:
-        """The deadline of a key; None if it has none."""
+        """Return the deadline of a key in milliseconds of broker time; None if the key has no deadline."""
         return self._deadlines.get(key)
 
     def next_ms(self) -> int | None:
-        """The earliest deadline; None if there is none.
+        """Return the earliest deadline; None if there is none.
 
-        If many deadlines were cancelled, the result may be too early.
+        If many deadlines were cancelled, the result may be a cancelled deadline, which is earlier than all others.
         """
-        self._settle_top()
+        self._correct_top()
         return self._heap[0][0] if self._heap else None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the deadline of any key has come. If many deadlines were cancelled, the result may be True although
-        none has come: the caller then calls `due`, and asks again.
+        """Return whether any deadline has passed.
+
+        If many deadlines were cancelled, the result may be True although no deadline has passed. `pop_due` then yields
+        no key and removes cancelled entries, and the caller calls `is_due` again.
         """
         next_ms = self.next_ms()
         return next_ms is not None and next_ms <= now_ms
 
-    def due(self, now_ms: int, count_max: int) -> Iterator[Key]:
-        """Yield the keys whose deadlines have come, at most `count_max`.
+    def pop_due(self, now_ms: int, count_max: int) -> Iterator[Key]:
+        """Remove deadlines that have passed, at most `count_max`, and yield their keys.
 
-        When the caller takes a key, its deadline is removed.
+        Each deadline is removed when the caller takes its key from the iterator.
         """
         for _ in range(count_max):
             if not self.is_due(now_ms):
@@ -90,11 +93,12 @@ class Deadlines(Generic[Key]):
             self._queued = {key: queued_ms for queued_ms, _, key in self._heap}
             heapq.heapify(self._heap)
 
-    def _settle_top(self) -> None:
-        """Remove or correct the first entry of the heap, until a valid entry is first, or SETTLED_AT_ONCE entries were
-        removed.
+    def _correct_top(self) -> None:
+        """Make the first entry of the heap valid: remove or replace replaced and cancelled entries at the top.
+
+        Stop after CORRECTED_AT_ONCE entries, so that one call does not hold the event loop for long.
         """
-        for _ in range(SETTLED_AT_ONCE):
+        for _ in range(CORRECTED_AT_ONCE):
             if not self._heap:
                 return
             queued_ms, _, key = self._heap[0]
@@ -109,5 +113,5 @@ class Deadlines(Generic[Key]):
                 self._queue(key, deadline_ms)
 
     def _is_valid(self, queued_ms: int, key: Key) -> bool:
-        """Whether an entry of the heap is the current entry of its key and has the time of the key's deadline."""
+        """Return whether an entry of the heap is the newest entry of its key and has the key's present deadline."""
         return self._queued.get(key) == queued_ms == self._deadlines.get(key)

@@ -4,21 +4,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.decisions import (
-    Decision,
-    Draft,
-    EndAnswer,
-    InitAnswer,
-    MarkerOrder,
-    OpenTransaction,
-    TransactionConfig,
-)
+from stablelog.coordinators.transactions.answers import Decision, Draft, EndAnswer, InitAnswer
+from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.log_ends import LogEnds
+from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 
 T0, T1 = ("t", 0), ("t", 1)
 RAISING = MarkerOrder("a", 5, 3, MarkerType.COMMIT, "", 9, 0, PartitionSet({T0}), 2, 2, repeated=True)
-KEEPING = RAISING._replace(producer_epoch=2, ends=LogEnds.under(7, [T0], [100]))  # transaction version 1
+KEEPING = RAISING._replace(
+    producer_epoch=2, ends=LogEnds.from_offsets(7, [T0], [100])
+)  # transaction version 1
 
 
 def test_a_decision_has_what_was_put_into_its_draft():
@@ -38,13 +34,13 @@ def test_two_drafts_share_nothing():
 
 @pytest.mark.parametrize("identity", [(5, 1), (5, 3), (6, 2)])
 def test_a_marker_ends_only_transactions_of_its_producer_and_epoch(identity):
-    assert not RAISING.decides(T0, OpenTransaction(*identity))
-    assert not KEEPING.decides(T0, OpenTransaction(*identity))
+    assert not RAISING.decides(T0, TransactionInPartition(*identity))
+    assert not KEEPING.decides(T0, TransactionInPartition(*identity))
 
 
 def test_a_marker_with_a_higher_epoch_ends_the_transaction_wherever_it_is():
-    assert RAISING.decides(T0, OpenTransaction(5, 2, 10**9, 99))
-    assert RAISING.decides(T1, OpenTransaction(5, 2))
+    assert RAISING.decides(T0, TransactionInPartition(5, 2, 10**9, 99))
+    assert RAISING.decides(T1, TransactionInPartition(5, 2))
 
 
 @pytest.mark.parametrize(
@@ -62,25 +58,25 @@ def test_a_marker_with_a_higher_epoch_ends_the_transaction_wherever_it_is():
 def test_a_marker_with_the_same_epoch_ends_what_began_before_the_end_of_the_partition(
     first_offset, leader_epoch, decides
 ):
-    assert KEEPING.decides(T0, OpenTransaction(5, 2, first_offset, leader_epoch)) is decides
+    assert KEEPING.decides(T0, TransactionInPartition(5, 2, first_offset, leader_epoch)) is decides
 
 
 def test_a_marker_with_the_same_epoch_ends_nothing_in_a_partition_without_an_end():
-    assert not KEEPING.decides(T1, OpenTransaction(5, 2, 0, 0))
+    assert not KEEPING.decides(T1, TransactionInPartition(5, 2, 0, 0))
 
 
 def test_a_decision_from_after_the_start_ends_the_open_transaction_without_its_ends():
     """Its producer begins no other one before the markers are written."""
-    assert KEEPING._replace(repeated=False, ends={}).decides(T0, OpenTransaction(5, 2, 10**9, 99))
+    assert KEEPING._replace(repeated=False, ends={}).decides(T0, TransactionInPartition(5, 2, 10**9, 99))
     assert not KEEPING._replace(transactional_id="", repeated=False).decides(
-        T0, OpenTransaction(5, 2, 10**9, 99)
+        T0, TransactionInPartition(5, 2, 10**9, 99)
     )
 
 
 def test_a_transaction_from_before_the_settled_leader_epoch_was_ended_by_an_earlier_decision():
     settled = KEEPING._replace(settled_epoch=6)
-    assert not settled.decides(T0, OpenTransaction(5, 2, 10, 5))
-    assert settled.decides(T0, OpenTransaction(5, 2, 10, 6))
+    assert not settled.decides(T0, TransactionInPartition(5, 2, 10, 5))
+    assert settled.decides(T0, TransactionInPartition(5, 2, 10, 6))
 
 
 def test_what_is_not_set_is_kafkas_default():
@@ -92,4 +88,4 @@ def test_what_is_not_set_is_kafkas_default():
     assert (config.two_phase_commit_enable, config.strict) == (False, False)
     assert InitAnswer() == (ErrorCode.none, -1, -1, -1, -1)
     assert EndAnswer() == (ErrorCode.none, -1, -1)
-    assert OpenTransaction(5, 2) == (5, 2, -1, -1)
+    assert TransactionInPartition(5, 2) == (5, 2, -1, -1)

@@ -1,4 +1,4 @@
-"""Checks of the names in requests about joint commits, and of which children a request concerns."""
+"""Checks of the names in requests about joint commits: keys, versions, runs and children."""
 
 from typing import Final
 
@@ -19,15 +19,15 @@ CHILD_COUNT_MAX: Final = 20_000
 
 
 def is_of_run(child: Child, version: int, run: str) -> bool:
-    """Whether a child is of this version, and of this run (start of the writer)."""
+    """Return whether a child belongs to this version of its joint commit, and to this run (start of the writer)."""
     return (child.version, child.run) == (version, run)
 
 
 def check_names(name: JointName, version: int, run: str | None) -> None:
-    """Refuse a request whose key, version, transaction group or run is not valid.
+    """Check the key, version, transaction group and run of a request.
 
     Raises:
-        RefusedError: invalid_request.
+        RefusedError: one of them is not valid (invalid_request).
     """
     if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
         raise RefusedError(
@@ -44,10 +44,10 @@ def check_names(name: JointName, version: int, run: str | None) -> None:
 
 
 def check_child_count(count: int) -> None:
-    """Refuse a commit of too many children.
+    """Check the number of children of a commit.
 
     Raises:
-        RefusedError: invalid_request.
+        RefusedError: the commit has more than CHILD_COUNT_MAX children (invalid_request).
     """
     if count > CHILD_COUNT_MAX:
         raise RefusedError(
@@ -58,10 +58,10 @@ def check_child_count(count: int) -> None:
 
 
 def check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
-    """Refuse a request that names a transaction which is not a child of this version of the joint commit.
+    """Check that a transaction of a request is a child of this version of the joint commit.
 
     Raises:
-        RefusedError: invalid_request.
+        RefusedError: it is not (invalid_request).
     """
     child = child_of(shown.transactional_id)
     if child is None or child.name != name or child.version != version:

@@ -17,10 +17,10 @@ from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.network.connection_limits import AT_ONCE, Arrival
 from stablelog.broker.runtime import Runtime
 from stablelog.broker.security.file_writer import store_in_thread
-from stablelog.broker.security.throttle import RequestThrottle, StepTimer
+from stablelog.broker.security.request_throttle import RequestThrottle, StepTimer
 from stablelog.data_directory.quota_file import encode_quotas, quota_file
 from stablelog.errors import RefusedError
-from stablelog.security.quotas.entities import Alteration, altered
+from stablelog.security.quotas.entities import Alteration, altered_values
 from stablelog.security.quotas.rates import MS_PER_S, Rate, Sensors, TokenBucket, Windows
 from stablelog.security.quotas.table import QuotaTable
 from stablelog.settings import INT_MAX
@@ -124,7 +124,7 @@ class BrokerQuotas:
         """
         now_ms = self.now_ms()
         key = QuotaKey.CONNECTION_CREATION_RATE
-        limit = self.table.of_address(host)
+        limit = self.table.quota_of_address(host)
         if limit is not None:
             own = self._rates[key].get(host, now_ms)
             own.record(1, now_ms)
@@ -168,7 +168,7 @@ class BrokerQuotas:
             outcomes: list[RefusedError | None] = []
             async for change in in_turns(changes):
                 try:
-                    after[change.entity] = altered(after.get(change.entity, {}), change)
+                    after[change.entity] = altered_values(after.get(change.entity, {}), change)
                     if not after[change.entity]:
                         del after[change.entity]
                     elif len(after) > ENTITY_COUNT_MAX and change.entity not in before:

@@ -1,0 +1,98 @@
+"""Checks of offset commits: who may commit offsets of a group, and which offsets can be committed."""
+
+from collections.abc import Iterator, Mapping
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.consumer_groups.answers import (
+    NO_MEMBER,
+    CodeByPartition,
+    CommittingMember,
+    OffsetCommit,
+)
+from stablelog.coordinators.consumer_groups.classic_group import ClassicGroupState
+from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
+from stablelog.coordinators.consumer_groups.consumer_protocol.groups import check_commit
+from stablelog.coordinators.consumer_groups.expiry import is_empty
+from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX
+from stablelog.coordinators.consumer_groups.rebalance import check_generation, check_member
+from stablelog.coordinators.consumer_groups.records import OffsetValue
+from stablelog.coordinators.consumer_groups.table import AnyGroup
+from stablelog.errors import RefusedError
+from stablelog.types import TopicPartition
+
+
+def check_committer(
+    groups: Mapping[str, AnyGroup],
+    group_id: str,
+    committer: CommittingMember,
+    missing: ErrorCode,
+    *,
+    is_transactional: bool,
+) -> None:
+    """Check that a client may commit offsets of a group.
+
+    Args:
+        groups: the groups by group id.
+        group_id: the group. It may be missing: then a client that names no member may commit.
+        committer: the member that the request names. Transactional clients before KIP-447 name none.
+        missing: the error code for a member of a group that does not exist.
+        is_transactional: whether the commit is part of a transaction.
+
+    Raises:
+        RefusedError: the client may not commit. Nothing has changed.
+    """
+    if len(group_id.encode()) > STRING_SIZE_MAX:
+        raise RefusedError(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
+    group = groups.get(group_id)
+    if group is None:
+        if committer.generation >= 0:
+            raise RefusedError(missing, f"there is no group {group_id!r}")
+        return
+    if committer.generation < 0 and is_empty(group):
+        return
+    if isinstance(group, ConsumerGroup):
+        if committer != NO_MEMBER or not is_transactional:
+            check_commit(group, committer, is_transactional=is_transactional)
+        return
+    if committer != NO_MEMBER:
+        check_member(group, committer.member_id, committer.group_instance_id)
+        check_generation(group, committer.generation)
+    elif not is_transactional:
+        raise RefusedError(
+            ErrorCode.unknown_member_id,
+            f"group {group_id!r} has members: only its members may commit offsets",
+        )
+    if group.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional:
+        raise RefusedError(
+            ErrorCode.rebalance_in_progress,
+            f"group {group_id!r} is rebalancing: send SyncGroup first",
+        )
+
+
+def valid_offsets(
+    commits: Mapping[TopicPartition, OffsetCommit],
+    codes: CodeByPartition,
+    *,
+    metadata_size_max: int,
+    expire_ms: int,
+    now_ms: int,
+) -> Iterator[tuple[TopicPartition, OffsetValue]]:
+    """Yield the offsets of a request that can be committed, and add the error code of each partition to `codes`.
+
+    Args:
+        commits: the offsets of the request.
+        codes: gets the error code of each partition; `ErrorCode.none` for an offset that is yielded.
+        metadata_size_max: the maximum size in bytes of the metadata of one offset.
+        expire_ms: the time at which the offsets expire; negative for the retention of the broker.
+        now_ms: broker time.
+    """
+    for partition, commit in commits.items():
+        metadata = commit.metadata or ""
+        if len(metadata.encode()) > metadata_size_max:
+            codes[partition] = ErrorCode.offset_metadata_too_large
+            continue
+        codes[partition] = ErrorCode.none
+        # A commit with an expiry of its own needs a record version that has no leader epoch.
+        leader_epoch = commit.leader_epoch if expire_ms < 0 else -1
+        yield partition, OffsetValue(commit.offset, leader_epoch, metadata, now_ms, expire_ms)

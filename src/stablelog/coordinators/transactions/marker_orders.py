@@ -1,0 +1,105 @@
+"""Orders to write markers: which marker ends which transaction, and in which partitions.
+
+The coordinator makes a marker order when it decides the end of a transaction. The broker writes the marker into the
+partitions once the decision is durable. After a crash, `MarkerOrder.decides` tells which open transaction of a partition
+an earlier order was for.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnd
+from stablelog.coordinators.transactions.partition_set import PartitionSet
+from stablelog.coordinators.transactions.transaction import NO_EPOCH
+from stablelog.types import TopicPartition
+
+# Stands in place of a transactional id in a marker order whose marker completes no transaction of the commit log.
+REPAIR: Final = ""
+
+
+class TransactionInPartition(NamedTuple):
+    """A transaction that is open in a partition.
+
+    Attributes:
+        producer_id: the producer id of its records.
+        producer_epoch: the producer epoch of its records.
+        first_offset: the offset of its first record; -1 if unknown.
+        leader_epoch: the leader epoch of the batch with its first record; -1 if unknown.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int = -1
+    leader_epoch: int = -1
+
+
+class MarkerOrder(NamedTuple):
+    """An order to write one marker, which ends one transaction, into partitions.
+
+    Attributes:
+        transactional_id: the id of the transaction. The broker calls `markers_done` with it when the marker is written.
+            `REPAIR` if the broker need not call it.
+        producer_id: the producer id of the marker.
+        producer_epoch: the producer epoch of the marker; the transaction's records may have a lower one.
+        type: whether the marker commits or aborts.
+        group: the transaction group.
+        commit_sequence: the commit sequence; -1 for an abort.
+        coordinator_epoch: the epoch of the coordinator.
+        partitions: the partitions that get the marker.
+        transaction_version: 2 if the marker must have a higher epoch than the records.
+        transaction_epoch: the producer epoch of the transaction's records.
+        ends: the end offset of each partition at the time of the decision, if the marker has the same producer epoch as
+            the records; empty otherwise.
+        settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch had
+            ended before the decision. -1 if there is none.
+        repeated: whether the decision is older than the broker's last start.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    type: MarkerType
+    group: str
+    commit_sequence: int
+    coordinator_epoch: int
+    partitions: PartitionSet
+    transaction_version: int
+    transaction_epoch: int
+    ends: Mapping[TopicPartition, LogEnd] = NO_ENDS
+    settled_epoch: int = NO_EPOCH
+    repeated: bool = False
+
+    def decides(self, target: TopicPartition, found: TransactionInPartition) -> bool:
+        """Return whether this marker ends a transaction that is open in a partition.
+
+        A decision with a higher epoch than its transaction's records identifies the transaction by the epoch. A TV1
+        decision keeps the epoch, so it needs the end offset of each partition: the producer's next transaction begins
+        there or later. A TV1 decision without these offsets ends no transaction after a start. Only Apache Kafka writes
+        such decisions: see `Transaction.lacks_ends`.
+
+        An unknown leader epoch (-1) counts as older than every known one, because the transaction's first offset is
+        then before the first entry of the partition's leader epochs.
+
+        Args:
+            target: the partition.
+            found: the open transaction.
+        """
+        if (found.producer_id, found.producer_epoch) != (self.producer_id, self.transaction_epoch):
+            return False
+        if 0 <= found.leader_epoch < self.settled_epoch:
+            return False
+        if self.transaction_epoch != self.producer_epoch:
+            return True
+        if self.transactional_id != REPAIR and not self.repeated:
+            # The transaction was decided after the broker started. The producer begins no other transaction before the
+            # markers of the decision are written, so the open transaction is the decided one.
+            return True
+        end = self.ends.get(target)
+        if end is None:
+            return False
+        if found.first_offset < 0:
+            return True
+        if found.leader_epoch == end.leader_epoch:
+            return found.first_offset < end.end_offset
+        return found.leader_epoch < end.leader_epoch
