@@ -140,7 +140,7 @@ def any_request(api_key):
 def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(exception, monkeypatch, caplog):
     """One API after the other, each by a fault of its handler, on one broker."""
 
-    sound = Router.prepare
+    sound = Router.prepare_api
     failing = []
 
     def prepare(router, api, version):
@@ -154,7 +154,7 @@ def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(ex
 
         router.handlers[api.key] = handle_or_fail
 
-    monkeypatch.setattr(Router, "prepare", prepare)
+    monkeypatch.setattr(Router, "prepare_api", prepare)
 
     async def conversation():
         async with serving() as (server, port):
