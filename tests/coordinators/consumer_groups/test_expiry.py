@@ -10,7 +10,7 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.group import Consu
 from stablelog.coordinators.consumer_groups.coordinator import (
     TICK_RECORDS_MAX,
 )
-from stablelog.coordinators.consumer_groups.expiry import is_empty
+from stablelog.coordinators.consumer_groups.expiry import is_empty, offset_expiry_ms
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     OffsetValue,
@@ -152,3 +152,12 @@ def test_a_group_is_empty_if_it_has_no_members_and_none_on_their_way() -> None:
     assert is_empty(group)
     group.change_state(Step.REBALANCE, 0)
     assert not is_empty(group)
+
+
+@pytest.mark.parametrize(("expire_ms", "expected_ms"), [(-1, 105), (0, 0), (1, 1)])
+def test_an_offset_expires_at_its_own_time_if_it_has_one_and_otherwise_by_the_retention(
+    expire_ms: int, expected_ms: int
+) -> None:
+    offset = OffsetValue(1, -1, "", 5, expire_ms)
+    for group in (ConsumerGroup("g"), ClassicGroup("g")):
+        assert offset_expiry_ms(group, T0, offset, 100) == expected_ms

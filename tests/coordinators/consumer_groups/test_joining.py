@@ -122,7 +122,8 @@ def test_a_restarted_static_member_takes_its_former_place_without_a_rebalance() 
         assignments={joined.member_id: b"work"},
     )
     coordinator.sync(sync, "s", now_ms=0)
-    again = answered(coordinator.join(a_join(group_instance_id="i", fresh_id="2"), "b", now_ms=0))
+    again = answered(coordinator.join(a_join(group_instance_id="i", fresh_id="2"), "b", now_ms=4_000))
+    assert coordinator.next_deadline_ms() == 14_000, "its session begins anew"
     assert (again.code, again.member_id, again.generation) == (ErrorCode.none, "i-2", 1)
     assert again.skip_assignment, "the leader is not to assign again"
     (member,) = coordinator.describe(["g"]).answer[0].members

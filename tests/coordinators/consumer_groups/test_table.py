@@ -141,3 +141,16 @@ def test_a_record_of_a_member_that_is_gone_makes_no_group() -> None:
     for key, _ in ConsumerGroup("g").tombstones():
         table.replay(key, None)
     assert table.groups == {}
+
+
+def test_a_later_generation_takes_the_place_of_the_group_and_of_its_deadlines() -> None:
+    table = GroupTable()
+    value = encode_group_value(GroupValue("consumer", 3, None, None, 0, ()))
+    table.replay(encode_group_key("g"), value)
+    table.deadlines.set(table.groups["g"].alarm(Due.OFFSETS), 5)
+    table.replay(encode_group_key("g"), encode_group_value(GroupValue("consumer", 4, None, None, 0, ())))
+    group = table.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    assert group.generation == 4
+    assert table.deadlines.next_ms() is None
+    assert list(table.live_state().rest) == [(encode_group_key("g"), group.recorded)]

@@ -274,3 +274,17 @@ def test_after_a_start_a_member_whose_records_do_not_agree_is_removed():
     heartbeats().begin_sessions(room.group, decision, 0)
     assert room.group.members == {}
     assert decision.records, "its records are removed, and the epoch rises"
+
+
+def test_a_member_that_has_revoked_in_time_is_not_removed_later():
+    room = Room()
+    a, b = Client(room, "a", rebalance_timeout_ms=20_000), Client(room, "b")
+    a.beat()
+    a.revokes = False
+    b.beat()
+    a.beat()
+    a.revokes = True
+    a.beat()
+    a.beat()
+    room.wait(20_000)
+    assert a.beat().code is ErrorCode.none

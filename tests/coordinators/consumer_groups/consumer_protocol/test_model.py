@@ -8,6 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    CurrentAssignment,
     HeartbeatRequest,
     MemberState,
     PatternSelection,
@@ -43,6 +47,11 @@ def test_members_with_equal_patterns_and_rights_have_one_selection():
     assert selection.key == replace(selection, rights_version=2, names=frozenset()).key
     assert selection.key != replace(selection, rights="bob").key
     assert selection.key != replace(selection, pattern="u").key
+
+
+def test_the_epochs_by_which_a_member_joins_and_leaves_are_kafkas():
+    assert (JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH) == (0, -1, -2)
+    assert CurrentAssignment().epoch == JOIN_EPOCH
 
 
 def test_the_numbers_of_a_members_state_are_kafkas():

@@ -79,3 +79,15 @@ def test_what_cannot_be_read_is_refused():
         records.read_current(records.encode_current(CurrentAssignment())[:-1])
     with pytest.raises(DamageError, match="state 9"):
         records.read_current(b"\0\0" + bytes(8) + b"\x09\1\1\0")
+
+
+def test_the_kinds_of_keys_are_kafkas():
+    assert (
+        records.GROUP_EPOCH_KEY_VERSION,
+        records.MEMBER_KEY_VERSION,
+        records.TARGET_EPOCH_KEY_VERSION,
+        records.TARGET_KEY_VERSION,
+        records.CURRENT_KEY_VERSION,
+    ) == (3, 5, 6, 7, 8)
+    assert records.encode_consumer_key(ConsumerKey(8, "g", "m")) == b"\0\x08\0\1g\0\1m"
+    assert records.encode_consumer_key(ConsumerKey(3, "g", "")) == b"\0\x03\0\1g"

@@ -4,7 +4,6 @@ import uuid
 
 import pytest
 
-from stablelog.coordinators.consumer_groups.consumer_protocol import target_assignment
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import SubscribableTopic
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import encode_target
 from stablelog.coordinators.consumer_groups.consumer_protocol.target_assignment import (
@@ -111,11 +110,22 @@ def test_a_plan_is_large_by_its_members_and_topics(topic_count, member_count, la
     assert plan.is_large(FakeTopics()) is large
 
 
-def test_partitions_count_too_and_with_different_subscriptions_for_each_member():
-    topics = FakeTopics(t=900)
+def test_partitions_and_former_partitions_count_too():
+    topics, names = FakeTopics(t=990), frozenset({"t"})
+    former = frozenset((topics.known["t"].topic_id, index) for index in range(8))
+    # Each of these has a cost of 1,000 at most: a topic, a member, 990 partitions, and 8 former ones.
+    assert not a_plan({"a": (names, former)}).is_large(topics)
+    assert a_plan({"a": (names, former | {(uuid.UUID(int=1), 0)})}).is_large(topics)
+    topics.put("t", 991)
+    assert a_plan({"a": (names, former)}).is_large(topics)
+
+
+def test_of_different_subscriptions_each_pair_of_member_and_partition_counts():
     same, other = frozenset({"t"}), frozenset({"t", "u"})
+    # With one subscription: a topic, two members and 795 partitions. With two: three names and an eighth of the pairs.
+    topics = FakeTopics(t=795)
+    assert not a_plan({"a": (same, NOTHING), "b": (same, NOTHING)}).is_large(topics)
+    assert not a_plan({"a": (same, NOTHING), "b": (other, NOTHING)}).is_large(topics)
+    topics.put("t", 800)
     assert not a_plan({"a": (same, NOTHING), "b": (same, NOTHING)}).is_large(topics)
     assert a_plan({"a": (same, NOTHING), "b": (other, NOTHING)}).is_large(topics)
-    topics.put("t", 1000)
-    assert a_plan({"a": (same, NOTHING)}).is_large(topics)
-    assert target_assignment.UNDIVIDED_MAX == 1000
