@@ -1,11 +1,8 @@
-"""Decisions, and which open transaction a marker order ends."""
+"""Which open transaction a marker order ends."""
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.answers import Decision, Draft, EndAnswer, InitAnswer
-from stablelog.coordinators.transactions.config import TransactionConfig
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.partition_set import PartitionSet
@@ -15,21 +12,6 @@ RAISING = MarkerOrder("a", 5, 3, MarkerType.COMMIT, "", 9, 0, PartitionSet({T0})
 KEEPING = RAISING._replace(
     producer_epoch=2, ends=LogEnds.from_offsets(7, [T0], [100])
 )  # transaction version 1
-
-
-def test_a_decision_has_what_was_put_into_its_draft():
-    draft = Draft(now_ms=5)
-    assert draft.decision("answer") == Decision("answer", [], [])
-    draft.records.append((b"key", b"value"))
-    draft.markers.append(RAISING)
-    assert draft.decision("answer") == Decision("answer", [(b"key", b"value")], [RAISING])
-
-
-def test_two_drafts_share_nothing():
-    draft = Draft(now_ms=5)
-    draft.records.append((b"key", None))
-    assert Draft(now_ms=5).records == []
-    assert Decision(None).records == []
 
 
 @pytest.mark.parametrize("identity", [(5, 1), (5, 3), (6, 2)])
@@ -79,13 +61,5 @@ def test_a_transaction_from_before_the_settled_leader_epoch_was_ended_by_an_earl
     assert settled.decides(T0, TransactionInPartition(5, 2, 10, 6))
 
 
-def test_what_is_not_set_is_kafkas_default():
-    config = TransactionConfig()
-    assert (config.transaction_timeout_ms_max, config.transactional_id_expiration_ms) == (
-        900_000,
-        604_800_000,
-    )
-    assert (config.two_phase_commit_enable, config.strict) == (False, False)
-    assert InitAnswer() == (ErrorCode.none, -1, -1, -1, -1)
-    assert EndAnswer() == (ErrorCode.none, -1, -1)
+def test_a_transaction_of_which_only_the_producer_is_known_has_neither_offset_nor_leader_epoch():
     assert TransactionInPartition(5, 2) == (5, 2, -1, -1)
