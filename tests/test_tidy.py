@@ -82,7 +82,17 @@ def test_a_room_that_decides_awaits_nothing_and_opens_nothing(room):
 
 # The rooms that decide, of which each module has a test module of its name: src/stablelog/wire/fetch.py and
 # tests/wire/test_fetch.py.
-TESTED_BY_MODULE = ("client/core", "commit_order", "log", "tier")
+TESTED_BY_MODULE = (
+    "batch",
+    "client/core",
+    "commit_order",
+    "coordinators",
+    "data_directory",
+    "log",
+    "security",
+    "tier",
+    "wire",
+)
 # Modules in which nothing can be proven, each with the reason. This list only becomes shorter.
 WITHOUT_TEST_MODULE = dict.fromkeys(
     ("log/open_log.py", "log/remote_tier.py", "log/view.py"),
