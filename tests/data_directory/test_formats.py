@@ -11,7 +11,15 @@ import pytest
 
 from stablelog.batch.header import CONTROL, write_crc
 from stablelog.batch.records import Record, encode_batch
-from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
+from stablelog.coordinators.consumer_groups.records import (
+    OVERTAKEN_BY_TAG,
+    REPEATED_TAG,
+    OffsetValue,
+    encode_group_key,
+    encode_offset_key,
+    encode_offset_value,
+)
+from stablelog.coordinators.record_fields import tagged_fields
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
 from stablelog.data_directory.formats import check_formats, check_partition_formats, newer_formats
 from stablelog.data_directory.noted_file import encode_json
@@ -116,6 +124,19 @@ def test_a_kind_of_record_that_only_a_later_release_knows_is_named():
     key = struct.pack(">h", 10_002) + b"\0\1x"
     name = f"{COMMIT_LOG}/{LOG}"
     assert found_in({name: log_of((key, b"value"))}) == [(name, f"/data/{name}, offset 0", 10_002)]
+
+
+def test_a_committed_offset_with_a_field_of_an_earlier_program_is_named():
+    """Only the whole value shows the field, so each value with tagged fields is read."""
+    key = encode_offset_key("g", "t", 0)
+    plain = encode_offset_value(OffsetValue(1, -1, "", 0, is_repeated=True))
+    strange = plain.removesuffix(tagged_fields([(REPEATED_TAG, b"")])) + tagged_fields(
+        [(OVERTAKEN_BY_TAG, bytes(8))]
+    )
+    name = f"{OFFSETS_LOG}/{LOG}"
+    assert found_in({name: log_of((key, plain))}) == []
+    ((file, place, _),) = found_in({name: log_of((key, plain), (key, strange))})
+    assert (file, place) == (name, f"/data/{name}, offset 1")
 
 
 @pytest.mark.parametrize(
