@@ -30,7 +30,7 @@ from stablelog.broker.security.opening import open_acls, open_logins
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.tiering.tiering import Tiering
 from stablelog.broker.topic_changes import TopicChanges
-from stablelog.broker.topics.coordinator_logs import CoordinatorLogs
+from stablelog.broker.topics.coordinator_topics import CoordinatorTopics
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.opening import Opening
 from stablelog.broker.topics.refused_appends import RefusedAppends
@@ -137,7 +137,7 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, self.reserve)
         try:
             self._open_directory()
-            self._open_coordinators(CoordinatorLogs(self.topic_files, self.runtime))
+            self._open_coordinators(CoordinatorTopics(self.topic_files, self.runtime))
         except BaseException:
             self.reserve.close()
             self.directory.release()
@@ -178,7 +178,7 @@ class Broker:
         if self.acls is not None:
             self.acls.record_file()
 
-    def _open_coordinators(self, own_logs: CoordinatorLogs) -> None:
+    def _open_coordinators(self, own_logs: CoordinatorTopics) -> None:
         """Open the logs of the coordinators, and rebuild the coordinators' state from these logs."""
         offsets, commits = own_logs.open(CONSUMER_OFFSETS_TOPIC), own_logs.open_commit_logs()
         self.groups = BrokerGroups(

@@ -19,7 +19,7 @@ FEW: Final = 8
 CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
 
-class CoordinatorLogs:
+class CoordinatorTopics:
     """Creates and opens the internal topics in which the coordinators store their records.
 
     Args:
