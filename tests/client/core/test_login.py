@@ -1,4 +1,5 @@
-"""The login of a connection: no secret goes to a false broker, or into a message."""
+"""The login of a connection: no secret goes to a false broker, or into a message. A listener with another
+security protocol is named."""
 
 import datetime as dt
 from types import SimpleNamespace
@@ -6,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.login import log_in
-from stablelog.client.core.security import (
-    security_of,
-)
-from stablelog.errors import AuthenticationError
+from stablelog.client.core.login import explain, log_in
+from stablelog.client.core.security import PLAINTEXT, security_of
+from stablelog.client.core.steps import Open
+from stablelog.client.responses import ClosedError
+from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.core.test_security import SASL, SECRET
 
@@ -100,3 +101,88 @@ def test_a_brokers_reason_is_short_and_harmless_in_a_message():
     assert len(message) < 600
     assert SECRET not in message
     assert "Check user name and password" in message
+
+
+class Probed:
+    """A connection to a listener, for a probe: it answers a handshake with an error code, or closes the connection."""
+
+    def __init__(self, code):
+        self._code, self.is_closed = code, False
+
+    def negotiate(self):
+        if isinstance(self._code, Exception):
+            raise self._code
+        return
+        yield
+
+    def call_steps(self, _handshake):
+        return SimpleNamespace(error_code=self._code)
+        yield
+
+    def close(self):
+        self.is_closed = True
+
+
+def explained(security, **found):
+    """Run `explain` against listeners, by the protocol of the probe. Return the message of the refusal; None for none."""
+    steps, answer, failure = explain("h:1", security), None, None
+    opened = []
+    while True:
+        try:
+            effect = steps.send(answer) if failure is None else steps.throw(failure)
+        except StopIteration:
+            assert all(one.is_closed for one in opened)
+            return None
+        except AuthenticationError as refused:
+            assert all(one.is_closed for one in opened)
+            return str(refused)
+        answer, failure = None, None
+        if isinstance(effect, Open):
+            code = found.get(effect.probe.name)
+            if code is None:
+                failure = UnavailableError("silent")
+            else:
+                answer = Probed(code)
+                opened.append(answer)
+
+
+OPEN, LOGIN = ErrorCode.illegal_sasl_state, ErrorCode.unsupported_sasl_mechanism
+CLOSING = ClosedError("h:1", "closed")
+
+
+@pytest.mark.parametrize(
+    ("found", "protocol"),
+    [
+        ({"PLAINTEXT": LOGIN}, "SASL_PLAINTEXT"),
+        ({"SSL": OPEN}, "SSL"),
+        ({"SSL": LOGIN}, "SASL_SSL"),
+    ],
+)
+def test_a_listener_with_another_security_protocol_is_told_with_the_one_to_set(found, protocol):
+    message = explained(PLAINTEXT, **found)
+    assert message == (
+        f"the listener at h:1 has the security protocol {protocol}, and the client is set to PLAINTEXT: set "
+        f"security.protocol={protocol}, or use another port"
+    )
+
+
+def test_who_would_lose_tls_is_warned():
+    message = explained(security_of({"security.protocol": "SSL"}), PLAINTEXT=OPEN)
+    assert "set security.protocol=PLAINTEXT" in message
+    assert "Without TLS, who reads the network reads all records" in message
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"PLAINTEXT": OPEN}, {"PLAINTEXT": ErrorCode.none}, {"PLAINTEXT": CLOSING}]
+)
+def test_a_listener_that_is_silent_or_has_the_clients_protocol_is_not_explained(found):
+    assert explained(PLAINTEXT, **found) is None
+
+
+def test_a_listener_that_closes_after_the_handshake_wants_another_certificate():
+    assert "has TLS and closes each connection without a client certificate" in explained(
+        PLAINTEXT, SSL=CLOSING
+    )
+    assert "requires a client certificate" in explained(
+        security_of({"security.protocol": "SSL"}), SSL=CLOSING
+    )
