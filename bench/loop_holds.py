@@ -53,7 +53,7 @@ from stablelog.batch.header import CRC_START, Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client.blocking.cluster import LATEST, MAX_TIMESTAMP, BlockingCluster
 from stablelog.client.blocking.connection import SocketConnection
-from stablelog.client.blocking.joint import Shown, abort, begin, commit
+from stablelog.client.blocking.joint import ChildId, abort, begin, commit
 from stablelog.wire.extension.children import child_id
 
 HOLD_MS_MAX = 20.0
@@ -239,7 +239,7 @@ def children(data: Path, divisor: int, section: Section) -> None:
         held("abort of 10,000 children", lambda: abort(cluster, "query", 2, second))
 
 
-def open_children(cluster: BlockingCluster, version: int, run: str, count: int) -> list[Shown]:
+def open_children(cluster: BlockingCluster, version: int, run: str, count: int) -> list[ChildId]:
     """Begin a version of a joint commit, and as many children, each of which has a partition."""
     begin(cluster, "query", version, run)
     ids = [child_id("query", version, run, number, 0) for number in range(count)]
@@ -251,7 +251,7 @@ def open_children(cluster: BlockingCluster, version: int, run: str, count: int) 
     return shown
 
 
-def add_partition(shown: Shown) -> bytes:
+def add_partition(shown: ChildId) -> bytes:
     """An AddPartitionsToTxn of version 3 for one of ten partitions."""
     transactional_id, producer_id, producer_epoch = shown
     identity = struct.pack(">qh", producer_id, producer_epoch)
@@ -392,7 +392,7 @@ def create_all(connection: SocketConnection, names: list[str]) -> None:
         CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
         for name in names
     )
-    answer = connection.call(
+    answer = connection.request_unchanged(
         CreateTopicsRequest(topics=asked, timeout=timedelta(seconds=MANY_S), validate_only=False)
     )
     assert all(topic.error_code is ErrorCode.none for topic in answer.topics)
@@ -400,7 +400,7 @@ def create_all(connection: SocketConnection, names: list[str]) -> None:
 
 def transaction(connection: SocketConnection, names: list[str], *, is_committed: bool) -> None:
     """Add a partition of each topic to a transaction, and end it."""
-    producer = connection.call(
+    producer = connection.request_unchanged(
         InitProducerIdRequest(
             transactional_id="wide",
             transaction_timeout=timedelta(minutes=10),
@@ -409,7 +409,7 @@ def transaction(connection: SocketConnection, names: list[str], *, is_committed:
         )
     )
     who = producer.producer_id, producer.producer_epoch
-    added = connection.call(
+    added = connection.request_unchanged(
         AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="wide",
             v3_and_below_producer_id=who[0],
@@ -423,7 +423,7 @@ def transaction(connection: SocketConnection, names: list[str], *, is_committed:
         for one in topic.results_by_partition
     }
     assert codes == {ErrorCode.none}
-    ended = connection.call(
+    ended = connection.request_unchanged(
         EndTxnRequest(
             transactional_id="wide", producer_id=who[0], producer_epoch=who[1], committed=is_committed
         )
@@ -434,7 +434,7 @@ def transaction(connection: SocketConnection, names: list[str], *, is_committed:
 def fetch_of(connection: SocketConnection, names: list[str]) -> None:
     """Begin a fetch session of a partition of each topic, and wait for records that do not come."""
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100_000)
-    answer = connection.call(
+    answer = connection.request_unchanged(
         FetchRequest(
             replica_id=-1,
             max_wait=timedelta(milliseconds=100),
@@ -455,7 +455,7 @@ def commit_offsets(connection: SocketConnection, names: list[str]) -> None:
     offset = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=0, committed_leader_epoch=-1, committed_metadata=""
     )
-    connection.call(
+    connection.request_unchanged(
         OffsetCommitRequest(
             group_id="wide",
             generation_id_or_member_epoch=-1,
@@ -465,7 +465,7 @@ def commit_offsets(connection: SocketConnection, names: list[str]) -> None:
         )
     )
     group = OffsetFetchRequestGroup(group_id="wide", topics=None)
-    answer = connection.call(OffsetFetchRequest(groups=(group,), require_stable=True))
+    answer = connection.request_unchanged(OffsetFetchRequest(groups=(group,), require_stable=True))
     assert len(answer.groups[0].topics) == len(names)
 
 
@@ -523,7 +523,7 @@ def produce(connection: SocketConnection, name: str, batch: bytes) -> None:
     """Produce a batch as it is; it may be refused."""
     part = PartitionProduceData(index=0, records=batch)
     topic = TopicProduceData(name=name, partition_data=(part,))
-    connection.call(
+    connection.request_unchanged(
         ProduceRequest(transactional_id=None, acks=-1, timeout=timedelta(seconds=60), topic_data=(topic,))
     )
 
@@ -532,4 +532,4 @@ def delete_records(connection: SocketConnection, name: str, offset: int) -> None
     """Move a log's start."""
     part = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name=name, partitions=(part,))
-    connection.call(DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=60)))
+    connection.request_unchanged(DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=60)))

@@ -16,7 +16,13 @@ import pytest
 
 import stablelog
 from stablelog.errors import UnavailableError
-from stablelog.temporary_data import hold, make, new_path, remove, remove_abandoned
+from stablelog.temporary_data import (
+    hold_directory,
+    make_directory,
+    new_path,
+    remove_abandoned,
+    remove_directory,
+)
 from tests.scale import randomness
 from tests.test_embedded import is_running
 from tests.waiting import until
@@ -209,7 +215,7 @@ def test_only_a_directory_that_a_broker_made_is_removed(place):
     new.mkdir()
     linked = new_path()
     linked.symlink_to(named)
-    fd = hold(named)
+    fd = hold_directory(named)
     remove_abandoned(place)
     assert sorted(place.iterdir()) == sorted([named, new, linked, place / "stablelog-serve-mine"])
     os.close(fd)
@@ -221,8 +227,8 @@ def test_only_a_directory_that_a_broker_made_is_removed(place):
 
 def test_the_directory_is_for_this_user_only(place):
     directory = new_path()
-    make(directory)
-    make(directory)  # of the same broker
+    make_directory(directory)
+    make_directory(directory)  # of the same broker
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
@@ -267,16 +273,16 @@ def test_a_directory_that_the_broker_did_not_make_is_refused(place, made):
 
 def test_a_directory_of_another_user_is_not_removed(place, monkeypatch):
     directory = new_path()
-    make(directory)
+    make_directory(directory)
     link = new_path()
     link.symlink_to(directory)
-    remove(link)
+    remove_directory(link)
     assert link.is_symlink()
     with monkeypatch.context() as patch:
         patch.setattr("os.getuid", lambda: 12345)
-        remove(directory)
+        remove_directory(directory)
     assert (directory / "data").is_dir()
-    remove(directory)
+    remove_directory(directory)
     assert not directory.exists()
 
 

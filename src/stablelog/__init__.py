@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         DamageError,
         DataLossError,
         FencedError,
-        NewerFormatError,
         OffsetOutOfRangeError,
         OutcomeUnknownError,
         ProducerFencedError,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         StablelogError,
         TransactionAbortedError,
         UnavailableError,
+        UnknownFormatError,
         UsageError,
     )
 
@@ -54,7 +54,6 @@ __all__ = [
     "EmbeddedBroker",
     "FencedError",
     "GroupReader",
-    "NewerFormatError",
     "OffsetOutOfRangeError",
     "OutcomeUnknownError",
     "Position",
@@ -67,6 +66,7 @@ __all__ = [
     "Transaction",
     "TransactionAbortedError",
     "UnavailableError",
+    "UnknownFormatError",
     "UsageError",
     "WriteFuture",
     "WriteManyFuture",

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from stablelog.embedded_process import BrokerResources, end, popen, port_when_ready, write
+from stablelog.embedded_process import BrokerResources, end_process, port_when_ready, start_process, write
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import UnavailableError, UsageError, did_you_mean
 from stablelog.temporary_data import DATA, new_path
@@ -138,7 +138,7 @@ class EmbeddedBroker:
         self._wait_until_ready(self._launch(), timeout_s)
 
     def _launch(self) -> "subprocess.Popen[bytes]":
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting until it is ready."""
         self._check_own("start")
         if self.is_running:
             raise UsageError(f"the broker at {self.bootstrap} is running: stop it before you start it again")
@@ -152,9 +152,9 @@ class EmbeddedBroker:
         command = [sys.executable, "-c", PROCESS, str(os.getpid()), data, self.host, str(self.port)]
         if temporary is None:
             with self.log_path.open("ab") as log:
-                process = popen(command, log)
+                process = start_process(command, log)
         else:  # the process makes the directory, and then its log
-            process = popen(command, subprocess.STDOUT)
+            process = start_process(command, subprocess.STDOUT)
         # Keep the process before the wait for it: if an interrupt ends the wait, `stop` can still end the process.
         self._running.process = process
         # The settings may have secrets, and another user could make the temporary directory first, if he knew its path.
@@ -184,7 +184,7 @@ class EmbeddedBroker:
         else:
             if port is not None:
                 self.port = port
-                self._running.hold_temporary()
+                self._running.hold_temporary_directory()
                 return
             why = "did not start"
             self.stop()
@@ -236,7 +236,7 @@ class EmbeddedBroker:
     def _end(self, number: int) -> None:
         process, self._running.process = self._running.process, None
         if process is not None:
-            end(process, number)
+            end_process(process, number)
 
     def close(self) -> None:
         """Stop the broker as `stop` does, and release its port. A broker with a temporary data directory is not stopped
@@ -249,7 +249,9 @@ class EmbeddedBroker:
             self._running.release()
 
     def _check_own(self, what: str) -> None:
-        """Raise UsageError in a forked process. `what` names the call."""
+        """Raise UsageError in a forked process, because the broker belongs to the parent process. `what` names the
+        call.
+        """
         if not self._running.is_own:
             raise UsageError(
                 f"process {os.getpid()} cannot {what} the broker at {self.bootstrap}: the broker belongs to process "
@@ -381,7 +383,7 @@ def _check_arguments(data: object, settings: object, host: object, port: object,
 
 
 def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings of the broker as text, by their names with dots.
+    """Convert the settings of `serve` to text, by their names with dots.
 
     Raises:
         UsageError: a setting is unknown, out of range, or given twice.
@@ -403,7 +405,7 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
 
 
 def _first_address(given: Mapping[str, str], host: str, port: int) -> tuple[str, int]:
-    """Return host and port of the first listener.
+    """Return the host and the port of the first listener.
 
     Raises:
         UsageError: a setting is out of range, or the address is given twice.

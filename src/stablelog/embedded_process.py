@@ -1,4 +1,4 @@
-"""The process of a broker of `stablelog.serve()`, as the program sees it that has started the process."""
+"""The process of a broker of `stablelog.serve()`: starting it, waiting for it, and releasing what it holds."""
 
 import os
 import selectors
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from stablelog.processes import Process, this_process, watch
-from stablelog.temporary_data import hold, remove
+from stablelog.processes import Process, this_process, watch_forks
+from stablelog.temporary_data import hold_directory, remove_directory
 
 READY_LINE: Final = "stablelog is ready on "
 STOP_TIMEOUT_S: Final = 20.0
@@ -20,9 +20,10 @@ STOP_TIMEOUT_S: Final = 20.0
 
 @dataclass
 class BrokerResources:
-    """What a broker occupies. It is an object of its own, so that it can be released after the broker was collected.
+    """What a broker of `serve` holds: its process, port and temporary directory. It is a separate object, so that it
+    can be released after the EmbeddedBroker was garbage-collected.
 
-    Only the process that made the object releases anything: after a fork, the child process has a copy of the object.
+    Only the process that made the object releases anything. After a fork, the child process has a copy of the object.
     """
 
     owner: Process = field(default_factory=this_process)
@@ -32,31 +33,32 @@ class BrokerResources:
     temporary_fd: int | None = None
 
     def __post_init__(self) -> None:
-        watch(self)
+        watch_forks(self)
 
     @property
     def is_own(self) -> bool:
-        """Whether this process has made the object, and not a process from which this one was forked."""
+        """Whether this process made the object, and not a process from which this one was forked."""
         return self.owner is this_process()
 
     def after_fork(self) -> None:
-        """Close the copies of what the parent process holds. While a copy is open, the broker does not see the end of
-        the pipe from its parent, and the port is in use.
+        """In a forked process, close the copies of the pipe and the port. An open copy would keep the port in use, and
+        hide from the broker that its parent has ended.
         """
         for pipe in () if self.process is None else (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()  # has no buffer and no lock, which another thread of the parent might hold
         self._close_held()
 
-    def hold_temporary(self) -> None:
-        """Hold the temporary directory that the broker's process has made, also while the broker is stopped."""
+    def hold_temporary_directory(self) -> None:
+        """Lock the temporary directory that the broker's process has made, so that no other broker removes it while
+        this broker is stopped.
+        """
         if self.temporary is not None and self.temporary_fd is None:
-            self.temporary_fd = hold(self.temporary)
+            self.temporary_fd = hold_directory(self.temporary)
 
     def release(self) -> None:
-        """Release the port. With a temporary directory, end the broker's process and remove the directory. Without one,
-        a process that still runs stops because its standard input ends. In another process than that of the owner, do
-        nothing.
+        """Release the port. With a temporary directory, end the broker's process and remove the directory. Otherwise
+        close the process's standard input, at which it stops. In a process that did not make the object, do nothing.
         """
         if not self.is_own:
             return
@@ -67,7 +69,7 @@ class BrokerResources:
                 self.process.stdin.close()
             self.process = None
         if self.temporary is not None:  # as the process has done, unless it was stopped or killed before
-            remove(self.temporary)
+            remove_directory(self.temporary)
             self.temporary = None
         self._close_held()
 
@@ -80,20 +82,20 @@ class BrokerResources:
             self.temporary_fd = None
 
 
-def popen(command: list[str], stderr: "IO[bytes] | int") -> "subprocess.Popen[bytes]":
-    """Start a process with pipes that have no buffer."""
+def start_process(command: list[str], stderr: "IO[bytes] | int") -> "subprocess.Popen[bytes]":
+    """Start a process with unbuffered pipes."""
     return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
 
 
 def write(process: "subprocess.Popen[bytes]", text: bytes) -> None:
-    """Write to the standard input of a process, which may have ended already: its log says why."""
+    """Write to the standard input of a process. If the process has ended already, ignore it: its log tells why."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         while text:  # a signal may end a write before the end of the text
             text = text[process.stdin.write(text) :]
 
 
-def end(process: "subprocess.Popen[bytes]", number: int) -> None:
+def end_process(process: "subprocess.Popen[bytes]", number: int) -> None:
     """Send a signal to a process and wait for its end. Kill it if it does not end within `STOP_TIMEOUT_S`."""
     # If the process has ended, `Popen` sends no signal, because another process may have the same id by now.
     process.send_signal(number)
@@ -101,7 +103,9 @@ def end(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def _end_and_remove(process: "subprocess.Popen[bytes]") -> None:
-    """End a process that then removes its temporary directory, as it does if this process is killed meanwhile."""
+    """End a process that then removes its temporary directory. The process does this, too, if this process is killed
+    meanwhile.
+    """
     write(process, b"\n")
     process.send_signal(signal.SIGCONT)  # a test may have stopped it
     _wait(process)
@@ -119,8 +123,8 @@ def _wait(process: "subprocess.Popen[bytes]") -> None:
 
 
 def port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float, said: list[str]) -> int | None:
-    """Wait until the broker's process reports that it is ready. Return the broker's port, or None if the process has
-    ended. Add the other lines of the process to `said`.
+    """Wait until the broker's process prints that it is ready. Return the broker's port; None if the process has ended.
+    Add all other lines that it prints to `said`.
 
     Raises:
         TimeoutError: the process was neither ready nor ended within `timeout_s`.

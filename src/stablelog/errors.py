@@ -17,7 +17,7 @@
     ├── DamageError              bytes have changed since they were written: stop, and restore the named file
     │   └── DecompressedSizeError the records of a batch decompress to more bytes than the caller accepts
     ├── FencedError              another broker or producer has taken over: stop
-    └── NewerFormatError         a file or record in a form that this release does not read: stop
+    └── UnknownFormatError       a file or record in a form that this release does not read: stop
 
 `stablelog` exports these classes, except for `NothingStoredError`, `DiskError` and `StoreError`. Other classes stay inside the broker:
 
@@ -47,7 +47,9 @@ NEWER_MAX: Final = 100  # a version number above the highest known one by more t
 
 
 class StablelogError(Exception):
-    """The base class of all errors of stablelog. An error can be pickled, so it passes from one process to another."""
+    """The base class of all errors of stablelog. Errors can be pickled, so that they can pass from one process to
+    another.
+    """
 
     def __reduce__(self) -> Any:
         # Exception would call the class with the message only, and most classes have more arguments.
@@ -61,7 +63,7 @@ def _restore(kind: type[StablelogError], args: tuple[Any, ...], attributes: dict
 
 
 class RefusedError(StablelogError):
-    """A request that the broker refuses, or a transaction that is aborted. A refused request has changed nothing.
+    """The broker has refused a request, or a transaction is aborted. A refused request has changed nothing.
 
     Args:
         code: the number of the error in Kafka's protocol.
@@ -79,7 +81,7 @@ class RefusedError(StablelogError):
 
 
 class RecordsRefusedError(RefusedError):
-    """A client's batch that is refused because of some of its records.
+    """A client's batch was refused because of some of its records.
 
     Attributes:
         errors: the records that are not valid, in the order of the batch; a batch with very many has only the first.
@@ -105,19 +107,19 @@ class AuthenticationError(RefusedError):
 
 
 class DamageError(StablelogError):
-    """Bytes that differ from what was written. The message names the file and the position, or the offset."""
+    """Bytes have changed since they were written. The message names the file and the position, or the offset."""
 
 
 class DecompressedSizeError(DamageError):
     """The records of a batch decompress to more bytes than the caller accepts. No more memory was used than that."""
 
 
-class NewerFormatError(StablelogError):
-    """This file or record has a form that this release does not read. A later release has written it, or a version of
-    the program before the first release. Nothing of it was read or changed.
+class UnknownFormatError(StablelogError):
+    """This release does not read the form of a file or record: a later release has written it, or a version of the
+    program from before the first release. The message tells which. Nothing of the file was changed.
 
-    This error is not a `DamageError`, because code that gets a `DamageError` may rebuild the damaged file; a file of this
-    error must be left as it is.
+    This error is not a `DamageError`: code that gets a `DamageError` may rebuild the damaged file, but this file must
+    stay as it is.
 
     Args:
         what: the kind of file or record, such as "a segment summary".
@@ -146,8 +148,9 @@ class NewerFormatError(StablelogError):
         self.place = place
 
 
-def refuse_newer(what: str, found: int, known: int, least: int = 0) -> None:
-    """Raise `NewerFormatError` for a version that a later release has written, or none.
+def refuse_unknown_version(what: str, found: int, known: int, least: int = 0) -> None:
+    """Raise `UnknownFormatError` for a version that a later release has written, or that only versions from before the
+    first release have written.
 
     Any other unknown version raises nothing here: the caller must treat it as damage.
 
@@ -159,21 +162,21 @@ def refuse_newer(what: str, found: int, known: int, least: int = 0) -> None:
             the versions from 0 up to this one.
 
     Raises:
-        NewerFormatError: the version is greater than `known` by at most `NEWER_MAX`, or it is less than `least`.
+        UnknownFormatError: the version is greater than `known` by at most `NEWER_MAX`, or it is less than `least`.
     """
     if known < found <= known + NEWER_MAX or 0 <= found < least:
-        raise NewerFormatError(what, found, known)
+        raise UnknownFormatError(what, found, known)
 
 
 @contextlib.contextmanager
-def naming(place: object) -> Iterator[None]:
-    """Add the path of a file (`place`) to a `NewerFormatError` that the `with` block raises without a path."""
+def adding_path(place: object) -> Iterator[None]:
+    """Context that adds the path of a file (`place`) to an `UnknownFormatError` raised in it without a path."""
     try:
         yield
-    except NewerFormatError as newer:
+    except UnknownFormatError as newer:
         if newer.place:
             raise
-        raise NewerFormatError(newer.what, newer.found, newer.known, str(place)) from None
+        raise UnknownFormatError(newer.what, newer.found, newer.known, str(place)) from None
 
 
 class UnavailableError(StablelogError):
@@ -247,17 +250,17 @@ class ProducerFencedError(RefusedError, FencedError):
 
 
 class TransactionAbortedError(RefusedError, UnavailableError):
-    """A transaction of the native client that is aborted for a reason that may pass: its timeout, a broker that did not
-    respond, a fence, or a call of `abort`. None of its records is committed, so the program can write it again.
+    """A transaction of the native client is aborted for a temporary reason: its timeout, a broker that did not respond,
+    a fence, or a call of `abort`. None of its records is committed, so the program can write it again.
     """
 
 
 class OutcomeUnknownError(StablelogError):
-    """The client has requested the commit of a transaction and does not know its outcome. A program that writes the
-    transaction again may write it twice. Call `commit` of the transaction again: it returns the outcome.
+    """The client has requested the commit of a transaction, and does not know its outcome. Call `commit` of the
+    transaction again: it returns the outcome. A program that writes the transaction again may write it twice.
 
-    This error is not an `UnavailableError`, so that a program that repeats its work after that error does not repeat a
-    committed transaction.
+    This error is not an `UnavailableError`, so that a program that repeats its work after an UnavailableError does not
+    repeat a committed transaction.
 
     Attributes:
         transaction: the transaction; None in a copy of the error that another process has received.
@@ -270,10 +273,9 @@ class OutcomeUnknownError(StablelogError):
 
 
 class UnprovenError(StablelogError):
-    """A log file is not proven: it was not checked since the broker's start, so the broker must not serve reads from
-    it.
+    """A log file was not checked since the start of the broker, so the broker must not serve reads from it.
 
-    A proof checks the file's batch headers against the segment's summary or a snapshot.
+    The check, called *proof*, compares the file's batch headers with the segment's summary or a snapshot.
 
     Args:
         path: the path of the log file.
@@ -288,7 +290,7 @@ class UnprovenError(StablelogError):
 
 
 class NotLoadedError(StablelogError):
-    """A read needs bytes of objects in the object store that are not in the broker's cache.
+    """A read needs bytes of the object store that are not in the cache of the broker.
 
     Args:
         ranges: the byte ranges that the caller must load before it retries the read.
@@ -308,8 +310,8 @@ class UsageError(StablelogError):
 
 
 class NothingStoredError(UsageError):
-    """An object store that a read names has no object: nothing was copied to it yet, or its URL is wrong. A read that also
-    has brokers needs no object.
+    """A read names an object store that has no object: nothing was copied to it yet, or its URL is wrong. A read that
+    also has brokers needs no object.
     """
 
 
@@ -327,13 +329,13 @@ def in_words(error: Exception) -> str:
 
 
 def named(names: Sequence[str], count_max: int) -> str:
-    """Return names as text for a message: the first `count_max` of them, and how many more there are."""
+    """Join names to a text for a message: at most `count_max` names, and how many more there are."""
     more = f" and {len(names) - count_max} more" if len(names) > count_max else ""
     return ", ".join(names[:count_max]) + more
 
 
 def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
-    """Return the hint that ends a message about an unknown name: "; did you mean topic?", or "" if no known name is
+    """Return a hint to end a message about an unknown name: "; did you mean topic?". It is empty if no known name is
     similar.
 
     Args:

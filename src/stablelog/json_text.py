@@ -1,4 +1,4 @@
-"""JSON of files, objects and messages that others may have written: one parser, with one kind of error.
+"""The JSON parser for files, objects and messages of others. Every invalid text raises ValueError.
 
 `json.loads` raises RecursionError for deep nesting, and accepts numbers that JSON does not have, such as `Infinity`,
 which raise OverflowError when they are converted to an integer. No other module calls `json.loads`.

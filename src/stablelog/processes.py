@@ -1,8 +1,9 @@
 """Forks: each object of a client, and each broker of `serve`, belongs to the process that made it.
 
-After a fork, the child process has a copy of the memory of its parent, with the same sockets. `after_fork` of each object
-that `watch` was called for makes the copy usable in the child: it gives up what the parent still uses. What cannot be
-shared, such as an open transaction, compares `this_process()` with the one that it has begun in.
+After a fork, the child process has a copy of the memory of its parent, with the same sockets. `watch_forks` registers
+an object. In the child, its method `after_fork` makes the copy usable: it drops the connections and locks of the
+parent. An object that cannot be used in a child, such as an open transaction, compares `this_process()` with the
+process in which it began.
 """
 
 import os
@@ -15,14 +16,16 @@ from stablelog.errors import UsageError
 
 
 class ForkAware(Protocol):
-    """An object that gives up in a forked process what belongs to the parent process."""
+    """An object that drops what belongs to the parent process after a fork."""
 
     def after_fork(self) -> None:
-        """Give up connections, locks and threads of the parent process. Never waits, and changes nothing for it."""
+        """Drop the connections, locks and threads of the parent process. Never waits, and changes nothing for the
+        parent.
+        """
 
 
 class Process:
-    """A process that uses the client; the identity of the object counts.
+    """Stands for one process: two processes never have the same object.
 
     Attributes:
         id: the process id.
@@ -36,10 +39,11 @@ PRUNE_MIN: Final = 64
 
 
 class ForkWatch:
-    """Weak references to the objects that are to be told of a fork.
+    """Weak references to the objects whose `after_fork` is called in a forked process.
 
-    Their deaths call no function: Python drops an exception that a signal handler raises in one, such as
-    KeyboardInterrupt. The references to dead objects are removed when there are twice as many as after the last time.
+    The references have no callbacks for the death of an object, because Python drops an exception that a signal handler
+    raises in such a callback, such as KeyboardInterrupt. Instead, references to dead objects are removed when the list
+    has doubled since the last removal.
     """
 
     def __init__(self) -> None:
@@ -56,8 +60,8 @@ class ForkWatch:
             if forked is not None:
                 yield forked
 
-    def add(self, forked: ForkAware) -> None:
-        """Tell this object of forks, as long as it exists."""
+    def add_object(self, forked: ForkAware) -> None:
+        """Add an object, as long as it exists."""
         with self._lock:
             self._references.append(ref(forked))
             count = len(self._references)
@@ -67,7 +71,7 @@ class ForkWatch:
                 self._count_max = 2 * len(self._references) + PRUNE_MIN
 
     def after_fork(self) -> None:
-        """Tell the objects, in the forked process."""
+        """Call `after_fork` of all objects, in the forked process."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         for forked in self:
             forked.after_fork()
@@ -77,9 +81,11 @@ watched: Final = ForkWatch()
 _current = [Process()]
 
 
-def watch(forked: ForkAware) -> None:
-    """Call `after_fork` of this object in each process that is forked from this one, as long as the object exists."""
-    watched.add(forked)
+def watch_forks(forked: ForkAware) -> None:
+    """Register an object: its `after_fork` is called in each process that is forked from this one, as long as the
+    object exists.
+    """
+    watched.add_object(forked)
 
 
 def this_process() -> Process:
@@ -88,10 +94,11 @@ def this_process() -> Process:
 
 
 def check_process(owner: Process, what: str) -> None:
-    """Check that this process is the one that has begun a transaction or a reader (`what`).
+    """Check that a transaction or a reader (`what`) was begun in this process, and not in the process from which this
+    one was forked.
 
     Raises:
-        UsageError: this process was forked from that one.
+        UsageError: it was begun in another process.
     """
     if owner is not _current[0]:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Settings whose values are text: the valid values of each setting, and the errors for an invalid value or name.
+"""The types of settings whose values are text: valid values, and the errors for an invalid value or name.
 
-The settings of brokers and topics are listed in `broker.settings.table`, the options of a Spark read or write in
-`spark.option_table`. Each entry of these lists has a `SettingType`, which parses the text and describes the valid values.
+`broker.settings.table` lists the settings of brokers and topics, and `spark.option_table` the options of Spark reads
+and writes. Each entry has a `SettingType`, which parses the text and describes the valid values.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ UNINFORMATIVE = ("invalid literal", "could not convert")
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """The values that a setting accepts, and the function that parses them.
+    """The type of a setting: its valid values, and the function that parses them.
 
     Attributes:
         parse: converts text to the value; raises ValueError or KeyError for invalid text. The message of a ValueError

@@ -1,18 +1,18 @@
-"""The temporary directories of `stablelog.serve()`, which leave nothing behind.
+"""The temporary data directories of `stablelog.serve()`. They are removed even if processes are killed.
 
-The broker's process makes the directory and removes it. So a program that is killed at any moment leaves no directory:
-before its broker runs there is none, and then the broker removes it.
+The broker's process makes its directory and removes it at its end. If the program that has started it is killed, the
+broker notices this and removes the directory.
 
 Each process that uses a directory holds a shared lock on it (`flock`), which the operating system releases when the
-process ends. The lock tells a directory in use from one that was left: a broker that was killed itself can remove
-nothing. The next broker with a temporary directory removes such a directory.
+process ends. By the lock, others can tell a directory in use from an abandoned one: a broker that is killed cannot
+remove its directory. The next broker with a temporary directory removes such directories.
 
 A directory has the name `stablelog-serve-` and 16 hexadecimal digits. The subdirectory `data` is made under the lock: a
-directory without it may be new, and nobody may have locked it yet.
+directory without it may be new and not locked yet.
 
 Other users may write to the directory for temporary files. So the broker's process gets the path by its standard input,
-because every user can read its arguments, and uses only a directory that belongs to this user alone. This user can
-remove such a directory, and in a directory with the sticky bit no other user can replace it.
+because every user can read its arguments. It uses a directory only if this user alone has access. This user can remove
+such a directory. In a directory with the sticky bit, no other user can replace it.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ def new_path() -> Path:
     return Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{secrets.token_hex(8)}"
 
 
-def hold(directory: Path) -> int | None:
-    """Take a shared lock on a directory.
+def hold_directory(directory: Path) -> int | None:
+    """Take a shared lock on a directory, which marks it as used.
 
     Returns:
         The file descriptor that has the lock, until it is closed; None if there is no directory, or if its file system
@@ -68,8 +68,8 @@ def hold(directory: Path) -> int | None:
     return fd
 
 
-def make(directory: Path) -> None:
-    """Make a directory for this user only, if it is missing, and hold it until this process ends.
+def make_directory(directory: Path) -> None:
+    """Make a directory that only this user can access, if it is missing. Lock it until this process ends.
 
     Raises:
         OSError: the directory cannot be made, or exists and is not one that a process of this user has made.
@@ -77,7 +77,7 @@ def make(directory: Path) -> None:
     with contextlib.suppress(FileExistsError):  # an earlier process of this broker made it
         directory.mkdir(mode=MODE)
     _check_made_here(directory)
-    hold(directory)
+    hold_directory(directory)
     data = directory / DATA
     with contextlib.suppress(FileExistsError):
         data.mkdir()
@@ -96,8 +96,8 @@ def _check_made_here(directory: Path) -> None:
         raise FileExistsError(errno.EEXIST, "a directory that other users may use has this name", directory)
 
 
-def remove(directory: Path) -> None:
-    """Remove a directory with its files if it belongs to this user and is no link. Ignore errors."""
+def remove_directory(directory: Path) -> None:
+    """Remove a directory with its files, if it belongs to this user and is not a symbolic link. Ignore errors."""
     with contextlib.suppress(OSError):
         found = directory.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
@@ -113,12 +113,12 @@ def end_and_remove(directory: Path) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
     with contextlib.suppress(OSError):
         os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", REMOVAL, str(directory)])  # noqa: S606
-    remove(directory)  # Python is not installed any more
+    remove_directory(directory)  # Python is not installed any more
     os._exit(1)
 
 
 def remove_abandoned(place: Path) -> None:
-    """Remove the temporary directories that processes of this user have left in a directory."""
+    """Remove all temporary directories of this user that no process holds any more."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):

@@ -16,7 +16,7 @@ _LEGAL_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether Kafka accepts this name of a topic, by TOPIC_NAME_RULE."""
+    """Return whether Kafka accepts this name for a topic, by TOPIC_NAME_RULE."""
     return (
         len(name) <= TOPIC_NAME_SIZE_MAX
         and name not in {".", ".."}
@@ -25,8 +25,8 @@ def is_topic_name(name: str) -> bool:
 
 
 class RangeProof(NamedTuple):
-    """What a manifest says about the bytes of a range of an object. It proves that they are the right bytes: of this
-    object, and from this position.
+    """Checksums of a range of an object, from a manifest. They prove that loaded bytes belong to this object and begin
+    at this position.
 
     Attributes:
         crc: the CRC-32C that the bytes must have. If the range consists of record batches, the CRC-32C over the headers
@@ -39,7 +39,7 @@ class RangeProof(NamedTuple):
 
 
 class ObjectRange(NamedTuple):
-    """A range of bytes of an object in an object store. A size of 0 stands for the whole object.
+    """A range of bytes of an object in an object store. A size of 0 means the whole object.
 
     Attributes:
         key: the key of the object.
@@ -55,7 +55,7 @@ class ObjectRange(NamedTuple):
 
 
 class InvalidRecord(NamedTuple):
-    """Why one record of a batch is not valid. `number` counts the records of the batch from 0."""
+    """An invalid record of a batch, and the reason. `number` counts the records of the batch from 0."""
 
     number: int
     why: str
@@ -80,6 +80,6 @@ class SecurityProtocol(StrEnum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
     @classmethod
-    def of(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
-        """Return the protocol with these properties."""
+    def from_flags(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
+        """Return the protocol with or without TLS, and with or without SASL."""
         return next(one for one in cls if (one.is_tls, one.is_sasl) == (is_tls, is_sasl))

@@ -1,8 +1,8 @@
 """The rows of the native client."""
 
 import stablelog
-from stablelog.client.core.security import security_of
-from stablelog.client.core.tokens import token_of
+from stablelog.client.core.security import read_security_settings
+from stablelog.client.core.tokens import get_token
 from tests.advice.steps import command, doing, row, steps
 from tests.client.transactions import create, write_undecodable
 from tests.secured import jaas
@@ -54,9 +54,9 @@ def token(settings, *, file="token"):
 
     def work(user):
         (user.path / file).write_text("the-token\n")
-        credentials = security_of(user.fill(settings)).credentials
+        credentials = read_security_settings(user.fill(settings)).credentials
         if credentials.endpoint is None:
-            assert token_of(credentials, "h:1") == "the-token"
+            assert get_token(credentials, "h:1") == "the-token"
         return "accepted"
 
     return doing(work)

@@ -72,12 +72,12 @@ def test_the_timeout_of_a_command_counts_from_its_start(timeout_s, spent_s, wait
 def test_a_command_gives_up_within_three_seconds_unless_it_is_asked_to_wait(monkeypatch):
     began_s = time.monotonic() - 1
     monkeypatch.setattr(cli, "STARTED_S", began_s)
-    broker = CommandBroker.named([GONE], None, None)
+    broker = CommandBroker.from_options([GONE], None, None)
     assert broker.timeout_s == TIMEOUT_S
     assert began_s + 1 + broker.wait_s <= began_s + TIMEOUT_S < began_s + 3
     monkeypatch.setattr(cli, "STARTED_S", began_s - 100)
-    assert CommandBroker.named([GONE], None, None).wait_s == WAIT_MIN_S
-    assert CommandBroker.named([GONE], None, 60.0).timeout_s == 60
+    assert CommandBroker.from_options([GONE], None, None).wait_s == WAIT_MIN_S
+    assert CommandBroker.from_options([GONE], None, 60.0).timeout_s == 60
 
 
 def test_the_modules_that_few_commands_need_are_imported_on_demand():
@@ -120,7 +120,7 @@ def profiles(tmp_path, monkeypatch):
 
 
 def test_addresses_are_given_with_commas_and_by_repetition():
-    broker = CommandBroker.named(["a:1, b:2", "c:3", "a:1,"], None, None)
+    broker = CommandBroker.from_options(["a:1, b:2", "c:3", "a:1,"], None, None)
     assert broker.addresses == ["a:1", "b:2", "c:3"]
 
 
@@ -153,10 +153,10 @@ def test_each_option_comes_from_the_first_place_that_has_it(profiles, monkeypatc
 
 def test_a_profile_may_lack_what_an_option_gives(profiles):
     profiles("[slow]\ntimeout = 60\n")
-    assert CommandBroker.named(["a:1"], "slow", None).timeout_s == 60
-    assert CommandBroker.named(["a:1"], "slow", 2.0).timeout_s == 2
+    assert CommandBroker.from_options(["a:1"], "slow", None).timeout_s == 60
+    assert CommandBroker.from_options(["a:1"], "slow", 2.0).timeout_s == 2
     with pytest.raises(UsageError, match=r"profile 'slow' in .*profiles.toml has no key bootstrap"):
-        CommandBroker.named(None, "slow", None)
+        CommandBroker.from_options(None, "slow", None)
 
 
 @pytest.mark.parametrize(
@@ -176,16 +176,16 @@ def test_a_profile_may_lack_what_an_option_gives(profiles):
 def test_a_profile_that_is_not_valid_is_refused(profiles, text, message):
     profiles(text)
     with pytest.raises(UsageError, match=message):
-        CommandBroker.named(None, "test", None)
+        CommandBroker.from_options(None, "test", None)
 
 
 def test_a_file_of_profiles_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UsageError, match=r"no profile 'test': .*profiles.toml does not exist"):
-        CommandBroker.named(None, "test", None)
+        CommandBroker.from_options(None, "test", None)
     (tmp_path / "stablelog" / "profiles.toml").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"profiles.toml cannot be read: Is a directory"):
-        CommandBroker.named(None, "test", None)
+        CommandBroker.from_options(None, "test", None)
 
 
 def test_profiles_are_in_the_home_directory_by_default(tmp_path, monkeypatch):
@@ -193,4 +193,4 @@ def test_profiles_are_in_the_home_directory_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config" / "stablelog").mkdir(parents=True)
     (tmp_path / ".config" / "stablelog" / "profiles.toml").write_text("[test]\nbootstrap = 'a:1'\n")
-    assert CommandBroker.named(None, "test", None).addresses == ["a:1"]
+    assert CommandBroker.from_options(None, "test", None).addresses == ["a:1"]

@@ -39,7 +39,7 @@ VALUES = {
 @pytest.fixture(autouse=True)
 def _forget_who_the_command_is():
     yield
-    login.use(None)
+    login.set_login(None)
 
 
 def words(*names):
@@ -64,22 +64,24 @@ def test_the_page_has_each_setting():
 @pytest.mark.extended
 def test_the_settings_of_every_command(stablelog_broker):
     given = words(*(name for name, one in SETTINGS.items() if one.kinds == EVERY))
-    broker = CommandBroker.named([stablelog_broker.bootstrap], None, 60, words=given)
+    broker = CommandBroker.from_options([stablelog_broker.bootstrap], None, 60, words=given)
     with broker.cluster() as cluster:
         _, (_, client_id, timeout_s, deadline_s, _, backoff_s) = cluster.__reduce__()
     assert (client_id, timeout_s, deadline_s, backoff_s) == ("me", 6, 7, (0.03, 0.04))
     with cli_broker.connect(stablelog_broker.bootstrap) as connection:
         assert connection.versions
-    assert login.identity()["client_id"] == "me"
+    assert login.cluster_arguments()["client_id"] == "me"
 
 
 def test_the_settings_of_produce():
     given = read_settings(
         "produce", {}, words(*(name for name, one in SETTINGS.items() if "produce" in one.kinds))
     )
-    assert WriteSettings.of(given.values, None, None) == (Codec.GZIP, 200, 0.07, 9, 8)
-    assert WriteSettings.of(given.values, Compression.NONE, 5)[::4] == (Codec.NONE, 5), "options replace them"
-    assert WriteSettings.of({}, None, None) == (Codec.NONE, 256 << 10, 0.005, 60, 60)
+    assert WriteSettings.from_options(given.values, None, None) == (Codec.GZIP, 200, 0.07, 9, 8)
+    assert WriteSettings.from_options(given.values, Compression.NONE, 5)[::4] == (Codec.NONE, 5), (
+        "options replace them"
+    )
+    assert WriteSettings.from_options({}, None, None) == (Codec.NONE, 256 << 10, 0.005, 60, 60)
 
 
 @pytest.mark.extended

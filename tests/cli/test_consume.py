@@ -45,16 +45,16 @@ class FakeSource:
         self.rounds = list(rounds)
         self.group = group
         self.commits = []
-        self.follow = iter([*changes, *[Change()] * 1000]).__next__
+        self.follow_assignment = iter([*changes, *[Change()] * 1000]).__next__
         self._ends = ends or {}
         self._positions = {("t", 0): 0}
         self._written = written if written is not None else []
 
-    def begin(self, change):
+    def begin_reading(self, change):
         for target in (*change.revoked, *change.lost):
             self._positions.pop(target)
 
-    def is_left_out(self):
+    def has_no_partition(self):
         return False
 
     def positions(self):
@@ -69,7 +69,7 @@ class FakeSource:
         at_end = set() if self.rounds else set(self._positions)
         return Round(batches, at_end, {}, {})
 
-    def commit(self, offsets):
+    def commit_offsets(self, offsets):
         self.commits.append(({index: at for (_, index), at in offsets.items()}, len(self._written)))
 
 
@@ -255,12 +255,12 @@ def test_a_member_whose_output_is_closed_commits_no_record_that_was_not_written(
 
 
 def test_a_group_at_a_broker_without_consumer_groups_is_refused_by_name(stablelog_broker, monkeypatch):
-    topic, speaks = unique("t"), SocketConnection.speaks
+    topic, speaks = unique("t"), SocketConnection.supports_api
 
     def speaks_the_rest(connection, api_key, version=0):
         return api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT and speaks(connection, api_key, version)
 
-    monkeypatch.setattr(SocketConnection, "speaks", speaks_the_rest)
+    monkeypatch.setattr(SocketConnection, "supports_api", speaks_the_rest)
     assert run("topics", "create", topic, bootstrap=stablelog_broker.bootstrap).returncode == 0
     with pytest.raises(RefusedError, match=r"has no consumer groups of KIP-848, which this client needs"):
         consume.consume(topic, group="g", bootstrap=[stablelog_broker.bootstrap])

@@ -31,7 +31,7 @@ class Told:
 
     def __init__(self, monkeypatch):
         self.lines = []
-        monkeypatch.setattr(disk_watch, "say", self.lines.append)
+        monkeypatch.setattr(disk_watch, "print_to_stderr", self.lines.append)
 
 
 def write(broker, lines, transactional_id=None):

@@ -311,7 +311,7 @@ def test_every_other_command_does_its_work_beside_such_records(poisoned, kind):
 def join(connection, group):
     """Join a classic group, with a subscription and an assignment that are none."""
     times = {"session_timeout": timedelta(seconds=60), "rebalance_timeout": timedelta(seconds=60)}
-    joined = connection.ask(
+    joined = connection.request(
         JoinGroupRequest(
             group_id=group,
             member_id="",
@@ -322,7 +322,7 @@ def join(connection, group):
     )
     assert joined.error_code is ErrorCode.none, joined
     assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"\xff\xff\xff")
-    synced = connection.ask(
+    synced = connection.request(
         SyncGroupRequest(
             group_id=group,
             generation_id=joined.generation_id,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stablelog.cli import login
-from stablelog.client.core.security import security_of
+from stablelog.client.core.security import read_security_settings
 from stablelog.errors import UsageError
 from tests.client.transactions import create
 from tests.commands import run
@@ -162,7 +162,7 @@ def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch):
 
 def test_the_mark_of_windows_at_the_beginning_of_a_file_is_no_part_of_a_name(tmp_path):
     (tmp_path / "c").write_bytes(b"\xef\xbb\xbfsecurity.protocol=SSL\r\n")
-    assert login.read_security(tmp_path / "c", {}) == security_of({"security.protocol": "SSL"})
+    assert login.read_security(tmp_path / "c", {}) == read_security_settings({"security.protocol": "SSL"})
 
 
 @pytest.mark.extended

@@ -71,7 +71,7 @@ def told(monkeypatch):
     lines = []
     monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
     monkeypatch.setattr(record_reader, "UNREADABLE_S", 1.0)
-    monkeypatch.setattr(disk_watch, "say", lines.append)
+    monkeypatch.setattr(disk_watch, "print_to_stderr", lines.append)
     return lines
 
 
@@ -96,7 +96,7 @@ def test_only_an_offline_or_damaged_partition_is_given_up(monkeypatch, why, is_l
     watch = PartitionWatch("nowhere:1", "t", [0], {0: 0}, "read_committed")
     monkeypatch.setattr(partition_watch, "leaderless", lambda _cluster, _topic: {("t", 0): why})
     assert watch.state() == f"t-0 is {why}"
-    assert (watch.given_up(0) is not None) == is_lasting
+    assert (watch.reason_to_end(0) is not None) == is_lasting
 
 
 @pytest.mark.night  # it takes as long as the command waits
@@ -157,7 +157,7 @@ def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
     monkeypatch.setattr(partition_watch, "leaderless", leaderless)
     with PartitionWatch("here:1", "t", [0, 1], {}, "read_committed") as watch:
         until(lambda: len(told) == 2, "it is told")
-        assert watch.given_up(0.0) is None
+        assert watch.reason_to_end(0.0) is None
     assert told == [f"waiting: t-1 is {OFFLINE}", "the command continues: t can be read"]
 
 

@@ -343,12 +343,12 @@ class ModelBroker:
 def reading(cluster, selection):
     """The steps of a reader up to its time limit. They give transactions."""
     core = TransactionReader(selection)
-    steps, answer, failure = core.steps(cluster), None, None
+    steps, answer, failure = core.read_steps(cluster), None, None
     while True:
         effect = steps.send(answer) if failure is None else steps.throw(failure)
         answer = failure = None
         if isinstance(effect, Emit):
-            core.deliver(effect.item)
+            core.deliver_item(effect.item)
             if effect.item.transaction is None:
                 return
             effect = Emit(effect.item.transaction)

@@ -147,7 +147,7 @@ def test_a_broker_may_work_on_a_change_until_the_deadline():
     asked = []
 
     class Connection:
-        def ask_steps(self, request):
+        def request_steps(self, request):
             asked.append(request)
             raise UnavailableError("enough")
             yield

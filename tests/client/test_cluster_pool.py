@@ -30,13 +30,13 @@ def closed(monkeypatch):
 
 def test_of_many_idle_clusters_the_longest_idle_are_closed(closed):
     pool = ClusterPool(lambda: BlockingCluster(NOWHERE))
-    lent = [pool.lend() for _ in range(3 * cluster_pool.IDLE_MAX)]
+    lent = [pool.lend_cluster() for _ in range(3 * cluster_pool.IDLE_MAX)]
     assert len(set(map(id, lent))) == len(lent)
     for cluster in lent:
-        pool.give_back(cluster)
+        pool.return_cluster(cluster)
     assert closed == lent[: 2 * cluster_pool.IDLE_MAX]
     assert list(pool.idle) == lent[2 * cluster_pool.IDLE_MAX :]
-    assert pool.lend() is lent[-1]
+    assert pool.lend_cluster() is lent[-1]
 
 
 def test_of_many_idle_connections_the_longest_idle_are_closed():
@@ -52,7 +52,7 @@ def test_of_many_idle_connections_the_longest_idle_are_closed():
 
     with BlockingCluster(NOWHERE) as cluster:
         for number in range(20):
-            cluster.give_back(connection(number))
+            cluster.return_connection(connection(number))
         assert closed == list(range(20 - 2 * cluster_module.IDLE_MAX))
     assert sorted(closed) == list(range(20))
 

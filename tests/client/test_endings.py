@@ -15,10 +15,10 @@ from tests.client.transactions import create, flush, writing_of
 
 @pytest.fixture(params=["first dialect", "second dialect"])
 def case(request, monkeypatch, face, stablelog_broker):
-    speaks = BrokerConnection.speaks
+    speaks = BrokerConnection.supports_api
     monkeypatch.setattr(
         BrokerConnection,
-        "speaks",
+        "supports_api",
         lambda self, api, *more: api != ApiKey.COMMIT_JOINT and speaks(self, api, *more),
     )
     if request.param == "first dialect":

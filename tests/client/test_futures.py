@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from stablelog.client.core.outcomes import Committed, aborted
+from stablelog.client.core.outcomes import Committed, aborted_error
 from stablelog.client.core.positions import Position
 from stablelog.client.core.record_buffer import ManyRecords, RecordBuffer
 from stablelog.client.futures import AsyncWriteFuture, TransactionEnd, WriteFuture, WriteManyFuture
@@ -19,7 +19,7 @@ def written(end, kind=WriteFuture, count=1):
     """The futures of records, whose offsets are 10, 11 and so on after the commit."""
     buffer = RecordBuffer()
     buffer.partition_counts["t"] = 1
-    futures = [kind(end, *buffer.add("t", b"v", None, (), None, 0)) for _ in range(count)]
+    futures = [kind(end, *buffer.add_record("t", b"v", None, (), None, 0)) for _ in range(count)]
     buffer.partitions["t", 0].offsets = range(10, 10 + count)
     return futures
 
@@ -37,7 +37,7 @@ def test_a_result_is_there_when_the_transaction_has_ended():
             with pytest.raises(TimeoutError, match="has not ended yet"):
                 call(timeout)
     assert repr(first) == "<WriteFuture of a record in t-0: pending>"
-    end.decide(COMMITTED)
+    end.set_outcome(COMMITTED)
     assert first.done()
     assert second.done()
     assert (first.result(), second.result(timeout=1e30)) == (position(10), position(11))
@@ -46,10 +46,10 @@ def test_a_result_is_there_when_the_transaction_has_ended():
 
 
 def test_after_an_abort_each_future_has_the_error():
-    end, error = TransactionEnd(), aborted("it was late")
+    end, error = TransactionEnd(), aborted_error("it was late")
     futures = written(end, count=2)
-    end.decide(error)
-    end.decide(COMMITTED)  # nothing changes it any more
+    end.set_outcome(error)
+    end.set_outcome(COMMITTED)  # nothing changes it any more
     for future in futures:
         assert future.exception() is error
         with pytest.raises(TransactionAbortedError, match="it was late"):
@@ -61,8 +61,8 @@ def test_threads_that_wait_are_woken():
     waiting = threading.Semaphore(0)
 
     class Noting(TransactionEnd):
-        def wake(self, waker):
-            super().wake(waker)
+        def add_waker(self, waker):
+            super().add_waker(waker)
             waiting.release()
 
     end, found = Noting(), []
@@ -72,13 +72,13 @@ def test_threads_that_wait_are_woken():
         thread.start()
     for _ in threads:
         waiting.acquire()
-    end.decide(COMMITTED)
-    assert not end.is_settled
-    end.settle()
+    end.set_outcome(COMMITTED)
+    assert not end.is_announced
+    end.announce()
     for thread in threads:
         thread.join(60)
     assert found == [position(10)] * 4
-    assert end.is_settled
+    assert end.is_announced
 
 
 def test_callbacks_are_called_once_in_their_order_and_their_errors_are_logged(caplog):
@@ -92,16 +92,16 @@ def test_callbacks_are_called_once_in_their_order_and_their_errors_are_logged(ca
     def waiting(future):
         seen.append(("waiting", future.result(), second.result()))
         future.add_done_callback(lambda _: seen.append("inner"))
-        end.settle()
+        end.announce()
 
     first.add_done_callback(failing)
     first.add_done_callback(waiting)
     second.add_done_callback(seen.append)
-    end.settle()
+    end.announce()
     assert seen == []
-    end.decide(COMMITTED)
-    end.settle()
-    end.settle()
+    end.set_outcome(COMMITTED)
+    end.announce()
+    end.announce()
     assert seen[:2] == [("failing", first), ("waiting", position(10), position(11))]
     assert sorted(map(repr, seen[2:])) == sorted([repr("inner"), repr(second)])
     assert "has failed" in caplog.text
@@ -123,10 +123,10 @@ def test_a_callback_that_comes_while_the_transaction_ends_is_called_once():
         thread = threading.Thread(target=add)
         thread.start()
         start.wait()
-        end.decide(COMMITTED)
-        end.settle()
+        end.set_outcome(COMMITTED)
+        end.announce()
         thread.join()
-        end.settle()
+        end.announce()
         assert seen == [future]
 
 
@@ -142,13 +142,13 @@ def test_an_asyncio_future_is_awaited():
         first.add_done_callback(seen.append)
         waiting = asyncio.gather(first, second, first)
         await asyncio.sleep(0)
-        end.decide(COMMITTED)
-        end.settle()
+        end.set_outcome(COMMITTED)
+        end.announce()
         assert seen == []
         assert await waiting == [position(10), position(11), position(10)]
         assert seen == [first]
         assert (first.result(), first.exception(), await second) == (position(10), None, position(11))
-        assert end.is_settled
+        assert end.is_announced
 
     asyncio.run(conversation())
 
@@ -162,7 +162,7 @@ def test_the_future_of_many_records_has_a_list():
     assert repr(future) == "<WriteManyFuture of 3 records: pending>"
     assert len(future) == 3
     buffer.partitions["t", 0].offsets = range(5, 8)
-    end.decide(COMMITTED)
+    end.set_outcome(COMMITTED)
     assert future.result() == [position(5), position(6), position(7)]
 
 
@@ -173,10 +173,10 @@ def test_the_future_of_many_records_shows_the_first_and_the_last_position():
     for count in (0, 1, 1000):
         many = ManyRecords([b"v"] * count, None, (), None, 0)
         while not many.add_to(buffer, "t"):
-            buffer.take_due()
+            buffer.take_due_batches()
         futures.append(WriteManyFuture(end, many))
     buffer.partitions["t", 0].offsets = range(1001)
-    end.decide(COMMITTED)
+    end.set_outcome(COMMITTED)
     assert [repr(future) for future in futures] == [
         "<WriteManyFuture of 0 records: []>",
         f"<WriteManyFuture of 1 records: {[position(0)]}>",
@@ -187,7 +187,7 @@ def test_the_future_of_many_records_shows_the_first_and_the_last_position():
 def test_each_call_raises_the_error_with_its_own_traceback():
     end = TransactionEnd()
     futures = written(end, count=100)
-    end.decide(aborted("it was late"))
+    end.set_outcome(aborted_error("it was late"))
     for future in futures:
         with pytest.raises(TransactionAbortedError) as raised:
             future.result()
@@ -214,12 +214,12 @@ def test_a_waiter_is_dropped_without_a_look_at_the_others():
     end = TransactionEnd()
     wakers = [Waker(number) for number in range(1000)]
     for waker in wakers:
-        end.wake(waker)
+        end.add_waker(waker)
     for waker in reversed(wakers):
-        end.forget(waker)
+        end.remove_waker(waker)
     assert Waker.compared < 1000
-    end.decide(COMMITTED)
-    end.settle()
+    end.set_outcome(COMMITTED)
+    end.announce()
 
 
 def test_a_future_is_awaited_only_in_the_event_loop_of_its_transaction():
@@ -254,7 +254,7 @@ def buffered(count, *, is_kept):
     buffer, end, kept = RecordBuffer(), TransactionEnd(), []
     buffer.partition_counts["t"] = 4
     for number in range(count):
-        future = WriteFuture(end, *buffer.add("t", VALUE, KEYS[number], (), None, 1_700_000_000_000))
+        future = WriteFuture(end, *buffer.add_record("t", VALUE, KEYS[number], (), None, 1_700_000_000_000))
         if is_kept:
             kept.append(future)
     return buffer, kept
@@ -272,8 +272,8 @@ def test_a_record_of_100_bytes_takes_at_most_250():
 def test_a_record_that_was_sent_takes_nothing_but_its_future():
     def sent(count, *, is_kept):
         buffer, kept = buffered(count, is_kept=is_kept)
-        for number, one in enumerate(buffer.take_all()):
-            one.records.note_sent(number, one.batch.count)
+        for number, one in enumerate(buffer.take_all_batches()):
+            one.records.add_sent_batch(number, one.batch.count)
         return buffer, kept
 
     size, _ = memory_of(lambda count: sent(count, is_kept=True))
@@ -288,8 +288,8 @@ def test_many_records_take_nothing_but_a_reference_after_they_were_sent():
         buffer.partition_counts["t"] = 4
         many = ManyRecords([VALUE] * count, KEYS[:count], (), None, 1_700_000_000_000)
         assert many.add_to(buffer, "t")
-        for number, one in enumerate(buffer.take_all()):
-            one.records.note_sent(number, one.batch.count)
+        for number, one in enumerate(buffer.take_all_batches()):
+            one.records.add_sent_batch(number, one.batch.count)
         return many
 
     size, _ = memory_of(sent)

@@ -219,8 +219,8 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
     written = {future: b"before"}
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
         name, version = writing_of(txn).key.name, writing_of(txn).key.version
-        keys_of(copy).take("")
-        keys_of(copy).give_back(key_pool.WriterKey("", name, version))
+        keys_of(copy).take_key("")
+        keys_of(copy).return_key(key_pool.WriterKey("", name, version))
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:
@@ -309,30 +309,30 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
 def test_a_key_of_another_process_is_not_pooled():
     pool = WriterKeyPool()
     key = key_pool.WriterKey("", process=Process())  # as in a process that was forked
-    own = pool.take("")
-    pool.give_back(key)
-    assert pool.take("") is not key
-    pool.give_back(own)
-    assert pool.take("") is own
+    own = pool.take_key("")
+    pool.return_key(key)
+    assert pool.take_key("") is not key
+    pool.return_key(own)
+    assert pool.take_key("") is own
 
 
 def test_a_forked_process_makes_keys_of_its_own():
     pool = WriterKeyPool()
-    key = pool.take("")
-    pool.give_back(key)
-    assert pool.take("") is key
-    pool.give_back(key)
+    key = pool.take_key("")
+    pool.return_key(key)
+    assert pool.take_key("") is key
+    pool.return_key(key)
     pool.after_fork()
-    assert pool.take("") is not key
+    assert pool.take_key("") is not key
 
 
 def test_idle_keys_are_bounded(monkeypatch):
     monkeypatch.setattr(key_pool, "IDLE_MAX", 3)
     pool = WriterKeyPool()
-    taken = [pool.take("ab"[number % 2]) for number in range(12)]
+    taken = [pool.take_key("ab"[number % 2]) for number in range(12)]
     for key in taken:
-        pool.give_back(key)
-    kept = [pool.take("ab"[number % 2]) for number in range(12)]
+        pool.return_key(key)
+    kept = [pool.take_key("ab"[number % 2]) for number in range(12)]
     assert sum(key in taken for key in kept) == 2 * 3
 
 

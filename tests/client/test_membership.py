@@ -40,13 +40,15 @@ class Reading:
         self.lost = []
 
     def step(self):
-        change = self.cluster.run(self.member.follow())
+        change = self.cluster.run(self.member.follow_assignment())
         held = {target: self.reader.positions[target] for target in change.revoked}
         if held:
-            self.cluster.run(self.member.commit({at: offset for at, offset in held.items() if offset >= 0}))
+            self.cluster.run(
+                self.member.commit_offsets({at: offset for at, offset in held.items() if offset >= 0})
+            )
         self.lost += change.lost
         for target in (*change.revoked, *change.lost):
-            self.reader.forget(target)
+            self.reader.remove_partition(target)
         for target, committed in change.assigned.items():
             self.reader.seek(target, EARLIEST if committed is None else committed.offset)
         found = self.cluster.run(self.reader.read_round(0.02))
@@ -55,8 +57,8 @@ class Reading:
 
     def leave(self):
         positions = {at: offset for at, offset in self.reader.positions.items() if offset >= 0}
-        self.cluster.run(self.member.commit(positions))
-        self.cluster.run(self.member.leave())
+        self.cluster.run(self.member.commit_offsets(positions))
+        self.cluster.run(self.member.leave_group())
         self.cluster.close()
 
 
@@ -127,7 +129,7 @@ def test_a_member_that_was_silent_has_lost_its_partitions_and_joins_again(room):
     room.until_shared(4)
     room.members.insert(0, silent)
     with pytest.raises(RefusedError) as refused:
-        silent.cluster.run(silent.member.commit({(room.topic, 0): 0}))
+        silent.cluster.run(silent.member.commit_offsets({(room.topic, 0): 0}))
     assert refused.value.code_name in ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
     room.until_shared(2, 2)
     assert len(silent.lost) == 4
@@ -144,7 +146,7 @@ def test_members_go_on_after_the_broker_was_killed(tmp_path):
         room.produce(40)
         until(lambda: room.step() or len(room.values) == 40, lambda: f"read {len(room.values)}")
         for one in room.members:
-            one.cluster.run(one.member.commit(one.reader.positions))
+            one.cluster.run(one.member.commit_offsets(one.reader.positions))
         broker.kill()
         broker.start()
         room.produce(8)
@@ -161,7 +163,7 @@ def test_a_broker_without_these_groups_is_named(broker, monkeypatch):
         connection = cluster.any_connection()
         monkeypatch.setattr(type(connection), "speaks", lambda *_arguments: False)
         with pytest.raises(RefusedError, match="has no consumer groups of KIP-848") as refused:
-            cluster.run(GroupMember(cluster.core, "g", ["t"]).follow())
+            cluster.run(GroupMember(cluster.core, "g", ["t"]).follow_assignment())
     assert refused.value.code_name == "UNSUPPORTED_VERSION"
 
 

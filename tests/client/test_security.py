@@ -17,7 +17,7 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.core.security import (
     SECRETS,
     TOKEN_URL,
-    security_of,
+    read_security_settings,
 )
 from stablelog.errors import AuthenticationError, UnavailableError, UsageError
 from tests.client.core.test_security import OAUTH, SASL, SECRET, TOKEN_JAAS
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_used_is_named(server, tmp_path, contents):
     (tmp_path / "bad.pem").write_text(contents)
     for name in ("ssl.truststore.location", "ssl.keystore.location"):
         for path in (tmp_path / "bad.pem", tmp_path / "none.pem"):
-            security = security_of(server.mutual | {name: str(path)})
+            security = read_security_settings(server.mutual | {name: str(path)})
             with pytest.raises(UsageError, match=f"{path.name} cannot be used: .+") as refused:
                 BlockingCluster(server.at["SSL"], security=security).any_connection()
             assert SECRET not in str(refused.value)
@@ -195,7 +195,7 @@ def test_no_secret_stands_in_the_text_of_an_object(server):
     login = {**SASL, "sasl.username": "a", "sasl.password": SECRET}
     token = {**OAUTH, TOKEN_URL: f"https://a:{SECRET}@a/b?code={SECRET}", "sasl.jaas.config": TOKEN_JAAS}
     for settings in (tls, login, token):
-        security = security_of(settings)
+        security = read_security_settings(settings)
         cluster = BlockingCluster("h:1", security=security)
         for shown in (
             security,
@@ -213,7 +213,7 @@ def test_no_secret_stands_in_the_text_of_an_object(server):
 def test_a_certificate_that_has_changed_is_used_for_new_connections(server, tmp_path):
     trust = tmp_path / "trust.pem"
     trust.write_bytes(server.certificates.stranger.read_bytes())
-    security = security_of(server.login | {"ssl.truststore.location": str(trust)})
+    security = read_security_settings(server.login | {"ssl.truststore.location": str(trust)})
     with pytest.raises(AuthenticationError, match="certificate is not accepted"):
         BlockingCluster(server.at["SASL_SSL"], security=security).any_connection()
     trust.write_bytes(server.certificates.trust.read_bytes() + b"\n")
@@ -331,7 +331,7 @@ def test_a_listener_that_closes_in_the_handshake_is_told_with_what_may_be_wrong(
                 "may not accept the client's certificate",
             ),
         ):
-            security = security_of(server.mutual | changed)
+            security = read_security_settings(server.mutual | changed)
             with (
                 BlockingCluster(server.at["SSL"], deadline_s=1, security=security) as cluster,
                 pytest.raises(UnavailableError, match=told),

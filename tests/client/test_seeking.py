@@ -439,10 +439,10 @@ def test_an_expression_is_refused_by_name(room, monkeypatch):
         with pytest.raises(RefusedError) as refused:
             next(reader)
         assert refused.value.code_name == "INVALID_REGULAR_EXPRESSION"
-    speaks = BrokerConnection.speaks
+    speaks = BrokerConnection.supports_api
     monkeypatch.setattr(
         BrokerConnection,
-        "speaks",
+        "supports_api",
         lambda self, api, version=0: (
             speaks(self, api, version) and not (api == ApiKey.CONSUMER_GROUP_HEARTBEAT and version)
         ),
@@ -456,10 +456,10 @@ def test_an_expression_is_refused_by_name(room, monkeypatch):
 
 
 def test_a_broker_without_groups_of_this_kind_is_named(room, monkeypatch):
-    speaks = BrokerConnection.speaks
+    speaks = BrokerConnection.supports_api
     monkeypatch.setattr(
         BrokerConnection,
-        "speaks",
+        "supports_api",
         lambda self, api, version=0: api != ApiKey.CONSUMER_GROUP_HEARTBEAT and speaks(self, api, version),
     )
     with room.subscribe() as reader, pytest.raises(RefusedError, match="has no consumer groups of KIP-848"):

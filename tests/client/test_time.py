@@ -225,9 +225,9 @@ def test_a_thread_that_was_left_behind_serves_the_next_calls():
     with slow_names():
         for _ in range(6):
             with pytest.raises(TimeoutError, match=r"'slow\.invalid' was not resolved in time"):
-                call_threads.resolve("slow.invalid", 1, 0.01)
-    assert call_threads.resolve("localhost", 1, 60)
-    assert call_threads.resolve("127.0.0.1", 1, 0)
+                call_threads.resolve_addresses("slow.invalid", 1, 0.01)
+    assert call_threads.resolve_addresses("localhost", 1, 60)
+    assert call_threads.resolve_addresses("127.0.0.1", 1, 0)
 
 
 @pytest.mark.parametrize("moment", ["topic", "records", "read"])

@@ -18,9 +18,9 @@ def test_the_dead_are_forgotten_without_a_call():
     watched = processes.ForkWatch()
     kept = [Forked() for _ in range(10)]
     for one in kept:
-        watched.add(one)
+        watched.add_object(one)
     for _ in range(20 * processes.PRUNE_MIN):
-        watched.add(Forked())
+        watched.add_object(Forked())
     gc.collect()
     assert len(watched) <= 2 * len(kept) + 2 * processes.PRUNE_MIN
     assert {id(one) for one in watched} == {id(one) for one in kept}

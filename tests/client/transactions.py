@@ -15,7 +15,7 @@ from stablelog.client.blocking.connection import run
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.client.blocking.transaction import Transaction
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.core.admin.transactions import describe_at
+from stablelog.client.core.admin.transactions import describe_at_coordinator
 from stablelog.client.core.positions import Position
 from stablelog.client.responses import RetriableError
 from stablelog.errors import RefusedError
@@ -86,7 +86,7 @@ def state_of(bootstrap, transactional_id):
     with BlockingCluster(bootstrap, timeout_s=SILENCE_S) as cluster:
         connection = cluster.coordinator(transactional_id)
         try:
-            return run(describe_at(connection, transactional_id)).state
+            return run(describe_at_coordinator(connection, transactional_id)).state
         except RefusedError:
             return "Gone"
 

@@ -34,7 +34,7 @@ def limit(bootstrap, entity, **quotas):
     )
     entry = alter.EntryData(entity=names, ops=ops)
     with SocketConnection(bootstrap, timeout_s=10) as connection:
-        [answer] = connection.ask(
+        [answer] = connection.request(
             alter.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
         ).entries
     assert not answer.error_code.value, answer.error_message

@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.commit_order.formats import check_formats
 from stablelog.commit_order.index_format import CRC, SUMMARY, SUMMARY_SUFFIX, VERSION, CommitSummary
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.files.names import VIEW_START_FILE, file_path
@@ -47,7 +47,7 @@ def test_files_of_this_release_pass():
 
 def test_a_view_start_of_a_later_release_is_refused_by_its_path():
     path = DIRECTORY / VIEW_START_FILE
-    with pytest.raises(NewerFormatError, match=rf"^{path}: .* of version 2"):
+    with pytest.raises(UnknownFormatError, match=rf"^{path}: .* of version 2"):
         check_formats(listing({path: encode_log_start(31).replace(b"1", b"2", 1)}))
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_view_start_is_refused_by_its_path():
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_the_newest_summary_of_another_form_is_refused_by_its_path(version):
-    with pytest.raises(NewerFormatError, match=rf"^{NEW}: a commit summary of version {version}"):
+    with pytest.raises(UnknownFormatError, match=rf"^{NEW}: a commit summary of version {version}"):
         check_formats(listing({OLD: summary().encode(), NEW: of_version(version)}))
 
 

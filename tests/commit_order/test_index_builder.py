@@ -11,7 +11,7 @@ from stablelog.commit_order import index_builder, row_file
 from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.index_format import VERSION, CommitSummary
 from stablelog.commit_order.verify import verify_view
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 from tests.commit_order.committed_log import DIRECTORY, VIEW_FILES, Files, Log, set_long_count
 
@@ -155,7 +155,7 @@ def test_an_index_of_a_version_before_the_first_release_is_refused(version):
     log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
     before = contents(log.disk)
     told = f"a commit summary of version {version}; no release has written this form"
-    with pytest.raises(NewerFormatError, match=rf"^{path}: {told}"):
+    with pytest.raises(UnknownFormatError, match=rf"^{path}: {told}"):
         log.open(clean=True)
     assert contents(log.disk) == before
     assert [str(one.path) for one in verify_view(log.disk, DIRECTORY) if told in one.message] == [str(path)]
@@ -216,7 +216,7 @@ def test_a_summary_of_a_later_release_is_refused_the_last_one_before_anything_is
     path = log.partition.segments()[-1].path(".log")
     log.disk.damage(path, log.disk.read_bytes(path) + b"torn")
     before = {one: log.disk.read_bytes(one) for one in log.disk.files()}
-    with pytest.raises(NewerFormatError, match=f"a commit summary of version {VERSION + 1}") as caught:
+    with pytest.raises(UnknownFormatError, match=f"a commit summary of version {VERSION + 1}") as caught:
         log.open(clean=False)
     if place == -1:
         assert str(path_of_summary) in str(caught.value)

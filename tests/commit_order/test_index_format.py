@@ -20,7 +20,7 @@ from stablelog.commit_order.index_format import (
     Committed,
     Entry,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 
 OFFSETS = some.integers(-1, 2**63 - 1)
 CRCS = some.integers(0, 2**32 - 1)
@@ -75,7 +75,7 @@ def test_a_summary_with_another_count_of_open_transactions_than_it_has_is_damage
 @pytest.mark.parametrize("version", [0, VERSION - 1, VERSION + 1])
 def test_a_summary_of_another_form_is_refused_with_its_version(version):
     content = with_crc(version.to_bytes(2) + summary().encode()[2 : -CRC.size])
-    with pytest.raises(NewerFormatError, match=rf"^a commit summary of version {version}") as refused:
+    with pytest.raises(UnknownFormatError, match=rf"^a commit summary of version {version}") as refused:
         CommitSummary.decode(content)
     assert (refused.value.found, refused.value.known) == (version, VERSION)
 

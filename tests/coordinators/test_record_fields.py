@@ -12,7 +12,7 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.varint import encode_uvarint
 
 
@@ -68,7 +68,7 @@ def test_a_value_says_in_its_version_whether_it_is_flexible() -> None:
         reader = FieldReader(INT16.pack(version), "it")
         assert reader.version(3, flexible_from=2) == version
         assert reader.is_flexible == (version >= 2)
-    with pytest.raises(NewerFormatError, match="it of version 4; this release reads versions up to 3"):
+    with pytest.raises(UnknownFormatError, match="it of version 4; this release reads versions up to 3"):
         FieldReader(INT16.pack(4), "it").version(3)
     with pytest.raises(DamageError, match="it, at byte 2: version -1; versions 0 to 3 can be read"):
         FieldReader(INT16.pack(-1), "it").version(3)

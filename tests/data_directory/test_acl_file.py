@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stablelog.data_directory.acl_file import ROWS_AT_ONCE, acl_file, decode_acls, encode_acls
 from stablelog.data_directory.noted_file import with_crc
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
 from tests.scale import examples
@@ -75,7 +75,7 @@ def test_a_row_that_is_no_rule_is_refused(row):
 
 def test_a_file_of_a_later_release_is_refused_by_version():
     with pytest.raises(
-        NewerFormatError, match=r"^the ACLs of version 2; this release reads versions up to 1"
+        UnknownFormatError, match=r"^the ACLs of version 2; this release reads versions up to 1"
     ):
         decode_acls(content_of(version=2))
 

@@ -19,7 +19,7 @@ from stablelog.data_directory.catalog import (
 )
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.data_directory.meta_properties import META_FILE
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.broker.desk import DATA, batch, opened
@@ -96,7 +96,7 @@ def test_version_1_is_refused():
     disk.make_dir(DATA)
     disk.write_atomic(PATH, b'{"version": 1, "leader_epoch": 3, "topics": {}}')
     with pytest.raises(
-        NewerFormatError, match=rf"^{PATH}: the list of topics of version 1; no release has written"
+        UnknownFormatError, match=rf"^{PATH}: the list of topics of version 1; no release has written"
     ):
         read_catalog(disk, DATA)
 
@@ -112,7 +112,7 @@ def test_no_flipped_bit_goes_unnoticed(bits):
         disk.write_atomic(PATH, bytes(changed))
         try:
             found = read_catalog(disk, DATA)
-        except (DamageError, NewerFormatError):
+        except (DamageError, UnknownFormatError):
             continue
         assert found == Catalog("cluster", 4, 2, TOPICS), (place, bytes(changed))  # a space was changed
 

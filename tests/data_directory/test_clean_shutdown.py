@@ -12,7 +12,7 @@ from stablelog.data_directory.clean_shutdown import (
     check_clean_shutdown,
     was_stopped_cleanly,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 
 PATH = Path("/data") / CLEAN_SHUTDOWN_FILE
@@ -68,6 +68,6 @@ def test_a_file_of_a_later_release_is_refused_by_path_and_version():
     disk = disk_with(b'{"version":%d,"brokerEpoch":1}' % (CLEAN_SHUTDOWN_VERSION + 1))
     for read in (check_clean_shutdown, was_stopped_cleanly):
         with pytest.raises(
-            NewerFormatError, match=f"^{PATH}: the sign of a clean stop of version 1; this release"
+            UnknownFormatError, match=f"^{PATH}: the sign of a clean stop of version 1; this release"
         ):
             read(disk, PATH)

@@ -23,7 +23,7 @@ from stablelog.coordinators.record_fields import tagged_fields
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
 from stablelog.data_directory.formats import check_formats, check_partition_formats, newer_formats
 from stablelog.data_directory.noted_file import encode_json
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 
 DATA = Path("/data")
@@ -85,7 +85,7 @@ def test_all_such_files_are_named_and_a_start_is_refused_with_the_first():
     files = {name: content for name, (content, _) in TOMORROW.items()}
     assert [name for name, _, _ in found_in(files)] == list(TOMORROW)
     with pytest.raises(
-        NewerFormatError, match=r"^/data/cluster\.json: the list of topics of version 3; this release"
+        UnknownFormatError, match=r"^/data/cluster\.json: the list of topics of version 3; this release"
     ):
         check_formats(disk_with(files), DATA)
 
@@ -189,7 +189,7 @@ def test_partitions_of_other_topics_do_not_keep_the_broker_from_starting():
     assert found_in({"flights-0/partition.metadata": metadata, "__transaction_state": b"no directory"}) == []
     disk = disk_with({"flights-0/partition.metadata": metadata})
     with pytest.raises(
-        NewerFormatError, match=r"^/data/flights-0/partition\.metadata: .* of version 1; this release"
+        UnknownFormatError, match=r"^/data/flights-0/partition\.metadata: .* of version 1; this release"
     ):
         check_partition_formats(disk, DATA / "flights-0")
 

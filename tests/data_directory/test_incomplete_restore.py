@@ -12,7 +12,7 @@ from stablelog.data_directory.incomplete_restore import (
     encode_restoring,
     read_restoring,
 )
-from stablelog.errors import NewerFormatError, UsageError
+from stablelog.errors import UnknownFormatError, UsageError
 from stablelog.testing.sim_disk import SimDisk
 from tests.scale import examples
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_missing_empty_or_damaged_has_no_nonces(content):
 
 def test_a_file_of_a_later_release_is_refused_by_path_and_version():
     with pytest.raises(
-        NewerFormatError,
+        UnknownFormatError,
         match=r"^/data/restoring: the mark of an incomplete restore of version 2; this release",
     ):
         read_restoring(disk_with(b'{"version":2,"nonces":["aa"]}'), DATA)

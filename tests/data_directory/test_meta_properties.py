@@ -17,7 +17,7 @@ from stablelog.data_directory.meta_properties import (
     node_id_of,
     read_meta,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 from tests.scale import examples
 
@@ -96,7 +96,7 @@ def test_a_node_id_that_is_no_number_is_refused_with_what_the_file_says(key):
 
 def test_a_file_of_a_later_release_is_refused_by_path_and_version():
     with pytest.raises(
-        NewerFormatError, match=r"^/data/meta\.properties: the directory's properties of version 2; "
+        UnknownFormatError, match=r"^/data/meta\.properties: the directory's properties of version 2; "
     ):
         read(b"version=2\n")
 

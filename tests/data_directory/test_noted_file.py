@@ -18,7 +18,7 @@ from stablelog.data_directory.noted_file import (
     is_noted,
     with_crc,
 )
-from stablelog.errors import DamageError, DiskError, NewerFormatError, RefusedError
+from stablelog.errors import DamageError, DiskError, RefusedError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
@@ -84,7 +84,7 @@ def test_content_that_cannot_be_read_is_refused_with_what_is_wrong(text, why):
 
 def test_content_of_a_later_release_is_refused_by_version():
     with pytest.raises(
-        NewerFormatError, match=r"^the things of version 3; this release reads versions up to 2"
+        UnknownFormatError, match=r"^the things of version 3; this release reads versions up to 2"
     ):
         decode(encode_json(3, {"things": []}))
 
@@ -148,7 +148,7 @@ def test_a_damaged_file_is_refused_by_path_also_if_no_line_notes_it():
 def test_a_file_of_a_later_release_is_refused_by_path():
     disk, file = fresh()
     disk.write_atomic(file.path, encode_json(3, {}))
-    with pytest.raises(NewerFormatError, match=r"^/data/things.json: the things of version 3"):
+    with pytest.raises(UnknownFormatError, match=r"^/data/things.json: the things of version 3"):
         file.load()
 
 

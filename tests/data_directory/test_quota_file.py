@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, quota_file
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.security.quotas.entities import Entity, NamePlaceholder
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.quotas import QuotaKey
@@ -79,7 +79,7 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     disk, stored = fresh()
     text = encode_quotas({}).split(b"\n")[0].replace(b'"version":1', b'"version":2')
     disk.write_atomic(stored.path, with_crc(text))
-    with pytest.raises(NewerFormatError, match=r"^/data/quotas.json: .*of version 2"):
+    with pytest.raises(UnknownFormatError, match=r"^/data/quotas.json: .*of version 2"):
         stored.load()
 
 

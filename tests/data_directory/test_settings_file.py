@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.settings_file import Dynamic, decode_settings, encode_settings
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from tests.scale import examples
 
 SETTINGS = {"log.retention.ms": "-1", "message.max.bytes": "17"}
@@ -53,6 +53,6 @@ def test_a_file_that_holds_no_settings_is_refused_with_what_is_wrong(text, why):
 
 def test_a_file_of_a_later_release_is_refused_by_version():
     with pytest.raises(
-        NewerFormatError, match="the broker's dynamic settings of version 4; this release reads"
+        UnknownFormatError, match="the broker's dynamic settings of version 4; this release reads"
     ):
         decode_settings(with_crc(b'{"version":4,"settings":{}}'))

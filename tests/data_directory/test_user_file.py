@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.data_directory.noted_file import encode_json
 from stablelog.data_directory.user_file import decode_users, encode_users, user_file
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.security.credentials import SECRET_SIZE, CredentialTable, CredentialUpsertion
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.sasl.scram import Mechanism
@@ -74,7 +74,7 @@ def test_a_file_that_holds_no_users_is_refused_and_nothing_of_it_is_quoted(membe
 
 
 def test_a_file_of_a_later_release_is_refused_by_version():
-    with pytest.raises(NewerFormatError, match=r"^the users' credentials of version 2; this release reads"):
+    with pytest.raises(UnknownFormatError, match=r"^the users' credentials of version 2; this release reads"):
         decode_users(encode_json(2, {}))
 
 

@@ -57,9 +57,9 @@ def test_a_response_that_does_not_end_is_given_up(monkeypatch, first, again):
 
     def ask(url):
         try:
-            http.ask(url, {})
+            http.send_request(url, {})
         except OSError as error:
-            failed.append(http.why(error))
+            failed.append(http.failure_in_words(error))
 
     with endless(first, again) as url:
         # A thread, so that the test ends even if the request does not.

@@ -27,7 +27,7 @@ from stablelog.client.blocking.cluster import EARLIEST, LATEST, BlockingCluster
 from stablelog.client.blocking.commits import describe_commits
 from stablelog.client.blocking.connection import SocketConnection, run
 from stablelog.client.blocking.cuts import describe_cut
-from stablelog.client.core.admin.transactions import describe_at
+from stablelog.client.core.admin.transactions import describe_at_coordinator
 from tests.clients.drivers import EVERY_ACL
 from tests.clients.reading import read_to_end
 from tests.java.load import TIMEOUT_S, settings
@@ -180,7 +180,7 @@ def security(bootstrap, cluster):
     admin = AdminClient(settings(bootstrap))
     users = admin.describe_user_scram_credentials().result(TIMEOUT_S)
     asked = DescribeClientQuotasRequest(components=(), strict=False)
-    quotas = cluster.any_connection().ask(asked)
+    quotas = cluster.any_connection().request(asked)
     assert quotas.error_code is ErrorCode.none, quotas
     return {
         "acls": sorted(
@@ -267,7 +267,7 @@ def producers(cluster, topic, index):
     def ask():
         connection = cluster.connection_to(cluster.leader(topic, index))
         wanted = TopicRequest(name=topic, partition_indexes=(index,))
-        return connection.ask(DescribeProducersRequest(topics=(wanted,)))
+        return connection.request(DescribeProducersRequest(topics=(wanted,)))
 
     found = cluster.retrying("describing producers", ask).topics[0].partitions[0]
     assert found.error_code is ErrorCode.none, found
@@ -309,13 +309,13 @@ def transactions(bootstrap):
 
 def transaction_states(connection):
     """The state of each transactional id."""
-    listed = connection.ask(ListTransactionsRequest(state_filters=(), producer_id_filters=()))
+    listed = connection.request(ListTransactionsRequest(state_filters=(), producer_id_filters=()))
     return {one.transactional_id: one.transaction_state for one in listed.transaction_states}
 
 
 def described(connection, transactional_id):
     """The state of one id."""
-    found = run(describe_at(connection, transactional_id))
+    found = run(describe_at_coordinator(connection, transactional_id))
     return {
         "state": found.state,
         "producer": [found.producer_id, found.producer_epoch],

@@ -184,7 +184,7 @@ def init_two_phase(cluster, who, *, keep=False):
             enable2_pc=True,
             keep_prepared_txn=keep,
         )
-        answer = coordinator.ask(request)
+        answer = coordinator.request(request)
         assert answer.error_code is ErrorCode.none, answer
         return answer
 

@@ -16,7 +16,7 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.coordinators.consumer_groups.records import encode_offset_key
 from stablelog.coordinators.record_fields import compact_string, tagged_fields
 from stablelog.coordinators.transactions.records import joint_key
-from stablelog.errors import NewerFormatError, UnavailableError
+from stablelog.errors import UnavailableError, UnknownFormatError
 from stablelog.log.producer_state.snapshots import JSON_BEGINS
 from tests.golden.generation_look import ISOLATIONS, fetched_to_end
 from tests.golden.serving import BrokerAt
@@ -121,12 +121,12 @@ def test_the_broker_does_not_start_on_it(tmp_path, kind, capsys):
     before = files_in(data)
     told = f"{place}: {form}; {WHAT_TO_DO}"
     with (
-        pytest.raises(NewerFormatError) as refused,
+        pytest.raises(UnknownFormatError) as refused,
         BrokerAt(data, GENERATION.expected("stopped")["written_ms"]),
     ):
         pass
     assert str(refused.value) == told
-    with pytest.raises(NewerFormatError) as refused:
+    with pytest.raises(UnknownFormatError) as refused:
         repair(data, yes=True)
     assert str(refused.value) == told
     with pytest.raises(SystemExit):
@@ -166,5 +166,5 @@ def test_a_partition_stays_offline(tmp_path, kind, capsys):
 def test_spark_does_not_read_where_such_a_log_begins(tmp_path):
     data = GENERATION.unpack("stopped", tmp_path)
     path, form = start_without_crc("log-start-offset")(data / "trimmed-0")
-    with pytest.raises(NewerFormatError, match=f"{path}: {form};"):
+    with pytest.raises(UnknownFormatError, match=f"{path}: {form};"):
         rows({"path": str(data), "subscribe": "trimmed", "startingOffsets": "earliest"}, "value")

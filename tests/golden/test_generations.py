@@ -343,7 +343,7 @@ def end_transaction(cluster, who, producer, *, commit, version):
         request = message_class(END_TXN, version, "request")(
             transactional_id=who, producer_id=producer[0], producer_epoch=producer[1], committed=commit
         )
-        answer = coordinator.ask(request)
+        answer = coordinator.request(request)
         assert answer.error_code is ErrorCode.none, (who, answer)
 
     cluster.retrying(f"ending {who}", ask)
@@ -442,7 +442,7 @@ def go_on_writing(cluster, who, producer, ledger):
         request = v9.ProduceRequest(
             transactional_id=who, acks=-1, timeout=timedelta(seconds=30), topic_data=(topic,)
         )
-        answer = cluster.coordinator(who).call(request)
+        answer = cluster.coordinator(who).request_unchanged(request)
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none, (who, answer)
 
     cluster.retrying(f"writing as {who}", ask)

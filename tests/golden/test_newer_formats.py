@@ -19,7 +19,7 @@ from stablelog.coordinators.transactions.records import group_key, joint_key, tr
 from stablelog.data_directory.noted_file import encode_json
 from stablelog.data_directory.quota_file import encode_quotas
 from stablelog.data_directory.settings_file import decode_settings, encode_settings
-from stablelog.errors import NewerFormatError, UnavailableError
+from stablelog.errors import UnavailableError, UnknownFormatError
 from tests.golden.generation import NAMES, generations
 from tests.golden.generation_look import ISOLATIONS, fetched_to_end
 from tests.golden.serving import BrokerAt
@@ -191,7 +191,10 @@ def test_the_broker_does_not_start_on_it_and_verify_names_it(tmp_path, name, kin
     data = GENERATION.unpack(name, tmp_path)
     place, version = OF_THE_BROKER[kind](data)
     before = files_in(data)
-    with pytest.raises(NewerFormatError) as refused, BrokerAt(data, GENERATION.expected(name)["written_ms"]):
+    with (
+        pytest.raises(UnknownFormatError) as refused,
+        BrokerAt(data, GENERATION.expected(name)["written_ms"]),
+    ):
         pass
     assert refused.value.place == str(place)
     assert refused.value.found == version
@@ -257,7 +260,7 @@ def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
     place, version = OF_THE_BROKER[kind](data)
     damage_log(data / "ordinary-0")
     before = files_in(data)
-    with pytest.raises(NewerFormatError) as refused:
+    with pytest.raises(UnknownFormatError) as refused:
         repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
@@ -270,7 +273,7 @@ def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, 
     damage_log(data / f"{COMMIT_LOG}-0")
     place, version = OF_THE_BROKER[kind](data)
     before = files_in(data)
-    with pytest.raises(NewerFormatError) as refused:
+    with pytest.raises(UnknownFormatError) as refused:
         repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
@@ -314,7 +317,7 @@ def test_spark_reads_nothing_of_such_a_segment(tmp_path):
     """Without a broker; what a summary of a later release says of aborts and records is not known."""
     data = GENERATION.unpack("stopped", tmp_path)
     path, version = first_number(".summary")(data / "ordinary-0")
-    with pytest.raises(NewerFormatError, match=rf"{path}: .* of version {version};"):
+    with pytest.raises(UnknownFormatError, match=rf"{path}: .* of version {version};"):
         rows({"path": str(data), "subscribe": "ordinary", "startingOffsets": "earliest"}, "value")
 
 

@@ -8,7 +8,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from stablelog.client.blocking.cluster import EARLIEST, BlockingCluster
-from stablelog.client.core.security import security_of
+from stablelog.client.core.security import read_security_settings
 from stablelog.errors import AuthenticationError, RefusedError
 from tests.commands import run
 from tests.java.dump import SHORT_LIVED
@@ -93,7 +93,7 @@ def test_commands_and_the_client_connect(kafka, tmp_path, protocol):
     assert run("produce", topic, *given, bootstrap=at, given="a\nb\n").returncode == 0
     consumed = run("consume", topic, *given, bootstrap=at)
     assert consumed.stdout == "a\nb\n", consumed.stderr
-    with BlockingCluster(at, security=security_of(kafka.settings[protocol])) as cluster:
+    with BlockingCluster(at, security=read_security_settings(kafka.settings[protocol])) as cluster:
         assert len(cluster.metadata([topic])[topic].partitions) == 1
         assert cluster.list_offsets({(topic, 0): EARLIEST})[topic, 0].offset == 0
         assert cluster.fetch(topic, 0, 0).records
@@ -126,14 +126,16 @@ def test_what_is_wrong_is_told(kafka):
         ("PLAINTEXT", login, "set security.protocol=PLAINTEXT"),
     ):
         at = kafka.at.get(listener, kafka.broker.bootstrap)
-        with BlockingCluster(at, security=security_of(settings)) as cluster:
+        with BlockingCluster(at, security=read_security_settings(settings)) as cluster:
             with pytest.raises(AuthenticationError) as refused:
                 cluster.metadata()
             assert told in str(refused.value)
 
 
 def test_the_client_authenticates_again_before_its_session_ends(kafka):
-    with BlockingCluster(kafka.at["SASL_SSL"], security=security_of(kafka.settings["SASL_SSL"])) as cluster:
+    with BlockingCluster(
+        kafka.at["SASL_SSL"], security=read_security_settings(kafka.settings["SASL_SSL"])
+    ) as cluster:
         first = cluster.any_connection()
         ends = time.monotonic() + 3 * SESSION_S
         logins = {first.renew_at}

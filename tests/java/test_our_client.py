@@ -93,8 +93,8 @@ def test_kafka_offers_no_two_phase_commit(kafka):
     """When it does, docs/spark.md, "Apache Kafka", has to be thought over."""
     with BlockingCluster(kafka.bootstrap) as cluster:
         connection = cluster.any_connection()
-        assert connection.speaks(INIT_PRODUCER_ID, 5)
-        assert not connection.speaks(INIT_PRODUCER_ID, TWO_PHASE)
+        assert connection.supports_api(INIT_PRODUCER_ID, 5)
+        assert not connection.supports_api(INIT_PRODUCER_ID, TWO_PHASE)
 
 
 def test_the_sink_promises_what_it_can(kafka):

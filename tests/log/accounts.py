@@ -50,8 +50,8 @@ class TracingDisk(SimDisk):
         self.held.append(file)
         return file
 
-    def released(self, file):
-        super().released(file)
+    def release_file(self, file):
+        super().release_file(file)
         if file in self.held:
             self.held.remove(file)
 

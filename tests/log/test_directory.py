@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
@@ -72,7 +72,7 @@ def test_a_summary_that_is_damaged_or_of_another_segment_counts_as_missing(log):
 def test_a_summary_of_a_later_release_is_refused(log):
     content = log.disk.read_bytes(path(2, ".summary"))
     log.disk.write_atomic(path(2, ".summary"), b"\0\2" + content[2:])
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         of(log).summary(2)
 
 
@@ -156,12 +156,12 @@ def test_a_file_that_is_cut_anywhere_or_goes_on_is_refused_as_damage(name):
     content, decode = CONTENTS[name]
     decode(content)
     for end in range(len(content) - 2):
-        with pytest.raises((DamageError, NewerFormatError)):
+        with pytest.raises((DamageError, UnknownFormatError)):
             decode(content[:end])
     for more in (b"\0", content) if name != "epochs" else ():
-        with pytest.raises((DamageError, NewerFormatError)):
+        with pytest.raises((DamageError, UnknownFormatError)):
             decode(content + more)
     if name not in ("epochs", "log start"):
         for at in range(2, len(content)):
-            with pytest.raises((DamageError, NewerFormatError)):
+            with pytest.raises((DamageError, UnknownFormatError)):
                 decode(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])

@@ -10,8 +10,8 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import (
     DamageError,
-    NewerFormatError,
     UnavailableError,
+    UnknownFormatError,
 )
 from stablelog.log import retention as log_retention
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
@@ -267,7 +267,7 @@ def test_the_file_of_leader_epochs_is_kafkas():
     epochs.assign(3, 12)
     assert epochs.encode() == b"0\n2\n0 0\n3 12\n"
     assert LeaderEpochs.decode(epochs.encode()).entries == epochs.entries
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         LeaderEpochs.decode(b"1\n2\n0 0\n3 12\n")
     for entries in (b"0 5\n3 5\n", b"0 5\n3 4\n", b"3 5\n3 9\n", b"3 5\n2 9\n"):
         with pytest.raises(DamageError):

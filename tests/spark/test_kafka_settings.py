@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.client.core.security import security_of
+from stablelog.client.core.security import read_security_settings
 from stablelog.errors import UsageError
 from stablelog.spark import kafka_settings
 from stablelog.spark.data_source import StablelogDataSource
@@ -63,7 +63,9 @@ LOGIN = {
 
 
 def test_the_settings_of_tls_and_sasl_are_those_of_the_client():
-    wanted = security_of({name.lower().removeprefix("kafka."): value for name, value in LOGIN.items()})
+    wanted = read_security_settings(
+        {name.lower().removeprefix("kafka."): value for name, value in LOGIN.items()}
+    )
     for ask, given in ((read_options, READ), (write_options, WRITE)):
         options = ask({**given, **LOGIN})
         assert options.security == wanted

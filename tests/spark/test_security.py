@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 import stablelog
-from stablelog.client.core.security import security_of
+from stablelog.client.core.security import read_security_settings
 from tests.client.transactions import create
 from tests.clients.logins import TokenEndpoint, bearer, token_settings
 from tests.commands import run
@@ -260,7 +260,7 @@ def test_no_secret_stands_in_an_error_a_log_or_a_metric(spark, server, tmp_path,
         )
         assert done.returncode == 2, name
         texts[f"command, {name}"] = done.stdout + done.stderr
-    good = security_of(login)
+    good = read_security_settings(login)
     objects = (good, good.credentials, stablelog.connect("h:1", settings=login))
     texts["objects"] = "".join(map(repr, objects))
     # py4j, Spark's bridge to Java, logs every option of a query at the level DEBUG, and is nothing of stablelog.

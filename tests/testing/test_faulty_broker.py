@@ -58,7 +58,7 @@ def values(broker, topic):
 @pytest.mark.extended
 def test_without_faults_the_proxy_passes_everything_on(stablelog_faults, faults):
     with connected(stablelog_faults) as connection:
-        (coordinator,) = connection.ask(COORDINATOR).coordinators
+        (coordinator,) = connection.request(COORDINATOR).coordinators
     assert coordinator.error_code is ErrorCode.none
     assert f"{coordinator.host}:{coordinator.port}" == stablelog_faults.bootstrap
     assert faults.requests() == {"ApiVersions": 1, "FindCoordinator": 1}
@@ -68,7 +68,7 @@ def test_without_faults_the_proxy_passes_everything_on(stablelog_faults, faults)
 def test_a_failed_request_gets_the_error_and_does_not_reach_the_broker(stablelog_faults, faults):
     fault = faults.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", count=2)
     with connected(stablelog_faults) as connection:
-        codes = [connection.ask(COORDINATOR).coordinators[0].error_code for _ in range(3)]
+        codes = [connection.request(COORDINATOR).coordinators[0].error_code for _ in range(3)]
     assert codes == [ErrorCode.coordinator_not_available, ErrorCode.coordinator_not_available, ErrorCode.none]
     assert fault.happened == 2
     fault.wait()
@@ -77,10 +77,10 @@ def test_a_failed_request_gets_the_error_and_does_not_reach_the_broker(stablelog
 def test_a_dropped_request_closes_the_connection(stablelog_faults, faults):
     fault = faults.drop("FindCoordinator")
     with connected(stablelog_faults) as connection, pytest.raises(UnavailableError, match="did not respond"):
-        connection.ask(COORDINATOR)
+        connection.request(COORDINATOR)
     fault.wait()
     with connected(stablelog_faults) as connection:
-        assert connection.ask(COORDINATOR)
+        assert connection.request(COORDINATOR)
 
 
 @pytest.mark.extended
@@ -88,19 +88,19 @@ def test_a_dropped_request_closes_the_connection(stablelog_faults, faults):
 def test_the_broker_gets_a_dropped_request_only_if_it_is_delivered(stablelog_faults, faults, is_delivered):
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
     with connected(stablelog_faults) as connection:
-        first = connection.ask(asked).producer_id
+        first = connection.request(asked).producer_id
         faults.drop("InitProducerId", is_delivered=is_delivered)
         with pytest.raises(UnavailableError):
-            connection.ask(asked)
+            connection.request(asked)
     with connected(stablelog_faults) as connection:
-        assert connection.ask(asked).producer_id - first == (2 if is_delivered else 1)
+        assert connection.request(asked).producer_id - first == (2 if is_delivered else 1)
 
 
 def test_a_duplicated_request_is_applied_twice_and_answered_once(stablelog_faults, faults):
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
     with connected(stablelog_faults) as connection:
         fault = faults.duplicate("InitProducerId")
-        first, second = (connection.ask(asked).producer_id for _ in range(2))
+        first, second = (connection.request(asked).producer_id for _ in range(2))
     fault.wait()
     assert second - first == 2
 
@@ -121,14 +121,14 @@ def test_a_delayed_request_is_held_until_it_is_released(stablelog_faults, faults
 
     def ask():
         with connected(stablelog_faults) as connection:
-            connection.ask(COORDINATOR)
+            connection.request(COORDINATOR)
             answered.set()
 
     asking = threading.Thread(target=ask)
     asking.start()
     fault.wait()
     with connected(stablelog_faults, "another") as connection:
-        assert connection.ask(COORDINATOR)  # only one request is held
+        assert connection.request(COORDINATOR)  # only one request is held
     assert not answered.is_set()
     fault.release()
     asking.join(TIMEOUT_S)
@@ -138,7 +138,7 @@ def test_a_delayed_request_is_held_until_it_is_released(stablelog_faults, faults
 def test_a_request_that_is_delayed_for_a_time_goes_on_by_itself(stablelog_faults, faults):
     fault = faults.delay("FindCoordinator", 0.01)
     with connected(stablelog_faults) as connection:
-        assert connection.ask(COORDINATOR)
+        assert connection.request(COORDINATOR)
     fault.wait()
 
 
@@ -146,7 +146,7 @@ def test_a_fault_applies_to_the_client_that_it_names(stablelog_faults, faults):
     fault = faults.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", client_id="other")
     for client_id, code in (("me", ErrorCode.none), ("other", ErrorCode.coordinator_not_available)):
         with connected(stablelog_faults, client_id) as connection:
-            assert connection.ask(COORDINATOR).coordinators[0].error_code is code
+            assert connection.request(COORDINATOR).coordinators[0].error_code is code
     assert fault.happened == 1
 
 
@@ -200,7 +200,7 @@ def test_a_killed_broker_comes_back_with_its_address_and_its_data(stablelog_faul
     stablelog_faults.kill()
     assert not stablelog_faults.is_running
     with pytest.raises(UnavailableError), connected(stablelog_faults) as connection:
-        connection.ask(COORDINATOR)
+        connection.request(COORDINATOR)
     stablelog_faults.start()
     stablelog_faults.restart()
     assert stablelog_faults.bootstrap == address

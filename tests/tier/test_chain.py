@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from stablelog.errors import DamageError, FencedError, NewerFormatError
+from stablelog.errors import DamageError, FencedError, UnknownFormatError
 from stablelog.tier.chain import (
     LINK,
     MANIFESTS_KEPT,
@@ -187,7 +187,7 @@ def test_damage_of_the_last_manifest_is_told_by_its_key():
         damaged = bytearray(whole)
         damaged[at] ^= 0x40
         store.world.objects[key] = bytes(damaged)
-        with pytest.raises((DamageError, NewerFormatError)) as caught:
+        with pytest.raises((DamageError, UnknownFormatError)) as caught:
             store(last_manifest(PARTITION))
         assert at < 2 or key in str(caught.value)
     store.world.objects[key] = encode_link(LinkKind.MANIFEST, 1, NONCES[1], b"another")
@@ -201,7 +201,7 @@ def test_an_object_of_the_chain_is_read_or_refused():
     for size in range(len(content)):
         with pytest.raises(DamageError):
             decode_link(content[:size])
-    with pytest.raises(NewerFormatError, match="of version 2"):
+    with pytest.raises(UnknownFormatError, match="of version 2"):
         decode_link(b"\0\2" + content[2:])
 
 

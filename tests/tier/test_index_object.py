@@ -5,7 +5,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import (
     FOOTER,
@@ -30,10 +30,10 @@ def test_the_object_of_indexes_is_read_as_it_was_written_and_damage_is_refused()
     for at in range(len(content)):
         damaged = bytearray(content)
         damaged[at] ^= 0x40
-        with pytest.raises((DamageError, NewerFormatError), match=r"^x"):
+        with pytest.raises((DamageError, UnknownFormatError), match=r"^x"):
             indexes_of(bytes(damaged), "x")
     for size in range(1, len(content)):
-        with pytest.raises((DamageError, NewerFormatError)):
+        with pytest.raises((DamageError, UnknownFormatError)):
             indexes_of(content[:size], "x")
 
 
@@ -44,7 +44,7 @@ def test_any_files_are_read_by_their_kind(files):
 
 def test_an_object_of_a_later_release_is_refused_by_its_key():
     content = encode_indexes(FILES)[: -FOOTER.size]
-    with pytest.raises(NewerFormatError, match=rf"^x: an object of indexes of version {VERSION + 1}"):
+    with pytest.raises(UnknownFormatError, match=rf"^x: an object of indexes of version {VERSION + 1}"):
         indexes_of(content + FOOTER.pack(VERSION + 1, len(FILES), 0), "x")
 
 

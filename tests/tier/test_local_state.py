@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from stablelog.errors import DamageError, DiskError, NewerFormatError
+from stablelog.errors import DamageError, DiskError, UnknownFormatError
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.tier.local_state import LocalState
@@ -123,7 +123,7 @@ def test_a_log_start_of_a_later_release_is_refused_by_its_path(state, disk):
     state.write_start(12)
     path = DIRECTORY / REMOTE_LOG_START_FILE
     disk.write_atomic(path, disk.read_bytes(path).replace(b"1", b"9", 1))
-    with pytest.raises(NewerFormatError, match=f"^{path}: "):
+    with pytest.raises(UnknownFormatError, match=f"^{path}: "):
         state.read_start()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.tier.manifest import (
     HEAD_KEY,
     PART_KEY,
@@ -174,7 +174,7 @@ def test_a_part_with_other_segments_than_the_manifest_says_is_refused():
 
 
 def test_a_part_of_another_version_is_refused(monkeypatch):
-    for version, error in ((2, NewerFormatError), (0, DamageError)):
+    for version, error in ((2, UnknownFormatError), (0, DamageError)):
         monkeypatch.setattr("stablelog.tier.manifest.PART_VERSION", version)
         part, content = part_of()
         monkeypatch.undo()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.tier.pins import Pin, decode_pin, encode_pin
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
@@ -54,5 +54,5 @@ def test_a_damaged_pin_is_refused(content):
 
 
 def test_a_pin_of_a_later_release_is_refused():
-    with pytest.raises(NewerFormatError, match="a pin of version 2"):
+    with pytest.raises(UnknownFormatError, match="a pin of version 2"):
         decode_pin(b'{"version": 2, "start": 0, "end": 4, "reader": ""}')

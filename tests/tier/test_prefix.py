@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError, StoreError, UsageError
+from stablelog.errors import DamageError, ObjectMissingError, StoreError, UnknownFormatError, UsageError
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import LinkKind, encode_link
 from stablelog.tier.manifest import Manifest, encode_manifest, encode_part
@@ -81,7 +81,7 @@ def test_a_manifest_without_the_state_of_its_topic_is_refused():
     partition = RemotePartition("t", IDS[0], 0)
     put(requests, partition, Manifest("c"))
     with pytest.raises(
-        NewerFormatError, match=r"^the manifest of t.* without the state of its topic; no release"
+        UnknownFormatError, match=r"^the manifest of t.* without the state of its topic; no release"
     ):
         found.last_manifest(partition)
 
@@ -101,7 +101,7 @@ def test_the_cluster_is_read_and_a_later_layout_refused():
     requests.objects["cluster"] = b'{"version": 1, "cluster": "here"}'
     assert found.cluster_id() == "here"
     requests.objects["cluster"] = b'{"version": 2, "cluster": "here"}'
-    with pytest.raises(NewerFormatError, match="the layout of sim://store"):
+    with pytest.raises(UnknownFormatError, match="the layout of sim://store"):
         found.cluster_id()
 
 

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.restored import Restored
 from stablelog.tier.manifest import HEAD_KEY, Manifest, decode_manifest, encode_manifest
 from stablelog.tier.published import PARTITION_COUNT_MAX, Published, published_of
@@ -28,7 +28,7 @@ def test_a_manifest_that_does_not_name_its_partition_is_refused():
     fields = PUBLISHED.to_json()
     del fields["topic_id"], fields["partition"]
     with pytest.raises(
-        NewerFormatError, match=r"^a manifest that does not name its partition; no release has"
+        UnknownFormatError, match=r"^a manifest that does not name its partition; no release has"
     ):
         published_of({"version": 1, "published": fields})
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.cut_points import cut_points
 from stablelog.tier.index_object import CommitFiles, IndexKind, directory_crc, encode_indexes
@@ -37,7 +37,7 @@ def test_a_segment_without_crcs_in_the_manifest_is_refused(field):
     assert cut_points(row)
     without = replace(row, **{field: None if field == "indexes_crc" else b""})
     with pytest.raises(
-        NewerFormatError, match=f"the remote segment {row.segment_id} without CRCs of .*; no release"
+        UnknownFormatError, match=f"the remote segment {row.segment_id} without CRCs of .*; no release"
     ):
         RemoteSegment.from_record(without.to_record())
 

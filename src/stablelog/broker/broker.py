@@ -85,7 +85,7 @@ class Broker:
 
     Raises:
         UnavailableError: another broker uses the directory.
-        NewerFormatError: a later release has written to the directory; nothing was changed.
+        UnknownFormatError: a later release has written to the directory; nothing was changed.
         DamageError: the list of topics, a coordinator's log or another file without which the broker cannot start is
             damaged.
         UsageError: the directory belongs to a broker with another node id.

@@ -9,7 +9,7 @@ import typer
 
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, Execute, command_app, examples
-from stablelog.cli.output import counted, done, show, show_plan
+from stablelog.cli.output import counted, print_done, print_plan, print_rows
 from stablelog.client.blocking.admin import Admin
 from stablelog.errors import UsageError
 from stablelog.security.acls import check_binding
@@ -79,7 +79,7 @@ Member = TypeVar("Member", bound=IntEnum)
 
 
 class Resources(NamedTuple):
-    """The resources that the options of a command name."""
+    """The resources that the options of a command select."""
 
     topics: Sequence[str]
     groups: Sequence[str]
@@ -97,10 +97,10 @@ class Resources(NamedTuple):
 
 
 def _parse(option: str, text: str, members: Sequence[Member]) -> Member:
-    """Return the member of an enumeration that an option names.
+    """Return the member of an enumeration for the text of an option.
 
     Raises:
-        UsageError: the option names none of the members.
+        UsageError: no member has this name.
     """
     found = {member.name: member for member in members}.get(text.upper().replace("-", "_"))
     if found is None:
@@ -131,7 +131,7 @@ def _filters(
     allow: bool,
     deny: bool,
 ) -> list[AclFilter]:
-    """Return the filters that the options of a command describe: one for each combination."""
+    """Return one ACL filter for each combination of the options of a command."""
     types = [PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH]
     pattern_type = PatternType.ANY if pattern is None else _parse("--pattern", pattern, types)
     permission = Permission.ANY if allow is deny else Permission.ALLOW if allow else Permission.DENY
@@ -147,7 +147,7 @@ def _filters(
 
 
 def _found(admin: Admin, filters: Iterable[AclFilter]) -> list[AclBinding]:
-    """Return the ACLs that a filter selects, sorted, each once."""
+    """Return all ACLs that match at least one of the filters, sorted and without duplicates."""
     return sorted({binding for asked in filters for binding in admin.acls.list(asked)})
 
 
@@ -189,13 +189,13 @@ def list_acls(
     """List the ACLs, or those that the options name."""
     resources = Resources(topics or (), groups or (), transactional_ids or (), cluster)
     filters = _filters(resources, pattern, principals, hosts, operations, allow=allow, deny=deny)
-    show("ACLs", COLUMNS, _rows(_found(broker.admin(), filters)), as_json=as_json)
+    print_rows("ACLs", COLUMNS, _rows(_found(broker.admin(), filters)), as_json=as_json)
 
 
 def _wanted(
     resources: Resources, operations: list[Operation], *, producer: bool, consumer: bool, idempotent: bool
 ) -> list[tuple[ResourceType, str, Operation]]:
-    """Return the resources and operations of the ACLs to add.
+    """Return the resources and operations of the ACLs that the command adds.
 
     Raises:
         UsageError: an option is missing, or has no meaning with another one.
@@ -294,9 +294,9 @@ def add(
             raise UsageError(str(invalid)) from invalid
     broker.admin().acls.add(bindings)
     if as_json:
-        show("ACLs", COLUMNS, _rows(bindings), as_json=True)
+        print_rows("ACLs", COLUMNS, _rows(bindings), as_json=True)
     else:
-        done(f"added {counted(len(bindings), 'ACL')}", as_json=False)
+        print_done(f"added {counted(len(bindings), 'ACL')}", as_json=False)
 
 
 @app.command(
@@ -331,4 +331,4 @@ def remove(
     found = _found(admin, filters)
     if execute:
         admin.acls.remove(filters)
-    show_plan("ACLs to remove", COLUMNS, _rows(found), is_executed=execute, as_json=as_json, items="acls")
+    print_plan("ACLs to remove", COLUMNS, _rows(found), is_executed=execute, as_json=as_json, items="acls")

@@ -13,11 +13,11 @@ from stablelog.types import TopicPartition
 
 
 def known_topic(admin: Admin, name: str) -> Topic:
-    """Return a topic.
+    """Return the metadata of an existing topic.
 
     Raises:
-        UnavailableError: the topic does not exist, and the message suggests topics with similar names; or the user of
-            the command has no right to it. As in Kafka, the latter is so whether the topic exists or not.
+        UnavailableError: the topic does not exist, and the message suggests topics with similar names; or the user has no
+            right to it. As in Kafka, a user without the right gets this error for missing topics, too.
     """
     try:
         return _described(admin, name)
@@ -29,8 +29,8 @@ def known_topic(admin: Admin, name: str) -> Topic:
 
 
 def topic_to_write(admin: Admin, name: str) -> Topic:
-    """Return a topic that is to be written. It has to exist: the broker would create it with the default settings, and a
-    topic's order cannot be changed.
+    """Return the metadata of a topic that records are written to. A missing topic is an error, because the broker would
+    create it with default settings, and the order of a topic cannot be changed.
 
     Raises:
         UnavailableError: the topic does not exist; the message names the command that creates it.
@@ -42,7 +42,7 @@ def topic_to_write(admin: Admin, name: str) -> Topic:
 
 
 def _described(admin: Admin, name: str) -> Topic:
-    """Return a topic. Fail if the user of the command has no right to it.
+    """Return the metadata of a topic. Fail if the user of the command has no right to describe it.
 
     Raises:
         RefusedError: the broker refuses the request for another reason.
@@ -55,8 +55,8 @@ def _described(admin: Admin, name: str) -> Topic:
         raise
 
 
-def chosen_of(topic: Topic, partitions: Iterable[int] | None) -> list[int]:
-    """Return these partitions of a topic, or all of them if none are given.
+def chosen_partitions(topic: Topic, partitions: Iterable[int] | None) -> list[int]:
+    """Check that a topic has these partitions, and return them; all partitions of the topic if none are given.
 
     Raises:
         UnavailableError: a partition does not exist.
@@ -69,8 +69,8 @@ def chosen_of(topic: Topic, partitions: Iterable[int] | None) -> list[int]:
 
 
 def group_of_topic(admin: Admin, topic: str) -> str | None:
-    """Return the transaction group of a topic that exists; empty for the default group, None if the user of the command
-    may not describe the topic's settings, which no other command of a producer needs.
+    """Return the transaction group of an existing topic; empty for the default group. Return None if the user may not
+    describe the topic's settings: a producer needs no such right for anything else.
 
     Raises:
         RefusedError: the broker refuses the request for another reason.
@@ -87,13 +87,13 @@ def group_of_topic(admin: Admin, topic: str) -> str | None:
 def start_and_end(
     admin: Admin, partitions: Sequence[TopicPartition], isolation: str
 ) -> Mapping[TopicPartition, tuple[int, int]]:
-    """Return (first offset, end offset) of each partition for readers with this isolation level."""
+    """Return (start, end) of each partition: its first offset and its end offset for readers with this isolation level."""
     starts = admin.topics.offsets(dict.fromkeys(partitions, EARLIEST), isolation)
-    ends = ends_of(admin, partitions, isolation)
+    ends = end_offsets(admin, partitions, isolation)
     return {target: (starts[target].offset, ends[target]) for target in partitions}
 
 
-def ends_of(
+def end_offsets(
     admin: Admin, partitions: Sequence[TopicPartition], isolation: str
 ) -> Mapping[TopicPartition, int]:
     """Return the end offset of each partition for readers with this isolation level."""

@@ -1,6 +1,7 @@
-"""The broker of a command: its addresses, and how long the command waits for one of them to answer.
+"""The broker that a command connects to: its addresses, and how long the command waits for a response.
 
-Each setting comes from the command line, else from the environment, else from a profile, else from its default.
+Each setting comes from the command line; if it is not there, from the environment, then from a profile, then from the
+default.
 """
 
 import functools
@@ -85,23 +86,23 @@ Settings = Annotated[
 
 
 class NoBrokerError(UnavailableError):
-    """No broker answers at the addresses of a command."""
+    """No broker responds at any of the addresses of a command."""
 
 
 class CommandBroker:
-    """The broker of one command. The command connects to it with the first call of `reach`.
+    """The broker that a command connects to. The first call of `reach` finds an address that responds.
 
     Args:
         addresses: the addresses as "host:port".
-        timeout_s: how long `reach` waits for an answer.
-        spent_s: the part of the timeout that the start of the command has taken.
+        timeout_s: how many seconds `reach` waits for a response.
+        spent_s: how many seconds of the timeout have passed already, since the start of the command.
         settings: settings of `cli.client_settings`, by name.
 
     Attributes:
-        addresses: as given; after `reach`, the answering address comes first.
+        addresses: as given; after `reach`, the responding address comes first.
         timeout_s: as given.
         settings: as given.
-        wait_s: how long `reach` waits: what is left of the timeout, but at least 0.5 s, or the timeout if it is shorter.
+        wait_s: how many seconds `reach` waits: the rest of the timeout. It is at least 0.5 s, unless the timeout is shorter.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class CommandBroker:
         self._clusters: ClusterPool[BlockingCluster] | None = None  # made by `admin`
 
     @classmethod
-    def named(
+    def from_options(
         cls,
         bootstrap: Sequence[str] | None,
         profile: str | None,
@@ -130,8 +131,8 @@ class CommandBroker:
         words: Sequence[str] | None = None,
         kind: client_settings.Kind = "",
     ) -> "CommandBroker":
-        """Return the broker that the options of a command name. A profile replaces options that are None. The process
-        uses the security settings of these options from now on (`cli.login`).
+        """Make the broker from the options of a command. Options that are None come from the profile. From now on, the
+        whole process uses the security settings of these options (`cli.login`).
 
         Raises:
             UsageError: the profile does not exist, or lacks the address that no option gives; or a security setting is
@@ -145,7 +146,7 @@ class CommandBroker:
             command_config = command_config or given.command_config
             settings = given.settings
         own = client_settings.read_settings(kind, settings, words or ())
-        login.use(
+        login.set_login(
             login.read_security(command_config, own.profile, own.words), client_id=own.values.get("client.id")
         )
         named = [address.strip() for given in bootstrap or (BOOTSTRAP,) for address in given.split(",")]
@@ -158,7 +159,8 @@ class CommandBroker:
         )
 
     def reach(self) -> str:
-        """Wait until one address answers. Return all addresses with commas between them, the answering one first.
+        """Wait until a broker responds at one of the addresses. Return all addresses with commas between them, the
+        responding one first.
 
         Raises:
             NoBrokerError: no address answers within the timeout.
@@ -166,13 +168,13 @@ class CommandBroker:
             UsageError: an address is not valid, or a key or a certificate cannot be used.
         """
         if not self._is_reached:
-            answering = self._answering()
+            answering = self._first_answering()
             self.addresses.sort(key=lambda address: address != answering)
             self._is_reached = True
         return ",".join(self.addresses)
 
     def admin(self) -> "Admin":
-        """Wait until one address answers, and return what administers the cluster. `close` closes its connections.
+        """Wait until a broker responds, and return the administration of its cluster. `close` closes the connections.
 
         Raises:
             NoBrokerError, AuthenticationError, UsageError: as `reach`.
@@ -187,7 +189,7 @@ class CommandBroker:
         return Admin(self._clusters)
 
     def cluster(self) -> "BlockingCluster":
-        """Return the brokers, with connections of their own. The caller closes them.
+        """Wait until a broker responds, and return a new cluster object, which the caller closes.
 
         Raises:
             NoBrokerError, AuthenticationError, UsageError: as `reach`.
@@ -206,7 +208,7 @@ class CommandBroker:
             timeout_s=timeout_s,
             deadline_s=deadline_s,
             backoff_s=(first_s, max(first_s, given.get("retry.backoff.max.ms", BACKOFF_MAX_S))),
-            **login.identity(),
+            **login.cluster_arguments(),
         )
 
     def close(self) -> None:
@@ -214,9 +216,9 @@ class CommandBroker:
         if self._clusters is not None:
             self._clusters.close()
 
-    def _answering(self) -> str:
-        """Return the first address that answers. Each address has its own thread, because an address may be silent, and
-        so may the name server.
+    def _first_answering(self) -> str:
+        """Return the first address at which a broker responds. Each address is tried in a thread of its own, because a
+        host or a name server may not respond at all.
         """
         deadline_s = time.monotonic() + self.wait_s  # the import below counts
         from stablelog.client.blocking.cluster import (
@@ -250,8 +252,9 @@ def _probe(
     found: "queue.SimpleQueue[str | StablelogError]",
     failures: dict[str, str],
 ) -> None:
-    """Ask the broker at an address for its versions until it answers or the deadline has passed. Put the address into
-    `found` when it answers, or the error if a later attempt cannot succeed. Store the last failure in `failures`.
+    """Request the API versions from the broker at an address, again and again until it responds or the deadline has
+    passed. Put the address into `found` when it responds, or an error that no retry can resolve. Store the last failure
+    in `failures`.
     """
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
@@ -270,20 +273,20 @@ def _probe(
 
 
 def _ask(address: str, timeout_s: float) -> None:
-    """Connect to the broker at an address, log in, and ask for the versions. Without a login, also ask for metadata: a
-    listener with a login closes the connection then.
+    """Connect to the broker at an address, log in, and request the API versions. Without a login, request metadata,
+    too: a listener that requires a login closes the connection then.
     """
     from stablelog.client.blocking.cluster import BlockingCluster
     from stablelog.client.responses import ClosedError
     from stablelog.client.topics import metadata_request
 
     security = login.security()
-    with BlockingCluster(address, timeout_s=timeout_s, **login.identity()) as cluster:
+    with BlockingCluster(address, timeout_s=timeout_s, **login.cluster_arguments()) as cluster:
         try:
             with cluster.open_connection(address) as connection:
                 assert connection.versions
                 if security.credentials is None:
-                    connection.ask(metadata_request(()))
+                    connection.request(metadata_request(()))
         except ClosedError:
             with suppress(UnavailableError):
                 cluster.run(cluster.core.explain_closing(address))
@@ -291,14 +294,14 @@ def _ask(address: str, timeout_s: float) -> None:
 
 
 def connect(bootstrap: str) -> "SocketConnection":
-    """Return a new connection to the first address that answers.
+    """Return a new connection to the first address at which a broker responds.
 
     Raises:
         UnavailableError: no address answers.
     """
     from stablelog.client.blocking.cluster import BlockingCluster
 
-    return BlockingCluster(bootstrap, **login.identity()).any_connection()
+    return BlockingCluster(bootstrap, **login.cluster_arguments()).any_connection()
 
 
 _OPTIONS: Final = {
@@ -311,14 +314,16 @@ _OPTIONS: Final = {
 
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `CommandBroker.named`, and pass it the broker as the keyword argument `broker`."""
+    """Decorate a command: it gets the options of `CommandBroker.from_options`, and its keyword argument `broker` is the
+    broker of these options.
+    """
     name = command.__module__.rpartition(".")[2]
     kind: client_settings.Kind = name if name in client_settings.EVERY else ""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         given = {name: options.pop(name, None) for name in _OPTIONS}
-        broker = CommandBroker.named(**given, kind=kind)
+        broker = CommandBroker.from_options(**given, kind=kind)
         try:
             command(*arguments, broker=broker, **options)
         finally:

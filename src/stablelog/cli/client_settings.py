@@ -1,6 +1,8 @@
-"""Settings of Kafka's Java clients, beyond security, that commands take by `-X` and from a profile.
+"""Settings of Kafka's Java clients that commands accept by `-X` and from a profile. Security settings are in
+`cli.login`.
 
-A command takes the settings that have an effect on it. An option of the command replaces the setting that means the same.
+A command accepts the settings that have an effect on it. If an option of the command means the same as a setting, the
+option wins.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,10 +16,10 @@ INT_MAX: Final = 2**31 - 1
 
 
 class ClientSetting(NamedTuple):
-    """One setting.
+    """A setting of Kafka's Java clients.
 
     Attributes:
-        kinds: the commands on which it has an effect: "produce", "consume", and "" for all others that talk to a broker.
+        kinds: the commands on which it has an effect: "produce", "consume", or "" for all other commands with a broker.
         read: returns the value of a text, or raises UsageError.
         meaning: for users (docs/commands.md).
     """
@@ -28,7 +30,7 @@ class ClientSetting(NamedTuple):
 
 
 def _of_client(name: str, text: str) -> Any:
-    """Read a setting that the native client has, too."""
+    """Read the value of a setting that `stablelog.connect` has, too."""
     from stablelog.client.core.settings import READERS
 
     return READERS[name](name, text)
@@ -126,7 +128,7 @@ OF_LIBRDKAFKA: Final[Mapping[str, str]] = {
 
 
 class CommandSettings(NamedTuple):
-    """The settings of a command.
+    """The settings of one command.
 
     Attributes:
         values: the values of settings of this module, by name.
@@ -140,11 +142,11 @@ class CommandSettings(NamedTuple):
 
 
 def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) -> CommandSettings:
-    """Read the settings of a command. Those of `-X` replace those of the profile.
+    """Read the settings of a command. A setting of `-X` wins over the same setting of the profile.
 
     Args:
         kind: the kind of the command.
-        profile: the settings of the profile. One that has an effect on another kind of command is left out.
+        profile: the settings of the profile. Settings for other kinds of commands are ignored.
         words: the settings of `-X`, each as "name=value".
 
     Raises:
@@ -176,10 +178,11 @@ def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) 
 
 
 def _is_security(where: str, name: str) -> bool:
-    """Return whether a name is to be read as a security setting, which may be unknown.
+    """Return whether a setting is to be read as a security setting. The security settings themselves refuse unknown
+    names.
 
     Raises:
-        UsageError: the name is one of librdkafka's, one whose value an option gives, or unknown.
+        UsageError: the name is unknown or is one of librdkafka's, or the setting has an option of its own.
     """
     if name in SETTINGS:
         return False

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.admin import chosen_of, known_topic
+from stablelog.cli.admin import chosen_partitions, known_topic
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import WaitReporter, disk_watch
 from stablelog.cli.leaders import without_leader
@@ -81,7 +81,7 @@ def consume(
     render = _render(form, as_json=as_json)
     admin, bootstrap = broker.admin(), broker.reach()
     found = known_topic(admin, topic)
-    chosen = chosen_of(found, partitions)
+    chosen = chosen_partitions(found, partitions)
     places = _places(admin, found, chosen, spec, isolation) if group is None else {}
     begin = {index: at for (_, index), at in places.items() if at >= 0 or at == EARLIEST}
     watch = PartitionWatch(bootstrap, topic, chosen if group is None else (), begin, isolation)
@@ -103,11 +103,11 @@ def consume(
             try:
                 reader.print_records(count_max)
             finally:
-                member.close()
+                member.leave_group()
 
 
 def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: str | None) -> OffsetSpec:
-    """Check that the options of the command are valid and do not contradict each other. Return where to begin.
+    """Check the options of the command. Return the offset at which to begin.
 
     Raises:
         UnavailableError: an option is not valid.
@@ -130,7 +130,7 @@ def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: 
 
 
 def _render(form: str | None, *, as_json: bool) -> Render:
-    """Return the function that writes a record."""
+    """Return the function that formats a record."""
     if form is None:
         return render_json if as_json else render_plain
     if as_json:
@@ -140,7 +140,9 @@ def _render(form: str | None, *, as_json: bool) -> Render:
 
 @contextlib.contextmanager
 def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop a reader after the record that it prints. A second signal ends the command at once."""
+    """Let SIGINT and SIGTERM stop the reader after the record that it is printing. A second signal ends the command at
+    once.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have signal handlers
         return
@@ -159,7 +161,7 @@ def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
 
 
 def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporter:
-    """Report on stderr if the broker accepts no members because its disk is full."""
+    """Report on stderr if the broker accepts no members of groups because its disk is full."""
     return disk_watch(
         bootstrap,
         lambda: not member.positions(),
@@ -171,8 +173,8 @@ def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporte
 def _places(
     admin: Admin, found: Topic, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
-    """Return the start offset of each partition: the offset that `spec` names, but at most the partition's end
-    offset.
+    """Return the offset at which to begin in each partition: the offset of `spec`, but at most the end of the
+    partition.
     """
     topic = found.name
     if spec.kind in STARTS:  # the reader finds it itself, also later in a partition that has no leader now

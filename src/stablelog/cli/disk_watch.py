@@ -1,9 +1,8 @@
-"""Messages of `stablelog produce` and `stablelog consume --group` while the broker refuses requests because its disk is
-full.
+"""Reports on stderr while `stablelog produce` or `stablelog consume --group` waits because the broker's disk is full.
 
-With a full disk, the broker refuses writes and new group members with error codes that the client retries without a
-message. So after a time without progress, a thread asks the broker whether its disk is full, that is whether
-DescribeLogDirs reports 0 usable bytes. If so, the thread reports it on stderr.
+A broker with a full disk refuses writes and new group members with error codes that the client retries silently. So
+after some time without progress, a thread asks the broker whether its disk is full: whether DescribeLogDirs reports 0
+usable bytes. If so, the thread writes a message to stderr.
 """
 
 import sys
@@ -26,17 +25,16 @@ SILENCE_S = 2.0
 
 
 def full_disk(bootstrap: str) -> str | None:
-    """Return the broker's data directory whose disk is full; None if no disk is full or the broker does not report
-    usable bytes.
+    """Return the data directory of a broker whose disk is full; None if no disk is full, or if the broker does not
+    report usable bytes.
 
-    The broker reports 0 usable bytes while it treats the disk as full, even if some space is free. A greater value
-    means that the disk is not full.
+    The broker reports 0 usable bytes while it treats the disk as full, even if some space is free.
     """
     try:
         with connect(bootstrap) as connection:
-            if not connection.speaks(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
+            if not connection.supports_api(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
                 return None
-            answer = connection.ask(DescribeLogDirsRequest(topics=()))
+            answer = connection.request(DescribeLogDirsRequest(topics=()))
     except (UnavailableError, RefusedError):
         return None
     return next((result.log_dir for result in answer.results if result.usable_bytes == 0), None)
@@ -58,8 +56,8 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
 
 class WaitReporter:
-    """Reports on stderr what a command waits for, and later that the command continues. After a time without progress,
-    a thread asks the broker for the reason.
+    """Reports on stderr what a command waits for, and later that it continues. A thread finds out the reason after some
+    time without progress.
 
     Args:
         state: returns what the command waits for, as text; None if the command does not wait. The thread calls this
@@ -68,7 +66,7 @@ class WaitReporter:
         going_on: the text of the message when the command continues.
 
     Attributes:
-        told: the text that was reported last.
+        reported: the last reported text.
     """
 
     def __init__(self, state: Callable[[], str | None], pending: Callable[[], bool], going_on: str) -> None:
@@ -76,7 +74,7 @@ class WaitReporter:
         self._pending = pending
         self._going_on = going_on
         self._progress_s = time.monotonic()
-        self.told: str | None = None
+        self.reported: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -92,29 +90,31 @@ class WaitReporter:
         if kind is None:
             self._thread.join()
 
-    def progress(self) -> None:
+    def mark_progress(self) -> None:
         """Record that the command makes progress, for example that the broker has acknowledged a record."""
         self._progress_s = time.monotonic()
 
     def _watch(self) -> None:
         while not self._ended.wait(SILENCE_S / 4):
             if not self._is_silent:
-                self._tell(None)
+                self._report(None)
             elif self._pending():
-                self._tell(self._state())
+                self._report(self._state())
         if not self._is_silent:
-            self._tell(None)
+            self._report(None)
 
     @property
     def _is_silent(self) -> bool:
         return time.monotonic() - self._progress_s >= SILENCE_S
 
-    def _tell(self, state: str | None) -> None:
-        """Report the reason why the command waits, and later that it continues. Report each of them once."""
-        if state == self.told:
+    def _report(self, state: str | None) -> None:
+        """Report what the command waits for (`state`), or with None that it continues. Each state is reported once."""
+        if state == self.reported:
             return
-        self.told = state
-        say(f"waiting: {state}" if state is not None else f"the command continues: {self._going_on}")
+        self.reported = state
+        print_to_stderr(
+            f"waiting: {state}" if state is not None else f"the command continues: {self._going_on}"
+        )
 
 
 def disk_watch(
@@ -123,13 +123,13 @@ def disk_watch(
     what: str = "records are sent when the disk has space",
     going_on: str | None = None,
 ) -> WaitReporter:
-    """Make a watch that reports on stderr that a command waits because the broker's disk is full.
+    """Make a reporter for a command that may wait because the broker's disk is full.
 
     Args:
         bootstrap: the broker's address.
         pending: whether the command has work that waits.
         what: what the command will do when there is space.
-        going_on: the text of the message when the command continues; None says that the disk has space.
+        going_on: the text of the message when the command continues; None for "the disk has space".
     """
 
     def state() -> str | None:
@@ -139,7 +139,7 @@ def disk_watch(
     return WaitReporter(state, pending, going_on or f"the disk of {bootstrap} has space")
 
 
-def say(line: str) -> None:
+def print_to_stderr(line: str) -> None:
     """Write a line to stderr."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

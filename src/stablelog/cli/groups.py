@@ -8,14 +8,23 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from kio.schema.errors import ErrorCode
 
-from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
+from stablelog.cli.admin import chosen_partitions, end_offsets, known_topic, start_and_end
 from stablelog.cli.broker import CommandBroker, with_broker
-from stablelog.cli.disk_watch import say
+from stablelog.cli.disk_watch import print_to_stderr
 from stablelog.cli.lag import visible_end
 from stablelog.cli.leaders import without_leader
 from stablelog.cli.offsets import FORMS, OffsetSpec, ResolvedOffset, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, Execute, Partitions, command_app, examples
-from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
+from stablelog.cli.output import (
+    as_objects,
+    counted,
+    fail,
+    print_done,
+    print_json,
+    print_plan,
+    print_rows,
+    print_table,
+)
 from stablelog.cli.transactions import held_by, open_transactions
 from stablelog.client.blocking.admin import Admin
 from stablelog.client.core.admin.groups import DEAD
@@ -36,28 +45,29 @@ app = command_app("List, describe, reset and delete consumer groups.")
 def list_groups(as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """List the groups, with their kind and state."""
     rows = [(group.group_id, group.group_type, _word(group.state)) for group in broker.admin().groups.list()]
-    show("groups", ("group", "kind", "state"), rows, as_json=as_json)
+    print_rows("groups", ("group", "kind", "state"), rows, as_json=as_json)
 
 
 def _word(state: str) -> str:
-    """Return Kafka's name of a state in lower case, with _ between words."""
+    """Return Kafka's name of a state in lower case, with _ between its words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state).lower()
 
 
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, int]:
-    """Return the offsets that a group has committed."""
+    """Return the committed offsets of a group."""
     return {target: at.offset for target, at in admin.groups.offsets(group).items()}
 
 
 class Lag(NamedTuple):
-    """How far a group is behind in a partition.
+    """The lag of a group in one partition.
 
     Attributes:
         end: the last stable offset.
         visible_end: the offset after the last record that a read-committed consumer can read.
-        lag: the offsets up to the visible end; below 0 if the group is past the end of the partition.
-        held_back: the offsets from the last stable offset to the high watermark.
-        held_by: the transaction that holds them back; empty if there is none, or if the user may not see it.
+        lag: the number of offsets up to the visible end; below 0 if the group is past the end of the partition.
+        held_back: the number of offsets from the last stable offset to the high watermark.
+        held_by: the open transaction that limits the last stable offset; empty if there is none, or if the user may not
+            describe it.
         unavailable: the reason why the partition cannot be read; the other fields are then None.
     """
 
@@ -79,7 +89,7 @@ def _lags(
     """Return the lag of each partition. A partition without a committed offset is read from its start."""
     served = [target for target in targets if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
-    stable = ends_of(admin, served, "read_committed")
+    stable = end_offsets(admin, served, "read_committed")
     holders: dict[TopicPartition, str] = {}
     held = [target for target in served if marks[target][1] > stable[target]]
     with contextlib.suppress(RefusedError):  # the user may not see the transactions
@@ -191,7 +201,7 @@ def reset(
     committed = _committed(admin, group)
     known = {name: known_topic(admin, name) for name in topics or ()}
     targets = sorted(
-        [(name, index) for name, topic in known.items() for index in chosen_of(topic, partitions)]
+        [(name, index) for name, topic in known.items() for index in chosen_partitions(topic, partitions)]
         if topics
         else committed
     )
@@ -208,22 +218,24 @@ def reset(
     }
     for (topic, index), at in found.items():
         if spec is not None and spec.kind == "offset" and at.offset != spec.value:
-            say(f"{topic}-{index} has no offset {spec.value}: its offsets are {at.start} to {at.end}")
+            print_to_stderr(
+                f"{topic}-{index} has no offset {spec.value}: its offsets are {at.start} to {at.end}"
+            )
     if execute and new:
         _commit(admin, group, new)
     rows = [(*target, committed.get(target), new.get(target), unavailable.get(target)) for target in targets]
     columns = ("topic", "partition", "offset", "new offset", "unavailable")
     title = f"new offsets of group {group}"
-    show_plan(title, columns, rows, is_executed=execute, as_json=as_json, group=group)
+    print_plan(title, columns, rows, is_executed=execute, as_json=as_json, group=group)
 
 
 def _shifted(found: ResolvedOffset, offset: int) -> int:
-    """Limit an offset to those of the partition."""
+    """Limit an offset to the range of the partition."""
     return max(min(offset, found.end), found.start)
 
 
 def _commit(admin: Admin, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets for a group without members.
+    """Commit offsets for a group that has no members.
 
     Raises:
         UnavailableError: an offset was not committed.
@@ -248,4 +260,4 @@ def delete(group: str, as_json: AsJson = False, *, broker: CommandBroker) -> Non
         if refused.code == ErrorCode.non_empty_group:
             fail(IN_USE.format(group=group))
         raise
-    done(f"deleted {group}", as_json=as_json, group=group)
+    print_done(f"deleted {group}", as_json=as_json, group=group)

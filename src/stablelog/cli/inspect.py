@@ -1,6 +1,4 @@
-"""`stablelog inspect`: show the content of log files without a broker. `verify` and `repair` use `partitions_of`,
-too.
-"""
+"""`stablelog inspect`: show the contents of log files without a broker."""
 
 import contextlib
 import sys

@@ -1,8 +1,8 @@
-"""The lag of a consumer group in a partition: the records that its consumers have not read and could read.
+"""The lag of a consumer group in one partition: how many records its consumers have not read yet.
 
-The *visible end* of a partition is the offset after the last committed record below the last stable offset. Transaction
-markers and aborted records behind it are not read by any consumer, so they do not count. Behind the last stable offset,
-records wait for an open transaction; they are *held back*.
+The *visible end* of a partition is the offset after the last committed record below the last stable offset. Consumers
+never read the transaction markers and aborted records after it, so these do not count. Records after the last stable
+offset wait for the end of a transaction; they are *held back*.
 """
 
 from typing import Final
@@ -20,10 +20,10 @@ OFFSETS_MAX: Final = (
 
 
 def visible_end(cluster: BlockingCluster, target: TopicPartition, position: int, stable_offset: int) -> int:
-    """Return the offset after the last record that a read-committed consumer gets from `position` on; `position` if it
-    gets none.
+    """Return the offset after the last record that a read-committed consumer gets from `position` on; `position` if
+    there is none.
 
-    The result is the last stable offset if the records up to there are too many to look at.
+    If too many records would have to be read to find it, return the last stable offset.
 
     Raises:
         OffsetOutOfRangeError: the position is before the log's start or past its end.

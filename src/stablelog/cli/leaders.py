@@ -1,4 +1,4 @@
-"""Partitions without a leader, for the commands that name them."""
+"""Partitions without a leader, and the reason, for the commands that show it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ OPENING: Final = "without a leader: the broker is opening it"
 
 
 def without_leader(known: Mapping[str, Topic], topics: Iterable[str]) -> dict[TopicPartition, str]:
-    """Return the partitions of these topics that have no leader, with the reason. Missing topics are left out.
+    """Return the partitions of these topics that have no leader, each with the reason. Missing topics are skipped.
 
     Args:
         known: the topics of the brokers' metadata.

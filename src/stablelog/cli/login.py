@@ -1,7 +1,8 @@
 """The security settings of a command: how it connects to the broker, and as which user.
 
-They come from `-X`, else from the file of `--command-config`, else from environment variables, else from a profile; each
-setting by itself. Secrets are never words of the command line, which other users of the machine can see.
+Each setting comes from `-X`; if it is not there, from the file of `--command-config`, then from an environment
+variable, then from a profile. Secrets are never accepted on the command line, because other users of the machine can
+see it.
 """
 
 import os
@@ -34,14 +35,14 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 
 class _Login:
-    """The security settings of the command that this process runs. It runs one command."""
+    """The security settings of the one command that this process runs."""
 
     given: "SecuritySettings | None" = None
     client_id: str | None = None
 
 
-def use(security: "SecuritySettings | None", client_id: str | None = None) -> None:
-    """Set who the command is for the brokers.
+def set_login(security: "SecuritySettings | None", client_id: str | None = None) -> None:
+    """Set the security settings and the client id for all connections of this process.
 
     Args:
         security: the security settings; None for a connection without TLS and without a login.
@@ -50,8 +51,8 @@ def use(security: "SecuritySettings | None", client_id: str | None = None) -> No
     _Login.given, _Login.client_id = security, client_id
 
 
-def identity() -> dict[str, Any]:
-    """Return the arguments of a `Cluster` that say who the command is."""
+def cluster_arguments() -> dict[str, Any]:
+    """Return the arguments of a `Cluster` that contain the command's security settings and client id."""
     named = {} if _Login.client_id is None else {"client_id": _Login.client_id}
     return {"security": security(), **named}
 
@@ -83,16 +84,16 @@ def read_security(
     has_environment = any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ)
     if not in_file and not profile and not has_environment and not words:
         return None  # without the import below, which takes long
-    from stablelog.client.core.security import security_of
+    from stablelog.client.core.security import read_security_settings
 
     _refuse_other_names("the profile", profile)
     in_words = _in_words(words)
     given = {**profile, **(_of_environment() if has_environment else {}), **in_file, **in_words}
-    return security_of(given) if given else None
+    return read_security_settings(given) if given else None
 
 
 def _in_words(words: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `-X`.
+    """Parse the security settings of `-X`.
 
     Raises:
         UsageError: one of them is a secret. The message does not contain the value.
@@ -116,10 +117,10 @@ def _in_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def _refuse_other_names(where: str, names: Iterable[str]) -> None:
-    """Refuse librdkafka's names for settings that have other names in Kafka's Java clients.
+    """Refuse librdkafka's names of settings that have other names in Kafka's Java clients.
 
     Raises:
-        UsageError: there is such a name.
+        UsageError: a name is one of librdkafka's.
     """
     from stablelog.client.core.security import ALIASES
 
@@ -130,7 +131,7 @@ def _refuse_other_names(where: str, names: Iterable[str]) -> None:
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable of a security setting."""
+    """Return the name of the environment variable for a security setting."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 
@@ -147,7 +148,7 @@ def _of_environment() -> dict[str, str]:
 
 
 def _in_config(path: Path) -> dict[str, str]:
-    """Read the security settings of a file of Kafka's clients. Other settings of the file have no effect."""
+    """Read the security settings in a file of Kafka's clients. All other settings of the file are ignored."""
     from stablelog.client.core.security import PREFIXES
 
     found = read_client_properties(path)
@@ -183,7 +184,7 @@ def read_client_properties(path: Path) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each setting with the number of its first line."""
+    """Yield each setting, joined from its continued lines, with the number of its first line."""
     begun, first = "", 0
     for number, line in enumerate(_LINE_END.split(text), 1):
         line = line.lstrip(_BLANK)

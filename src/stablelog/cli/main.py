@@ -1,6 +1,7 @@
-"""The command line. The module of a command is imported when the command runs or when its help is shown.
+"""The entry point of the command line. The module of a command is imported only when the command runs or its help is
+shown.
 
-Errors are one line on stderr. docs/commands.md has the table of the exit codes.
+An error is one line on stderr. docs/commands.md has a table of the exit codes.
 """
 
 import contextlib
@@ -41,7 +42,9 @@ MODULES = (
 
 
 class Commands(TyperGroup):
-    """The command group with the commands of this module and of MODULES. It imports a command's module on demand."""
+    """The group of all commands: those of this module and those of MODULES. It imports the module of a command on
+    demand.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -1,4 +1,4 @@
-"""Offsets as users name them: a number, the beginning, the end, a distance from the end, or a time."""
+"""Offsets as users write them: a number, the beginning, the end, a distance from the end, or a time."""
 
 import re
 from collections.abc import Iterable
@@ -24,9 +24,9 @@ TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 such as 2026-01-31T12:
 
 
 class OffsetSpec(NamedTuple):
-    """An offset that a user has named.
+    """An offset as a user has written it, parsed.
 
-    `value` is the offset, the distance from the end, or the time in ms; 0 for the other kinds.
+    `value` is the offset, the distance from the end, or the time in ms. It is 0 for the beginning and the end.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class OffsetSpec(NamedTuple):
 
 
 class ResolvedOffset(NamedTuple):
-    """The offset that a spec names in a partition, limited to the range from `start` to `end`."""
+    """The offset that an `OffsetSpec` stands for in one partition, limited to the range from `start` to `end`."""
 
     offset: int
     start: int
@@ -86,8 +86,8 @@ def parse_time_ms(text: str, option: str) -> int:
 def find_offsets(
     admin: Admin, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Find the offset that a spec names in each partition. A time names the first record at or after it; if there is
-    none, the end.
+    """Find the offset that a spec stands for in each partition. A time stands for the first record at or after it, or
+    for the end if there is none.
 
     Args:
         admin: administers the cluster.

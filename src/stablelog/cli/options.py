@@ -1,4 +1,4 @@
-"""Declarations that several commands share: their Typer app, and the options that they have in common."""
+"""Options and Typer apps that several commands share."""
 
 from typing import Annotated
 
@@ -37,7 +37,7 @@ StoreOptions = Annotated[
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
-    """Make the Typer app of one command. With a help text, make the app of a command that has subcommands."""
+    """Make the Typer app of one command. With a help text, the command has subcommands."""
     return typer.Typer(
         help=help_text,
         no_args_is_help=help_text is not None,
@@ -48,7 +48,7 @@ def command_app(help_text: str | None = None) -> typer.Typer:
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a command's help: one line for each example."""
+    """Return the last paragraph of a command's help: one line for each example."""
     # \b keeps the lines of a paragraph as they are.
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' if len(commands) > 1 else ''}:\n{lines}"

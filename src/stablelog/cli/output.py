@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 
 class OutputError(Exception):
-    """Standard output could not be written. It is no subclass of OSError, because the libraries click and rich catch
-    OSErrors themselves.
+    """Standard output could not be written. The class is no subclass of OSError, because the libraries click and rich
+    catch each OSError.
 
     Args:
         error: the operating system's error.
@@ -28,7 +28,8 @@ class OutputError(Exception):
 
 
 class Output:
-    """Standard output that raises OutputError if a write fails. It has all other attributes of the wrapped stream.
+    """A wrapper of standard output that raises OutputError if a write fails. All other attributes are those of the
+    wrapped stream.
 
     Args:
         stream: the stream to write to.
@@ -39,7 +40,7 @@ class Output:
 
     @classmethod
     def install(cls) -> None:
-        """Replace `sys.stdout` by an Output. In a process without standard output, the Output writes to the null
+        """Replace `sys.stdout` by an Output. If the process has no standard output, the Output writes to the null
         device.
         """
         stream = sys.stdout if sys.stdout is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open
@@ -54,7 +55,7 @@ class Output:
         Raises:
             OutputError: the text could not be written.
         """
-        return self._try(lambda: self._stream.write(text))
+        return self._convert_errors(lambda: self._stream.write(text))
 
     def flush(self) -> None:
         """Write the buffered text to the stream.
@@ -62,7 +63,7 @@ class Output:
         Raises:
             OutputError: the buffered text could not be written.
         """
-        self._try(self._stream.flush)
+        self._convert_errors(self._stream.flush)
 
     def write_bytes(self, content: bytes) -> None:
         """Write bytes.
@@ -70,17 +71,17 @@ class Output:
         Raises:
             OutputError: the bytes could not be written.
         """
-        self._try(lambda: self._stream.buffer.write(content))
+        self._convert_errors(lambda: self._stream.buffer.write(content))
 
     @staticmethod
     def discard() -> None:
-        """Drop the buffered text, because the interpreter would try to write it again at exit."""
+        """Drop the buffered text. Otherwise the interpreter would try to write it again at exit."""
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 1)
         os.close(devnull)
 
     @staticmethod
-    def _try(call: Callable[[], Result]) -> Result:
+    def _convert_errors(call: Callable[[], Result]) -> Result:
         try:
             return call()
         except OSError as error:
@@ -88,7 +89,7 @@ class Output:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on one line."""
+    """Print a value as a JSON document on one line."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
@@ -114,14 +115,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def is_plain(encoding: str | None, title: str, rows: Sequence[Sequence[object]]) -> bool:
-    """Return whether a table needs no library: it has ASCII characters alone, and the output can have its lines."""
+    """Return whether a table can be printed without the library rich: it has only ASCII characters, and the encoding of
+    the output has the characters of the lines.
+    """
     is_utf8 = (encoding or "").lower().replace("-", "") == "utf8"
     return is_utf8 and title.isascii() and all(str(cell).isascii() for row in rows for cell in row)
 
 
 def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[str]:
-    """Yield the lines of a table as the library rich writes them into a pipe, without its import, which takes longer than
-    the work of most commands.
+    """Yield the lines of a table in the form in which rich writes tables into a pipe. The import of rich takes longer
+    than the work of most commands.
     """
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     aligned: list[Callable[[str, int], str]] = [
@@ -164,8 +167,8 @@ def _print_at_terminal(title: str, columns: Sequence[str], rows: Sequence[Sequen
 
 
 def printable(text: str) -> str:
-    """Escape characters that a terminal would interpret, such as escape sequences and line ends: clients choose their
-    ids freely.
+    """Escape characters that a terminal would interpret, such as escape sequences and line ends. Texts such as client
+    ids come from other users.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -176,15 +179,17 @@ def as_objects(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows as a table; with `as_json`, as a list of JSON objects."""
+def print_rows(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool
+) -> None:
+    """Print rows: as a table, or with `as_json` as a list of JSON objects."""
     if as_json:
         print_json(as_objects(columns, rows))
     else:
         print_table(title, columns, rows)
 
 
-def show_plan(
+def print_plan(
     title: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -194,7 +199,7 @@ def show_plan(
     items: str = "partitions",
     **facts: object,
 ) -> None:
-    """Print what a command with `--execute` changes, or would change without this option.
+    """Print the changes that a command with `--execute` makes, or would make with this option.
 
     Args:
         title: the title of the table.
@@ -218,7 +223,7 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def done(message: str, *, as_json: bool, **facts: object) -> None:
+def print_done(message: str, *, as_json: bool, **facts: object) -> None:
     """Print a message that says what the command has done."""
     if as_json:
         print_json(facts)

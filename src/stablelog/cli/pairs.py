@@ -1,10 +1,10 @@
-"""Settings that users write as name=value."""
+"""Settings in the form name=value."""
 
 from stablelog.errors import UsageError
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Split `name=value`.
+def split_pair(text: str) -> tuple[str, str]:
+    """Split `name=value` into name and value.
 
     Raises:
         UsageError: the text contains no `=`.

@@ -1,4 +1,4 @@
-"""Input of `stablelog produce` from Parquet files. pyarrow is an optional dependency."""
+"""Reads Parquet files for `stablelog produce`. pyarrow is an optional dependency."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ ROWS_MAX: Final = 10_000  # rows that are decoded at once
 
 
 def read_parquet(path: Path) -> Iterator[InputRecord]:
-    """Read the rows of a Parquet file. Null is a missing key, partition, timestamp or header, and a null value.
+    """Read the rows of a Parquet file as records. A null means: no key, a null value, no header, or no given partition
+    or timestamp.
 
     Raises:
         BadRecordError: a column or a row is not valid.
@@ -83,7 +84,7 @@ def _check_columns(path: Path, schema: Any, pa: Any) -> None:
 
 
 def _as_ms(batch: Any, pa: Any) -> Any:
-    """Replace the column `timestamp` by `timestamp_ms`."""
+    """Replace the column `timestamp` by the column `timestamp_ms`."""
     index = batch.schema.get_field_index("timestamp")
     if index < 0:
         return batch
@@ -104,7 +105,9 @@ def _of_row(place: str, row: dict[str, Any]) -> InputRecord:
 
 
 def _headers(place: str, found: Any) -> list[Header] | None:
-    """Return headers from a map, which Arrow returns as pairs, or from structs with `name` (Spark: `key`) and `value`."""
+    """Return the headers of a row. The column is a map, which Arrow returns as pairs, or a list of structs with `name`
+    (Spark: `key`) and `value`.
+    """
     if found is None:
         return None
     headers: list[Header] = []

@@ -1,7 +1,7 @@
-"""Report of the partitions that `stablelog consume` cannot read.
+"""Reports for which partitions `stablelog consume` waits, and why.
 
-If a partition has no leader, or if the broker responds to a fetch with an error, the reader tries again. A thread finds
-out why, so that the command can say what it waits for.
+If a partition has no leader, or the broker responds to a fetch with an error, the reader retries silently. A thread
+finds out the reason and reports it on stderr.
 """
 
 import time
@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
 from stablelog.cli.leaders import OFFLINE, without_leader
-from stablelog.cli.login import identity
+from stablelog.cli.login import cluster_arguments
 from stablelog.client.blocking.cluster import EARLIEST, BlockingCluster
 from stablelog.errors import OffsetOutOfRangeError, RefusedError, StablelogError, UnavailableError
 from stablelog.types import TopicPartition
@@ -24,7 +24,7 @@ FETCH_SIZE: Final = 1 << 20
 
 
 def leaderless(cluster: BlockingCluster, topic: str) -> dict[TopicPartition, str]:
-    """Ask which partitions of a topic have no leader. Return them with the reason.
+    """Request the partitions of a topic that have no leader. Return them with the reason.
 
     Raises:
         UnavailableError: the broker does not respond.
@@ -33,7 +33,7 @@ def leaderless(cluster: BlockingCluster, topic: str) -> dict[TopicPartition, str
 
 
 def read_fault(cluster: BlockingCluster, target: TopicPartition, position: int, isolation: str) -> str | None:
-    """Return the reason why a reader cannot read the records from an offset on; None if it can.
+    """Try to read a partition from an offset on. Return the reason why that is impossible; None if it is possible.
 
     Args:
         cluster: the brokers, with a deadline of 0, so that each request is sent once and not retried.
@@ -63,12 +63,12 @@ def read_fault(cluster: BlockingCluster, target: TopicPartition, position: int, 
 
 
 class PartitionWatch(disk_watch.WaitReporter):
-    """Watch that reports on stderr for which partitions of a topic a reader waits, and for what reason.
+    """Reports on stderr for which partitions of a topic a reader waits, and why.
 
     Args:
         bootstrap: the broker's address.
         topic: the topic that is read.
-        partitions: the partitions assigned to the reader; the method `assigned` replaces them.
+        partitions: the partitions of the reader; `set_partitions` replaces them.
         places: the start offset by partition; negative for the first offset, absent if unknown.
         isolation: read_committed or read_uncommitted.
 
@@ -101,38 +101,40 @@ class PartitionWatch(disk_watch.WaitReporter):
         self._asked_s = 0.0
         self.is_answered = False
 
-    def assigned(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
-        """Record that these partitions are assigned to the reader, and that it begins at these offsets."""
+    def set_partitions(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
+        """Set the partitions of the reader, and the offset at which it begins in each."""
         self.partitions = frozenset(partitions)
         self._positions = {**places, **self._positions}
 
-    def heard(self, partition: int, next_offset: int) -> None:
+    def mark_received(self, partition: int, next_offset: int) -> None:
         """Record that the reader has received a record of a partition."""
         self._positions[partition] = next_offset
         self._heard_s[partition] = time.monotonic()
         self._at_end -= {partition}
 
-    def ended(self, partition: int) -> None:
-        """Record that the reader is at the end of a partition."""
+    def mark_at_end(self, partition: int) -> None:
+        """Record that the reader has reached the end of a partition."""
         self._at_end |= {partition}
 
-    def given_up(self, wait_s: float) -> str | None:
-        """Return the reason why the reader cannot read the remaining partitions to their end, as text.
+    def reason_to_end(self, wait_s: float) -> str | None:
+        """Return why the reader can never reach the end of the remaining partitions; None if it still may.
 
-        Return None while one of these partitions can be read, or is only waiting for the broker to open it or to prove
-        a segment. Return None, too, until each of these partitions has been offline or damaged for `wait_s` seconds.
+        The result is not None only if each of these partitions has been offline or damaged for `wait_s` seconds. A
+        partition that can be read, or that the broker is opening or checking, makes it None.
         """
         left = self.partitions - self._at_end
         since_s, faults, now_s = self._since_s, self._faults, time.monotonic()
         if left and all(index in since_s and now_s - since_s[index] >= wait_s for index in left):
-            return self._text({index: why for index, why in faults.items() if index in left})
+            return self._describe_faults({index: why for index, why in faults.items() if index in left})
         return None
 
     def state(self) -> str | None:
-        """Ask the broker which partitions cannot be read now. Return them with the reasons, as text."""
+        """Find out from the broker which partitions cannot be read now. Return them and the reasons as text; None if
+        there are none.
+        """
         if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
-            return self.told
-        faults = self._ask()
+            return self.reported
+        faults = self._ask_broker()
         self._asked_s = now_s = time.monotonic()
         self._faults = faults
         self._since_s = {
@@ -140,12 +142,12 @@ class PartitionWatch(disk_watch.WaitReporter):
             for index, why in faults.items()
             if why == OFFLINE or why.startswith(DAMAGED)
         }
-        return self._text(faults) if faults else None
+        return self._describe_faults(faults) if faults else None
 
-    def _ask(self) -> dict[int, str]:
+    def _ask_broker(self) -> dict[int, str]:
         faults: dict[int, str] = {}
         try:
-            with BlockingCluster(self.bootstrap, deadline_s=0, **identity()) as cluster:
+            with BlockingCluster(self.bootstrap, deadline_s=0, **cluster_arguments()) as cluster:
                 offline = leaderless(cluster, self.topic)
                 self.is_answered = True
                 for index in sorted(self.partitions):
@@ -161,9 +163,7 @@ class PartitionWatch(disk_watch.WaitReporter):
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Whether to check a partition: the reader is not at the partition's end, and has received none of its records
-        for some time.
-        """
+        """Whether to check a partition: the reader is not at its end, and has received no record of it for some time."""
         heard_s = self._heard_s.get(index, 0.0)
         return (
             index in self._positions
@@ -171,5 +171,5 @@ class PartitionWatch(disk_watch.WaitReporter):
             and time.monotonic() - heard_s >= disk_watch.SILENCE_S
         )
 
-    def _text(self, faults: Mapping[int, str]) -> str:
+    def _describe_faults(self, faults: Mapping[int, str]) -> str:
         return "; ".join(f"{self.topic}-{index} is {why}" for index, why in sorted(faults.items()))

@@ -20,7 +20,7 @@ from stablelog.cli.broker import CommandBroker, NoBrokerError, with_broker
 from stablelog.cli.disk_watch import WaitReporter, disk_watch, fail_if_full
 from stablelog.cli.offsets import parse_time_ms
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
-from stablelog.cli.output import counted, done, fail
+from stablelog.cli.output import counted, fail, print_done
 from stablelog.cli.parquet_input import read_parquet
 from stablelog.cli.record_input import (
     PARTITION_MAX,
@@ -52,7 +52,7 @@ app = command_app()
 
 
 class Form(StrEnum):
-    """The forms of the input."""
+    """The forms of input that the command can read."""
 
     LINES = "lines"
     JSON = "json"
@@ -157,7 +157,7 @@ def produce(
 
     admin, bootstrap = broker.admin(), broker.reach()
     found = topic_to_write(admin, topic)
-    settings = WriteSettings.of(broker.settings, compression, transaction_timeout_s)
+    settings = WriteSettings.from_options(broker.settings, compression, transaction_timeout_s)
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")
     with broker.cluster() as cluster:
@@ -168,7 +168,7 @@ def produce(
             deadline_s=min(settings.transaction_timeout_s, settings.delivery_timeout_s)
             if transactional_id
             else settings.delivery_timeout_s,
-            on_acknowledged=lambda _number, _offset: calls.watch.progress(),
+            on_acknowledged=lambda _number, _offset: calls.watch.mark_progress(),
         )
         target = _target(producer, admin, bootstrap, found, settings, transactional_id)
         calls = BrokerCalls(bootstrap)
@@ -177,7 +177,7 @@ def produce(
                 target, calls, RecordWriter(target, calls, advance), records, batch
             )
     said = f" in {counted(transaction_count, 'transaction')}" if batch is not None else ""
-    done(
+    print_done(
         f"wrote {counted(count, 'record')} to {topic}{said}",
         as_json=as_json,
         topic=topic,
@@ -194,7 +194,7 @@ def _header(text: str) -> Header:
 
 
 def _new_id(group: str) -> str:
-    """Return a transactional id in a transaction group that no other producer has."""
+    """Return a new transactional id in a transaction group. It is random, so that no other producer uses it."""
     own = f"stablelog-produce-{secrets.token_hex(8)}"
     return f"{group}/{own}" if group else own
 
@@ -207,7 +207,7 @@ def _target(
     settings: WriteSettings,
     transactional_id: str | None,
 ) -> WriteTarget:
-    """Return the topic to write to, with what the writer has to know of it."""
+    """Return the topic to write to, with its settings that the writer needs."""
     keyless = [index for index, partition in topic.partitions.items() if partition.leader_id >= 0]
     return WriteTarget(
         producer,
@@ -226,7 +226,7 @@ def _target(
 
 
 def _batch_size_max(admin: Admin, topic: str) -> int | None:
-    """Return the size of the greatest batch that the topic accepts; None if the user may not describe its settings."""
+    """Return the maximum batch size of a topic in bytes; None if the user may not describe its settings."""
     try:
         found = admin.configs.describe("topic", topic, names=(SIZE_SETTING,))
     except RefusedError:
@@ -261,7 +261,7 @@ def _records(
 
 
 def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[InputRecord]:
-    """Add what the options give to records that do not have it."""
+    """Fill in the fields that a record lacks from the options."""
     if given == InputRecord("", None, None):
         return records
     return (
@@ -276,7 +276,7 @@ def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[I
 
 
 class BrokerCalls(contextlib.AbstractContextManager[None]):
-    """The context in which the command waits for the broker.
+    """Context of all calls to the broker. It reports errors, and that the disk of the broker is full.
 
     Args:
         bootstrap: the addresses of the broker.
@@ -291,17 +291,17 @@ class BrokerCalls(contextlib.AbstractContextManager[None]):
         self.watch: WaitReporter = disk_watch(bootstrap, self._is_waiting.is_set)
 
     def __enter__(self) -> None:
-        self.watch.progress()
+        self.watch.mark_progress()
         self._is_waiting.set()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_waiting.clear()
-        self.watch.progress()
+        self.watch.mark_progress()
 
-    def make(self, work: Callable[[], None], what: str) -> None:
-        """Make a call to the broker that is about no record.
+    def make_call(self, work: Callable[[], None], what: str) -> None:
+        """Call the broker for work that concerns no single record, such as the commit.
 
         Args:
             work: makes the call.
@@ -327,7 +327,7 @@ def _write(
     records: Callable[[BeforeInput], Iterator[InputRecord]],
     batch: int | None,
 ) -> tuple[int, int]:
-    """Write the records: in one transaction, in transactions of `batch` records, or in none.
+    """Write all records: in one transaction, in transactions of `batch` records, or without a transaction.
 
     Returns:
         How many records were written, and in how many transactions.
@@ -336,19 +336,19 @@ def _write(
         UnavailableError: not all records were written; the message says which, and why.
     """
     producer = target.producer
-    read = records(writer.before_input)
+    read = records(writer.send_before_input)
     _begin(target, calls)
     if target.transactional_id is None:
         try:
-            return writer.send(read), 0
+            return writer.write_records(read), 0
         except BadRecordError as bad:
-            fail(f"{bad}. {_were_written(writer.finish(), 0)}")
+            fail(f"{bad}. {_were_written(writer.wait_until_written(), 0)}")
     count = transaction_count = 0
     try:
         for part in _parts(read, batch):
             with _aborting(target):
-                added = writer.send(part)
-            calls.make(lambda: producer.end(commit=True, deadline_s=TIMEOUT_S), "committing")
+                added = writer.write_records(part)
+            calls.make_call(lambda: producer.end(commit=True, deadline_s=TIMEOUT_S), "committing")
             count, transaction_count = count + added, transaction_count + 1
     except BadRecordError as bad:
         fail(f"{bad}. {_were_written(count, transaction_count)}")
@@ -356,7 +356,7 @@ def _write(
 
 
 def _begin(target: WriteTarget, calls: BrokerCalls) -> None:
-    """Get a producer id.
+    """Request a producer id from the broker.
 
     Raises:
         UnavailableError: the broker refuses to give one, or does not respond.
@@ -381,13 +381,13 @@ def _begin(target: WriteTarget, calls: BrokerCalls) -> None:
                 refused.code, f"this user is not authorized to {denied[refused.code]}: ask for an ACL"
             ) from None
 
-    calls.make(begin, what)
+    calls.make_call(begin, what)
 
 
 @contextlib.contextmanager
 def _aborting(target: WriteTarget) -> Iterator[None]:
-    """Abort the transaction on any error, also on Ctrl-C: until its timeout, an open transaction would keep
-    read-committed readers from later records.
+    """Context that aborts the transaction on any error, also on Ctrl-C. An open transaction would keep read-committed
+    readers from later records until its timeout.
     """
     try:
         yield
@@ -400,7 +400,7 @@ def _aborting(target: WriteTarget) -> Iterator[None]:
             with (
                 contextlib.suppress(StablelogError),
                 BlockingCluster(
-                    target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, **login.identity()
+                    target.bootstrap, timeout_s=wait_s, deadline_s=wait_s, **login.cluster_arguments()
                 ) as cluster,
             ):
                 ending = BlockingProducer(cluster, target.transactional_id)
@@ -410,7 +410,7 @@ def _aborting(target: WriteTarget) -> Iterator[None]:
 
 
 def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterator[InputRecord]]:
-    """Divide records into parts of `batch` records. None makes one part of all of them, also if there are none."""
+    """Divide records into parts of `batch` records. With None there is one part, even if there are no records."""
     if batch is None:
         yield records
         return
@@ -419,7 +419,7 @@ def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterat
 
 
 def _were_written(count: int, transaction_count: int) -> str:
-    """Say which records before a bad one were written."""
+    """Return a text that tells which records before a bad one were written."""
     if not count:
         return "Nothing was written"
     of_them = f", in {counted(transaction_count, 'transaction')}" if transaction_count else ""
@@ -427,7 +427,7 @@ def _were_written(count: int, transaction_count: int) -> str:
 
 
 def _progress(*, as_json: bool) -> Any:
-    """Return a context with a function that shows how many more records were read, on stderr if it is a terminal."""
+    """Return a context with a function that counts read records. The count is shown on stderr if stderr is a terminal."""
     if as_json or not sys.stderr.isatty():
         return contextlib.nullcontext(lambda _count: None)
     from rich.console import Console

@@ -13,7 +13,7 @@ KEYS: Final = ("bootstrap", "timeout", "command-config", "settings")
 
 
 class Profile(NamedTuple):
-    """The values of a profile; None if the profile does not have the key.
+    """The values of a profile. A key that the profile does not have is None.
 
     Attributes:
         bootstrap: the addresses of the brokers.

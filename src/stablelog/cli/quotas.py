@@ -7,7 +7,7 @@ import typer
 
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import PAIR, AsJson, command_app, examples
-from stablelog.cli.output import as_objects, done, fail, show
+from stablelog.cli.output import as_objects, fail, print_done, print_rows
 from stablelog.wire.quotas import CLIENT_ID, IP, USER, QuotaKey, in_words
 
 COLUMNS: Final = ("user", "client id", "ip", "quota", "value")
@@ -38,7 +38,8 @@ def _entity(
     default_client_id: bool,
     default_ip: bool,
 ) -> dict[str, str | None]:
-    """Return the name for each type of an entity; None stands for the default.
+    """Return the entity that the options name: its types, each with a name. None as the name stands for the default
+    entity.
 
     Raises:
         UnavailableError: the options contradict each other.
@@ -57,7 +58,7 @@ def _entity(
 
 
 def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
-    """Return the names of an entity as JSON has them: null for a type that it does not have."""
+    """Return the entity with all types, for JSON: null for each type that it does not have."""
     shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
     return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}
 
@@ -89,7 +90,9 @@ def list_quotas(
         names = {kind: DEFAULT if name is None else name for kind, name in found.entity.items()}
         of_entity = tuple(names.get(kind) for kind in (USER, CLIENT_ID, IP))
         rows += [(*of_entity, key, value) for key, value in found.values.items()]
-    show("quotas", COLUMNS, sorted(rows, key=lambda row: [str(cell or "") for cell in row]), as_json=as_json)
+    print_rows(
+        "quotas", COLUMNS, sorted(rows, key=lambda row: [str(cell or "") for cell in row]), as_json=as_json
+    )
 
 
 @app.command(
@@ -127,7 +130,7 @@ def set_quotas(
     )
     values = dict(map(_parse_quota, quotas))
     _alter(broker, entity, values)
-    done(
+    print_done(
         f"set {', '.join(values)} of {in_words(entity.items())}",
         as_json=as_json,
         **_named(entity),
@@ -182,7 +185,7 @@ def remove(
             fail(f"there is no quota {name!r}: the quotas are {', '.join(known)}")
     removed = list(dict.fromkeys(quotas or known))
     _alter(broker, entity, dict.fromkeys(removed))
-    done(
+    print_done(
         f"removed {', '.join(quotas or ['all quotas'])} of {in_words(entity.items())}",
         as_json=as_json,
         **_named(entity),

@@ -1,4 +1,4 @@
-"""Forms in which `stablelog consume` writes a record: key and value, a user's format, or JSON."""
+"""The forms in which `stablelog consume` prints a record: key and value, the format of `--format`, or JSON."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from stablelog.cli.output import fail
 
 
 class PrintedRecord(NamedTuple):
-    """A record to print.
+    """A record that is about to be printed.
 
     Attributes:
         topic: its topic.
@@ -22,7 +22,7 @@ class PrintedRecord(NamedTuple):
         key: its key; None for null.
         value: its value; None for null.
         batch: the decompressed records of its batch.
-        headers_at: where its headers begin in these bytes.
+        headers_at: the position of its headers in these bytes.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class PrintedRecord(NamedTuple):
 
     @property
     def headers(self) -> list[Header]:
-        """The headers, which are decoded only if they are printed."""
+        """The headers. They are decoded only when they are printed."""
         return read_headers(self.batch, self.headers_at)[0]
 
 
@@ -44,7 +44,7 @@ Render = Callable[[PrintedRecord], bytes]
 
 
 class Field(NamedTuple):
-    """A field of a format: what it is, and how it is written."""
+    """A field of a format: its description, and the function that writes it."""
 
     meaning: str
     render: Render
@@ -111,20 +111,20 @@ def parse_format(text: str) -> Render:
 
 
 def render_plain(record: PrintedRecord) -> bytes:
-    """Return the value of a record, after its key and a tab if it has a key, on one line."""
+    """Return the value of a record as a line. If the record has a key, the line begins with the key and a tab."""
     key, value = record.key, record.value or b""
     return value + b"\n" if key is None else key + b"\t" + value + b"\n"
 
 
 def plain_lines(records: bytes, count: int) -> bytes:
-    """Return the lines of `render_plain` for all records of a batch, without an object for each record.
+    """Return the lines of all records of a batch, as `render_plain` makes them, without an object for each record.
 
     Args:
         records: the decompressed records of the batch.
         count: how many they are.
 
     Raises:
-        DamageError: the bytes are not as many records.
+        DamageError: the bytes do not contain exactly `count` records.
     """
     lines: list[bytes] = []
     for _, _, key, value, _ in walk_fields(records, count):
@@ -155,7 +155,9 @@ def render_json(record: PrintedRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Return a field with bytes as text. If they are not UTF-8, return the field `<name>_base64` instead."""
+    """Return a field whose value is bytes for JSON: as text, or under the name `<name>_base64` if the bytes are not
+    UTF-8.
+    """
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""Input of `stablelog produce`: lines, JSON lines and CSV. Parquet is in `parquet_input`.
+"""Readers of the input of `stablelog produce`: lines, JSON lines and CSV. `parquet_input` reads Parquet.
 
-Each form yields records with the number of their line. docs/commands.md describes the forms.
+Each yields records with the number of their line. docs/commands.md describes the forms.
 """
 
 import base64
@@ -31,9 +31,10 @@ class BadRecordError(UnavailableError):
 
 
 class InputRecord(NamedTuple):
-    """A record to write.
+    """A record that the command is going to write.
 
-    `place` names its line or row. None in `partition`, `timestamp_ms` and `headers` means that the input does not say.
+    `place` names its line or row for messages. None in `partition`, `timestamp_ms` or `headers` means that the input
+    does not give the field.
     """
 
     place: str
@@ -47,8 +48,8 @@ class InputRecord(NamedTuple):
 def read_lines(
     stream: Iterable[bytes], separator: bytes | None, *, empty_is_null: bool = False
 ) -> Iterator[InputRecord]:
-    """Read lines: each is a value, or a key and a value with the separator between them. With `empty_is_null`, an empty
-    value is null.
+    """Read each line as a value, or as a key and a value with the separator between them. With `empty_is_null`, an
+    empty value is null.
     """
     for number, line in enumerate(stream, 1):
         line = line.rstrip(b"\r\n")
@@ -63,7 +64,7 @@ def read_lines(
 
 
 def read_json(stream: Iterable[bytes]) -> Iterator[InputRecord]:
-    """Read JSON lines: each is an object with fields of a record. Empty lines are skipped.
+    """Read each line as a JSON object with the fields of a record. Empty lines are skipped.
 
     Raises:
         BadRecordError: a line is not such an object.
@@ -94,7 +95,7 @@ def _of_json(place: str, line: bytes) -> InputRecord:
 
 
 def _content(place: str, name: str, found: dict[str, Any]) -> bytes | None:
-    """Return a key or value from `name` as text or from `<name>_base64`."""
+    """Return a key or a value: the text of the field `name`, or the bytes of the field `<name>_base64`."""
     if name in found and f"{name}_base64" in found:
         raise BadRecordError(f"{place} has both {name} and {name}_base64")
     text = found.get(name)
@@ -130,8 +131,8 @@ def _headers(place: str, found: Any) -> list[Header] | None:
 
 
 def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[InputRecord]:
-    """Read CSV. The first row has the names of the columns. An empty cell is a missing key, partition or timestamp, no
-    header, and an empty value, which with `empty_is_null` is null.
+    """Read CSV. The first row has the names of the columns. An empty cell means: no key, no header, or no given
+    partition or timestamp. An empty value is an empty text, or null with `empty_is_null`.
 
     Raises:
         BadRecordError: a row is not valid.
@@ -212,7 +213,7 @@ def check_names(place: str, what: str, names: Iterable[str], known: tuple[str, .
 
 
 def whole_number(place: str, name: str, value: object, least: int, most: int) -> int | None:
-    """Return an integer in a range, or None for None.
+    """Check that a value is a whole number in a range, and return it; None for None.
 
     Raises:
         BadRecordError: the value is not such an integer.

@@ -1,4 +1,4 @@
-"""Reader of `stablelog consume`: prints the records of a topic's partitions, and commits a group's offsets."""
+"""The reader of `stablelog consume`: it prints the records of partitions, and commits the offsets of a group."""
 
 import contextlib
 import sys
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.walk import walk_fields
 from stablelog.cli.broker import NoBrokerError
-from stablelog.cli.disk_watch import fail_if_full, say
+from stablelog.cli.disk_watch import fail_if_full, print_to_stderr
 from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain
@@ -36,7 +36,7 @@ _NOT_A_MEMBER: Final = (
 
 
 class ChosenPartitions:
-    """Where a reader's records come from: chosen partitions, without a group.
+    """The source of records without a group: partitions that the user has chosen.
 
     Args:
         cluster: the brokers.
@@ -52,22 +52,22 @@ class ChosenPartitions:
         self._reader = reader
 
     def read_round(self, wait_s: float) -> Round:
-        """Return the next records."""
+        """Fetch and return the next records."""
         return self._cluster.run(self._reader.read_round(wait_s))
 
-    def follow(self) -> Change:
-        """Nothing changes."""
+    def follow_assignment(self) -> Change:
+        """Return no change, because the partitions are fixed."""
         return Change()
 
-    def begin(self, change: Change) -> None:
-        """Nothing changes."""
+    def begin_reading(self, change: Change) -> None:
+        """Do nothing, because no partitions are added."""
 
-    def is_left_out(self) -> bool:
-        """There are no other members."""
+    def has_no_partition(self) -> bool:
+        """Return False: partitions are never assigned to another member."""
         return False
 
-    def commit(self, offsets: dict[TopicPartition, int]) -> None:
-        """There is no group to commit for."""
+    def commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        """Do nothing, because there is no group."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset to read of each partition."""
@@ -75,11 +75,11 @@ class ChosenPartitions:
 
 
 class GroupPartitions(ChosenPartitions):
-    """The partitions that a consumer group assigns to this member.
+    """The source of records with a group: the partitions that the group assigns to this member.
 
     Args:
         cluster: the brokers.
-        reader: reads the assigned partitions; it has none yet.
+        reader: reads the assigned partitions; at first it has no partitions.
         member: the member.
         start: the position of partitions without a committed offset: EARLIEST or LATEST.
     """
@@ -92,36 +92,36 @@ class GroupPartitions(ChosenPartitions):
         self._member = member
         self._start = start
 
-    def follow(self) -> Change:
+    def follow_assignment(self) -> Change:
         """Send a heartbeat if one is due."""
-        return self._cluster.run(self._member.follow())
+        return self._cluster.run(self._member.follow_assignment())
 
-    def begin(self, change: Change) -> None:
-        """Read the partitions that are assigned now."""
+    def begin_reading(self, change: Change) -> None:
+        """Start reading newly assigned partitions at their committed offsets."""
         for target in (*change.revoked, *change.lost):
-            self._reader.forget(target)
+            self._reader.remove_partition(target)
         for target, committed in change.assigned.items():
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
-    def is_left_out(self) -> bool:
-        """Whether the group is stable, and this member has no partition."""
+    def has_no_partition(self) -> bool:
+        """Return whether the group is stable and has assigned no partition to this member."""
         from stablelog.client.core.admin.groups import describe_group
 
         if self._member.owned or self._member.epoch == 0:
             return False
         return self._cluster.run(describe_group(self._cluster.core, self._member.group_id)).state == "Stable"
 
-    def commit(self, offsets: dict[TopicPartition, int]) -> None:
-        """Commit offsets of the group."""
-        self._cluster.run(self._member.commit(offsets))
+    def commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        """Commit offsets for the group."""
+        self._cluster.run(self._member.commit_offsets(offsets))
 
-    def close(self) -> None:
+    def leave_group(self) -> None:
         """Leave the group."""
-        self._cluster.run(self._member.leave())
+        self._cluster.run(self._member.leave_group())
 
 
 class RecordPrinter:
-    """Prints the records that a source gives.
+    """Prints the records of a source, and commits the offsets of its group.
 
     Args:
         source: gives the records.
@@ -130,7 +130,7 @@ class RecordPrinter:
         follow: whether to wait for new records at the end.
 
     Attributes:
-        is_stopped: set it to stop the reader after the records that it prints.
+        is_stopped: True stops the reader after the record that it is printing.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class RecordPrinter:
                 self._wait_for_partitions()
                 continue
             found = self._source.read_round(POLL_S)
-            self._take(found, count_max)
+            self._print_round(found, count_max)
             if len(found.failures) < len(positions):
                 heard_s = time.monotonic()
             if found.batches:
@@ -174,8 +174,8 @@ class RecordPrinter:
             sys.stdout.flush()
             if self._follow:
                 continue
-            if (why := self._watch.given_up(UNREADABLE_S)) is not None:
-                self._commit()
+            if (why := self._watch.reason_to_end(UNREADABLE_S)) is not None:
+                self._commit_all()
                 fail(
                     f"{self._watch.topic} cannot be read to its end: {why}. With --follow, consume waits until it can"
                 )
@@ -183,11 +183,13 @@ class RecordPrinter:
                 raise NoBrokerError(
                     f"reading {self._watch.topic}: no broker responds at {self._watch.bootstrap}"
                 )
-        self._commit()
+        self._commit_all()
 
     def _wait_for_partitions(self) -> None:
-        """Wait for partitions of the group. Without --follow, fail if others have all of them."""
-        if not self._follow and self._source.is_left_out():
+        """Wait until the group assigns a partition to this member. Without --follow, fail if other members have all
+        partitions.
+        """
+        if not self._follow and self._source.has_no_partition():
             fail(
                 f"other members of group {self._source.group} read all partitions; with --follow this member waits for a "
                 "partition"
@@ -196,24 +198,24 @@ class RecordPrinter:
 
     def _follow_group(self) -> None:
         try:
-            change = self._source.follow()
+            change = self._source.follow_assignment()
         except UnavailableError as failure:
             # A broker that answers, but takes no members now, is waited for: the watch says why.
             if not self._follow and not isinstance(failure.__cause__, RefusedError | RetriableError):
                 raise NoBrokerError(str(failure)) from failure
             return
         if change.revoked:
-            self.give_up(change.revoked)
+            self.release_partitions(change.revoked)
         if change.lost:
-            self.give_up(change.lost, is_lost=True)
-        self._source.begin(change)
+            self.release_partitions(change.lost, is_lost=True)
+        self._source.begin_reading(change)
         if change.revoked or change.lost or change.assigned:
             positions = {index: at for (_, index), at in self._source.positions().items()}
-            self._watch.assigned(positions, {index: max(at, -1) for index, at in positions.items()})
+            self._watch.set_partitions(positions, {index: max(at, -1) for index, at in positions.items()})
 
-    def give_up(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> None:
-        """Commit the offsets of partitions that the group assigns to another member, and read them no further. If the
-        partitions are lost, another member has them already, and nothing is committed.
+    def release_partitions(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> None:
+        """Stop reading partitions that the group assigns to another member, and commit their offsets first. If they are
+        lost (`is_lost`), nothing is committed, because the other member has them already.
         """
         left = set(partitions)
         self._ended -= left
@@ -224,29 +226,31 @@ class RecordPrinter:
         for target in left:
             self._offsets.pop(target, None)
 
-    def _take(self, found: Round, count_max: int | None) -> None:
-        """Print the records of a round, and note which partitions are at their end."""
+    def _print_round(self, found: Round, count_max: int | None) -> None:
+        """Print the records of a round, and record which partitions are at their end."""
         for target, position in found.moved.items():
-            say(f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at its start")
+            print_to_stderr(
+                f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at its start"
+            )
             self._ended.discard(target)
         for batch in found.batches:
             if self.is_stopped or self._count == count_max:
                 return
-            self._print(batch, None if count_max is None else count_max - self._count)
-            self._commit_sometimes()
+            self._print_batch(batch, None if count_max is None else count_max - self._count)
+            self._commit_if_due()
         if self._count == count_max:
             return
         for target in found.at_end:
             self._ended.add(target)
-            self._watch.ended(target[1])
+            self._watch.mark_at_end(target[1])
             position = self._source.positions().get(target, -1)
             if self._offsets.get(target, position) < position:
                 # Commit the end, so that no lag is left if the partition ends with the marker of a transaction.
                 self._offsets[target] = position
                 self._uncommitted_count += 1
-        self._commit_sometimes()
+        self._commit_if_due()
 
-    def _print(self, batch: ReadBatch, count_max: int | None) -> None:
+    def _print_batch(self, batch: ReadBatch, count_max: int | None) -> None:
         """Print the records of a batch, at most `count_max` of them.
 
         Raises:
@@ -264,7 +268,7 @@ class RecordPrinter:
         )
         if self._render is render_plain and is_whole:
             print_bytes(plain_lines(batch.records, header.record_count))
-            self._note(target, header.next_offset, header.record_count)
+            self._mark_printed(target, header.next_offset, header.record_count)
             return
         printed: list[bytes] = []
         next_offset = batch.first_offset
@@ -284,17 +288,17 @@ class RecordPrinter:
         else:
             next_offset = header.next_offset
         print_bytes(b"".join(printed))
-        self._note(target, next_offset, len(printed))
+        self._mark_printed(target, next_offset, len(printed))
 
-    def _note(self, target: TopicPartition, next_offset: int, count: int) -> None:
+    def _mark_printed(self, target: TopicPartition, next_offset: int, count: int) -> None:
         self._ended.discard(target)
-        self._watch.heard(target[1], next_offset)
+        self._watch.mark_received(target[1], next_offset)
         self._count += count
         self._offsets[target] = next_offset
         self._uncommitted_count += count
 
     def _commit_now(self, targets: Iterable[TopicPartition]) -> None:
-        """Write the printed records out, and commit the offsets of these partitions.
+        """Write the printed records out, and then commit the offsets of these partitions.
 
         Raises:
             StablelogError: the commit has failed.
@@ -302,10 +306,12 @@ class RecordPrinter:
         sys.stdout.flush()
         offsets = {target: self._offsets[target] for target in targets if target in self._offsets}
         if self._source.group is not None and offsets:
-            self._source.commit(offsets)
+            self._source.commit_offsets(offsets)
 
-    def _commit_sometimes(self) -> None:
-        """Commit if COMMIT_COUNT records were printed since the last commit, or one record and COMMIT_S has passed."""
+    def _commit_if_due(self) -> None:
+        """Commit if COMMIT_COUNT records were printed since the last commit, or at least one record in COMMIT_S
+        seconds.
+        """
         now_s = time.monotonic()
         if self._source.group is not None and (
             self._uncommitted_count >= COMMIT_COUNT
@@ -316,8 +322,8 @@ class RecordPrinter:
             with contextlib.suppress(StablelogError):
                 self._commit_now(self._offsets)
 
-    def _commit(self) -> None:
-        """Write the printed records out and commit the group's offsets.
+    def _commit_all(self) -> None:
+        """Write the printed records out, and then commit the group's offsets.
 
         Raises:
             UnavailableError: the offsets were not committed; the message says why.

@@ -1,4 +1,6 @@
-"""Writer of `stablelog produce`: puts records into batches, sends the batches, and waits until they are written."""
+"""The writer of `stablelog produce`: it builds batches of records, sends them, and waits until the broker has
+acknowledged them.
+"""
 
 import random
 import time
@@ -36,7 +38,7 @@ TIMESTAMP_FAR: Final = 1 << 61
 
 
 class WriteTarget(NamedTuple):
-    """The topic to which a command writes, and its producer.
+    """The topic to which a command writes, the producer, and the settings of the writer.
 
     Attributes:
         producer: sends the batches.
@@ -70,8 +72,8 @@ class WriteTarget(NamedTuple):
 class RecordWriter:
     """Writes records to a topic.
 
-    A record without a partition goes to the partition that Kafka's Java producer chooses for its key. Records without a
-    key go to one partition until a batch of it is sent, and then to the next one.
+    The key of a record chooses its partition, as in Kafka's Java producer, unless the record names one. Records without
+    a key go to one partition until a batch of it is sent, and then to the next one.
 
     Args:
         target: the topic and the producer.
@@ -96,8 +98,8 @@ class RecordWriter:
         self._oldest_s = 0.0  # when the first of the unsent records was read
         self._is_acknowledged = True  # whether the broker has acknowledged each batch that was sent
 
-    def send(self, records: Iterable[InputRecord]) -> int:
-        """Write the records, and wait until all of them are written.
+    def write_records(self, records: Iterable[InputRecord]) -> int:
+        """Write the records, and wait until the broker has acknowledged all of them.
 
         Returns:
             How many they are.
@@ -108,14 +110,14 @@ class RecordWriter:
         """
         self._count = 0
         for record in records:
-            self._add(record)
+            self._add_record(record)
             if self._count % PROGRESS_COUNT == 0:
                 self._advance(PROGRESS_COUNT)
         self._advance(self._count % PROGRESS_COUNT)
-        return self.finish()
+        return self.wait_until_written()
 
-    def finish(self) -> int:
-        """Wait until the records that were read are written. Return how many they are.
+    def wait_until_written(self) -> int:
+        """Wait until the broker has acknowledged all records. Return how many they are.
 
         Raises:
             UnavailableError: not all records were written; the message says why.
@@ -124,9 +126,9 @@ class RecordWriter:
         self._flush()
         return self._count
 
-    def before_input(self, wait: Callable[[float], bool]) -> None:
-        """Send the records that wait for others, before the command waits for more input (`waiting_input`). If the input
-        is silent, also wait until they are written: an error is then reported at once.
+    def send_before_input(self, wait: Callable[[float], bool]) -> None:
+        """Send the buffered records before the command waits for more input (`waiting_input`). If no input comes for a
+        while, also wait for their acknowledgement, so that an error is reported soon.
         """
         if self._size:
             left_s = self._oldest_s + self._target.linger_s - time.monotonic()
@@ -134,11 +136,11 @@ class RecordWriter:
                 return
             self._send_all()
         if not self._is_acknowledged and not wait(self._target.linger_s):
-            self.finish()
+            self.wait_until_written()
 
     # --- batches ---
 
-    def _add(self, record: InputRecord) -> None:
+    def _add_record(self, record: InputRecord) -> None:
         place, key, value, partition, timestamp_ms, headers = record
         is_keyless = partition is None and key is None
         if partition is None:
@@ -197,8 +199,8 @@ class RecordWriter:
             self._producer.append(self._target.topic, partition, _batch(records, self._target.codec))
 
     def _send_alone(self, place: str, partition: int, record: BatchRecord, size: int) -> None:
-        """Write a record in a batch of its own, so that a refusal is about this record. If `size`, its greatest size in a
-        batch, is more than readers decompress, it is not compressed.
+        """Write a record in a batch of its own, so that a refusal concerns this record alone. If its greatest size in a
+        batch (`size`) is more than readers decompress, the batch is not compressed.
 
         Raises:
             BadRecordError: the topic does not accept so large a record.
@@ -232,7 +234,7 @@ class RecordWriter:
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Wait for the broker in this context. An error of the producer becomes one that says how many records were not
+        """Context for calls of the producer. It converts an error into one that tells how many records were not
         written, and why.
 
         Raises:
@@ -250,7 +252,7 @@ class RecordWriter:
             raise UnavailableError(f"{what}: {self._reason(failure)}") from failure
 
     def _reason(self, failure: RefusedError | UnavailableError) -> str:
-        """Return the reason why a record was not written."""
+        """Return the reason why a record was not written, as text."""
         topic, transactional_id = self._target.topic, self._target.transactional_id
         if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
             return str(failure)

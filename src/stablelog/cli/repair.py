@@ -73,8 +73,8 @@ def repair(
 def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> dict[str, Any]:
     """Repair the logs of a directory. Return the report for programs.
 
-    Damage that a start of the broker accepts is only shown. If a partition's directory cannot be examined, it is named,
-    and the others are repaired. After an error before the first question, nothing was changed.
+    Damage that a start of the broker accepts is only shown. A partition whose directory cannot be examined is reported
+    and skipped. After an error before the first question, nothing was changed.
     """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
@@ -133,8 +133,8 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _check_list(disk: Disk, data: Path) -> None:
-    """Raise an error if the data directory's list of topics cannot be read: without the list, a truncation could damage
-    a log further.
+    """Raise an error if the list of topics of the data directory cannot be read. Without the list, a truncation could
+    damage a log further.
     """
     path, why = data / CATALOG_FILE, None
     try:
@@ -237,8 +237,8 @@ def _agreed(question: str, *, yes: bool) -> bool:
 def _go_on(
     disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
 ) -> bool:
-    """If a commit log has lost assigned commit sequences or producer ids, add a record so that its coordinator
-    continues after these numbers.
+    """If a commit log has lost commit sequences or producer ids that were assigned already, add a record to it. By this
+    record its coordinator continues after these numbers, so that none is assigned twice.
 
     Returns:
         Whether the commit log is complete now: nothing was lost, or the record is added.
@@ -285,8 +285,8 @@ def _describe_numbers(
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """Return a text for the user about damage that a start of the broker accepts: what the start does with it, and what
-    a truncation there would lose.
+    """Return a text about damage that a start of the broker accepts: what the start does with it, and what a truncation
+    there would lose.
     """
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app, examples
-from stablelog.cli.output import counted, done, print_json, print_table
-from stablelog.cli.storage import opened
+from stablelog.cli.output import counted, print_done, print_json, print_table
+from stablelog.cli.storage import open_command_store
 from stablelog.env.local_disk import LocalDisk
 from stablelog.ops.restore import restore as make_directory
 from stablelog.ops.restore_report import Report
@@ -31,7 +31,7 @@ def restore(
 
     The command says what is gone. A broker that still uses the store copies no more segments to it.
     """
-    store = opened(url, options, allow_http=allow_http)
+    store = open_command_store(url, options, allow_http=allow_http)
 
     def progress(what: str, number: int, count: int) -> None:
         if sys.stderr.isatty():
@@ -45,7 +45,7 @@ def restore(
         print_json(_as_object(report))
         return
     _print(report)
-    done(
+    print_done(
         f"restored {counted(len(report.ranges), 'partition')} of cluster {report.cluster_id} in {data}; start the broker "
         f"with the same settings, among them node.id={report.node_id} and stablelog.remote.url={url}",
         as_json=False,

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stablelog.cli.pairs import pair
+from stablelog.cli.pairs import split_pair
 from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX
 from stablelog.embedded_process import READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import StablelogError, UsageError
 from stablelog.json_text import parse_json
-from stablelog.temporary_data import DATA, end_and_remove, make, remove_abandoned
+from stablelog.temporary_data import DATA, end_and_remove, make_directory, remove_abandoned
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -42,7 +42,7 @@ def read_properties(path: Path) -> dict[str, str]:
         if line.strip() and not line.lstrip().startswith(("#", "!")):
             if "=" not in line:  # the message does not quote the line, because it may be a part of a secret
                 raise UsageError(f"{path}, line {number}, is not a setting: write name=value")
-            name, value = pair(line)
+            name, value = split_pair(line)
             found[name] = value
     return found
 
@@ -77,10 +77,10 @@ def run_serve(
 
 @contextlib.contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let SIGINT end the process, as SIGTERM does, until the broker's event loop handles both signals.
+    """Let SIGINT end the process at once, as SIGTERM does, until the broker's event loop handles both signals.
 
-    Python would raise KeyboardInterrupt in the middle of an import, and print its traceback. Nothing has to be cleaned
-    up until then.
+    Otherwise Python would raise KeyboardInterrupt in the middle of an import, and print a traceback. Until then there
+    is nothing to clean up.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
@@ -111,7 +111,7 @@ def _run_serve(
     gc.freeze()
     gc.enable()
     given = read_properties(config) if config is not None else {}
-    given |= dict(pair(setting) for setting in settings)
+    given |= dict(split_pair(setting) for setting in settings)
     loaded = BrokerConfig(given)
     if host is not None or port is not None:
         first, *others = loaded["listeners"]
@@ -208,7 +208,7 @@ def run_process(arguments: Sequence[str]) -> None:
 def _make_temporary(directory: Path, log_path: Path) -> None:
     """Make the temporary directory and write the standard error to the log file in it."""
     try:
-        make(directory)
+        make_directory(directory)
         with log_path.open("ab") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
     except OSError as error:

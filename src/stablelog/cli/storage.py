@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from stablelog.cli.options import AllowHttp, AsJson, StoreOptions, StoreUrl, command_app, examples
-from stablelog.cli.output import FINDINGS, counted, done, fail, print_json, print_table
+from stablelog.cli.output import FINDINGS, counted, fail, print_done, print_json, print_table
 from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.ops import stored_garbage
 from stablelog.ops.stored_garbage import Garbage, garbage_of, store_time_ms
 from stablelog.ops.stored_partitions import Fault, StoredPartition, Verification, describe
@@ -53,7 +53,7 @@ def check(
     The check also measures the rates of the store, and says what they are too slow for. It writes up to 60 MiB under
     `check/` of the URL and deletes it again.
     """
-    store = opened(url, options, allow_http=allow_http)
+    store = open_command_store(url, options, allow_http=allow_http)
     findings = []
     for finding in check_promises(store):
         findings.append(finding)
@@ -70,7 +70,7 @@ def check(
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        done(
+        print_done(
             f"{counted(len(TRIALS), 'promise')} of {store.url}, {counted(len(faults), 'fault')}",
             as_json=False,
         )
@@ -91,13 +91,13 @@ def list_partitions(
     `marked` segments are being deleted. `unnamed` objects belong to copies that are under way, or are left of copies that
     a crash has ended.
     """
-    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    prefix = Prefix(open_command_store(url, options, allow_http=allow_http))
     found: list[StoredPartition] = []
     faults: list[Fault] = []
     for partition in _partitions(prefix, topics):
         try:
             found.append(describe(prefix, partition))
-        except (DamageError, NewerFormatError) as error:
+        except (DamageError, UnknownFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
     if as_json:
         print_json([asdict(one) for one in found])
@@ -126,14 +126,14 @@ def verify(
 
     The command checks sizes, offsets and CRCs. A broker may use the store meanwhile.
     """
-    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    prefix = Prefix(open_command_store(url, options, allow_http=allow_http))
     faults: list[Fault] = []
     segment_count = size = 0
     partitions = _partitions(prefix, topics)
     for number, partition in enumerate(partitions, 1):
         try:
             verification = Verification(prefix, partition)
-        except (DamageError, NewerFormatError) as error:
+        except (DamageError, UnknownFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
             continue
         for segment in verification.segments:
@@ -143,7 +143,7 @@ def verify(
             size += segment.size
     _progress("")
     _tell(prefix.store, faults)
-    done(
+    print_done(
         f"{counted(segment_count, 'segment')} of {counted(len(partitions), 'partition')} in {prefix.store.url}, "
         f"{size} bytes, {counted(len(faults), 'fault')}",
         as_json=as_json,
@@ -175,7 +175,7 @@ def clean(
     deletes such objects itself, unless it has lost its disk. A broker may use the store meanwhile. Partitions that a
     reader has pinned are left as they are. Exit code 1 if a manifest is damaged.
     """
-    prefix = Prefix(opened(url, options, allow_http=allow_http))
+    prefix = Prefix(open_command_store(url, options, allow_http=allow_http))
     known = {
         partition: deleted_ms
         for topic in _topics(prefix, topics)
@@ -199,7 +199,7 @@ def clean(
             for stored in stored_garbage.delete(prefix, one) if delete else one.objects:
                 count += 1
                 size += stored.size
-        except (DamageError, NewerFormatError) as error:
+        except (DamageError, UnknownFormatError) as error:
             faults.append(Fault(partition.chain, str(error)))
     _progress("")
     if not as_json and found:
@@ -207,7 +207,7 @@ def clean(
             f"objects that nothing needs in {prefix.store.url}", GARBAGE_COLUMNS, map(_garbage_cells, found)
         )
     _tell(prefix.store, faults)
-    done(
+    print_done(
         f"{counted(count, 'object')} of {size} bytes {'deleted' if delete else 'found'} in {prefix.store.url}"
         + ("" if delete or not count else "; --delete deletes them"),
         as_json=as_json,
@@ -229,12 +229,14 @@ def _garbage_cells(one: Garbage) -> Sequence[object]:
 
 
 def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
-    """Return the partitions of these topics, or of all topics. Fail if the store or a topic is not there."""
+    """Return the partitions of these topics in the store; all partitions if no topics are given. Fail if the store is
+    empty or a topic is missing.
+    """
     return [one for topic in _topics(prefix, topics) for one in prefix.partitions(topic)]
 
 
 def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
-    """Return these topics, or all topics. Fail if the store or a topic is not there."""
+    """Return these topics; all topics in the store if none are given. Fail if the store is empty or a topic is missing."""
     try:
         prefix.cluster_id()
     except ObjectMissingError:
@@ -258,8 +260,8 @@ def _progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def opened(url: str, options: Sequence[str] | None, *, allow_http: bool) -> ObjectStore:
-    """Open the store of a command."""
+def open_command_store(url: str, options: Sequence[str] | None, *, allow_http: bool) -> ObjectStore:
+    """Open the object store that the options of a command name."""
     return open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
 
 

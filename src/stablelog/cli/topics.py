@@ -5,13 +5,22 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.admin import chosen_of, ends_of, known_topic, start_and_end
+from stablelog.cli.admin import chosen_partitions, end_offsets, known_topic, start_and_end
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.leaders import state_of, without_leader
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
 from stablelog.cli.options import PAIR, AsJson, Execute, Partitions, command_app, examples
-from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show, show_plan
-from stablelog.cli.pairs import pair
+from stablelog.cli.output import (
+    as_objects,
+    counted,
+    fail,
+    print_done,
+    print_json,
+    print_plan,
+    print_rows,
+    print_table,
+)
+from stablelog.cli.pairs import split_pair
 from stablelog.client.core.admin.configs import ConfigSource
 
 PARTITIONS_MAX = 100_000
@@ -44,9 +53,11 @@ def create(
 ) -> None:
     """Create a topic."""
     admin = broker.admin()
-    admin.topics.create(name, partitions=partitions, configs=dict(map(pair, configs or ())))
+    admin.topics.create(name, partitions=partitions, configs=dict(map(split_pair, configs or ())))
     count = len(known_topic(admin, name).partitions)
-    done(f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count)
+    print_done(
+        f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count
+    )
 
 
 @app.command("list", epilog=examples("stablelog topics list --internal"))
@@ -65,7 +76,7 @@ def list_topics(
         (name, count, states[name, "offline"], states[name, "opening"])
         for name, count in sorted(listed.items())
     ]
-    show("topics", ("topic", "partitions", "offline", "opening"), rows, as_json=as_json)
+    print_rows("topics", ("topic", "partitions", "offline", "opening"), rows, as_json=as_json)
 
 
 @app.command(epilog=examples("stablelog topics describe orders"))
@@ -82,7 +93,7 @@ def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> No
     unavailable = without_leader({name: topic}, [name])
     served = [target for target in partitions if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
-    stable = ends_of(admin, served, "read_committed")
+    stable = end_offsets(admin, served, "read_committed")
     open_txns = open_transactions(admin, served)
     rows: list[tuple[object, ...]] = []
     for target in partitions:
@@ -143,11 +154,11 @@ def alter(
     admin = broker.admin()
     known_topic(admin, name)
     if configs:
-        changes = {key: value or None for key, value in map(pair, configs)}
+        changes = {key: value or None for key, value in map(split_pair, configs)}
         admin.configs.alter("topic", name, changes)
     if partitions is not None:
         admin.topics.add_partitions(name, partitions)
-    done(f"altered {name}", as_json=as_json, topic=name)
+    print_done(f"altered {name}", as_json=as_json, topic=name)
 
 
 @app.command(
@@ -170,7 +181,7 @@ def trim(
     spec = parse_offset(before, "--before")
     admin = broker.admin()
     topic = known_topic(admin, name)
-    targets = [(name, index) for index in chosen_of(topic, partitions)]
+    targets = [(name, index) for index in chosen_partitions(topic, partitions)]
     unavailable = without_leader({name: topic}, [name])
     served = [target for target in targets if target not in unavailable]
     found = find_offsets(admin, spec, served, "read_committed")
@@ -186,7 +197,7 @@ def trim(
             rows.append((target[1], at.start, at.offset, at.offset - at.start, None))
     columns = ("partition", "start", "new start", "deleted offsets", "unavailable")
     title = f"{'deleted' if execute else 'to delete'} from {name}"
-    show_plan(title, columns, rows, is_executed=execute, as_json=as_json, topic=name)
+    print_plan(title, columns, rows, is_executed=execute, as_json=as_json, topic=name)
 
 
 @app.command(epilog=examples("stablelog topics delete orders"))
@@ -196,4 +207,4 @@ def delete(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> None
     admin = broker.admin()
     known_topic(admin, name)
     admin.topics.delete(name)
-    done(f"deleted {name}", as_json=as_json, topic=name)
+    print_done(f"deleted {name}", as_json=as_json, topic=name)

@@ -8,10 +8,10 @@ import typer
 
 from stablelog.cli.admin import known_topic
 from stablelog.cli.broker import CommandBroker, with_broker
-from stablelog.cli.disk_watch import say
+from stablelog.cli.disk_watch import print_to_stderr
 from stablelog.cli.leaders import without_leader
 from stablelog.cli.options import AsJson, command_app, examples
-from stablelog.cli.output import done, fail, show
+from stablelog.cli.output import fail, print_done, print_rows
 from stablelog.client.blocking.admin import Admin
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
@@ -24,7 +24,7 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class OpenInPartition(NamedTuple):
-    """A transaction that is open in a partition. `open_ms` is the time since the producer's last record there."""
+    """An open transaction in one partition. `open_ms` is the time since the producer's last record there."""
 
     topic: str
     partition: int
@@ -62,11 +62,11 @@ def list_transactions(
         for txn in found
     ]
     columns = ("transactional id", "group", "producer id", "state", "part of")
-    show("transactions", columns, rows, as_json=as_json)
+    print_rows("transactions", columns, rows, as_json=as_json)
 
 
 def _part_of(transactional_id: str) -> str | None:
-    """Describe the joint commit to which a child's transactional id belongs; None if it is not a child's id."""
+    """Return a text that names the joint commit of a transactional id; None if the id is not that of a child."""
     child = child_of(transactional_id)
     if child is None:
         return None
@@ -91,7 +91,7 @@ def describe(transactional_id: str, as_json: AsJson = False, *, broker: CommandB
         "partitions": ", ".join(f"{topic}-{index}" for topic, index in found.partitions),
         "part of": _part_of(found.transactional_id),
     }
-    show("transaction", list(row), [list(row.values())], as_json=as_json)
+    print_rows("transaction", list(row), [list(row.values())], as_json=as_json)
 
 
 def open_transactions(
@@ -123,7 +123,9 @@ def open_transactions(
 
 
 def held_by(transactions: Sequence[OpenInPartition]) -> str:
-    """Return the transaction that holds back the readers of a partition, in words; empty if none is open."""
+    """Return a text that names the oldest open transaction of a partition, which keeps readers from later records;
+    empty if none is open.
+    """
     if not transactions:
         return ""
     oldest = transactions[0]
@@ -147,7 +149,7 @@ def find_hanging(
     topics = admin.topics.list(internal=True) if topic is None else {topic: known_topic(admin, topic)}
     unavailable = without_leader(topics, topics)
     for (name, index), why in unavailable.items():
-        say(f"{name}-{index} is left out: it is {why}")
+        print_to_stderr(f"{name}-{index} is left out: it is {why}")
     served = [
         (name, index)
         for name, found in topics.items()
@@ -160,7 +162,7 @@ def find_hanging(
         for txn in transactions
         if txn.open_ms >= older_than_ms and not _is_coordinated(admin, txn)
     ]
-    show("hanging transactions", HANGING_COLUMNS, rows, as_json=as_json)
+    print_rows("hanging transactions", HANGING_COLUMNS, rows, as_json=as_json)
 
 
 def _is_coordinated(admin: Admin, txn: OpenInPartition) -> bool:
@@ -197,12 +199,12 @@ def abort(
     if transactional_id is not None:
         admin.transactions.abort(transactional_id)
         message = f"aborted the transaction of {transactional_id}"
-        done(message, as_json=as_json, transactional_id=transactional_id)
+        print_done(message, as_json=as_json, transactional_id=transactional_id)
     elif topic is not None and partition is not None and start_offset is not None:
         known_topic(admin, topic)
         admin.transactions.abort_hanging(topic, partition, start_offset)
         message = f"aborted the transaction at {topic}-{partition}@{start_offset}"
-        done(message, as_json=as_json, topic=topic, partition=partition)
+        print_done(message, as_json=as_json, topic=topic, partition=partition)
     else:
         fail(
             "nothing to abort: give a transactional id, or --topic, --partition and --start-offset of a hanging transaction"

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.options import AsJson, command_app, examples
-from stablelog.cli.output import done, fail, show
+from stablelog.cli.output import fail, print_done, print_rows
 from stablelog.client.blocking.admin import Admin
 from stablelog.errors import UsageError
 from stablelog.security.credentials import CredentialDeletion, CredentialUpsertion
@@ -127,7 +127,7 @@ def list_users(data: Data = None, as_json: AsJson = False, *, broker: CommandBro
             rows = stopped.listed()
         finally:
             stopped.close()
-    show("users", COLUMNS, sorted(rows), as_json=as_json)
+    print_rows("users", COLUMNS, sorted(rows), as_json=as_json)
 
 
 @app.command(
@@ -188,7 +188,9 @@ def add(
         finally:
             stopped.close()
     names = [mechanism.sasl_name for mechanism in chosen]
-    done(f"set the password of {user} for {', '.join(names)}", as_json=as_json, user=user, mechanisms=names)
+    print_done(
+        f"set the password of {user} for {', '.join(names)}", as_json=as_json, user=user, mechanisms=names
+    )
 
 
 def _password(file: str | None, variable: str | None) -> str:
@@ -262,7 +264,7 @@ def remove(
         finally:
             stopped.close()
     names = [mechanism.sasl_name for mechanism in found]
-    done(f"removed {', '.join(names)} of {user}", as_json=as_json, user=user, mechanisms=names)
+    print_done(f"removed {', '.join(names)} of {user}", as_json=as_json, user=user, mechanisms=names)
 
 
 def _of_user(user: str, listed: list[tuple[str, str, int]], chosen: tuple[Mechanism, ...]) -> list[Mechanism]:

@@ -8,7 +8,7 @@ import typer
 
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.options import AsJson, command_app, examples
-from stablelog.cli.output import FINDINGS, counted, done, print_json
+from stablelog.cli.output import FINDINGS, counted, print_done, print_json
 from stablelog.commit_order.verify import verify_view
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
@@ -52,7 +52,9 @@ def verify(
     else:
         for finding in findings:
             sys.stdout.write(f"{finding.path}: {finding.message}\n")
-        done(f"{counted(len(partitions), 'partition')}, {counted(len(findings), 'finding')}", as_json=False)
+        print_done(
+            f"{counted(len(partitions), 'partition')}, {counted(len(findings), 'finding')}", as_json=False
+        )
     if findings:
         sys.exit(FINDINGS)
 

@@ -1,7 +1,7 @@
-"""Input of `stablelog produce` that may have to be waited for: a pipe or a terminal.
+"""Input of `stablelog produce` for which the command may have to wait: a pipe or a terminal.
 
-The command reads its input in the thread that writes the records. Before this thread waits for more input, it has to
-send the records that it has read, because the next input may never come.
+One thread reads the input and writes the records. Before it waits for more input, it must send the records it has read,
+because the next input may never come.
 """
 
 import io
@@ -20,7 +20,8 @@ BeforeInput = Callable[[Callable[[float], bool]], None]
 
 
 class WaitingInput(io.RawIOBase):
-    """A file, a pipe or a terminal.
+    """A file, a pipe or a terminal as a raw stream. Before each read it calls a function that may send buffered
+    records.
 
     Args:
         raw: the input, without a buffer.
@@ -32,11 +33,11 @@ class WaitingInput(io.RawIOBase):
         self._before_input = before_input
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read bytes into a buffer. Returns how many; 0 at the end."""
+        """Read bytes into a buffer. Return their number; 0 at the end."""
         self._before_input(self._is_ready)
         return self._raw.readinto(buffer)
 
@@ -46,7 +47,7 @@ class WaitingInput(io.RawIOBase):
 
 @contextmanager
 def open_input(file: Path | None, before_input: BeforeInput) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input if there is none.
+    """Open a file, or standard input if no file is given.
 
     Raises:
         UnavailableError: the process has no standard input.

@@ -1,4 +1,4 @@
-"""The settings of `stablelog produce` that options give, or settings by Kafka's names."""
+"""The settings of `stablelog produce`: batch size, compression and times."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,7 +11,7 @@ TRANSACTION_TIMEOUT_S = 60.0
 
 
 class Compression(StrEnum):
-    """The codecs of Kafka's record batches."""
+    """The compression codecs of Kafka's record batches."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -21,7 +21,7 @@ class Compression(StrEnum):
 
 
 class WriteSettings(NamedTuple):
-    """How to write.
+    """How the command writes records.
 
     Attributes:
         codec: the compression of the batches.
@@ -38,10 +38,12 @@ class WriteSettings(NamedTuple):
     transaction_timeout_s: float
 
     @classmethod
-    def of(
+    def from_options(
         cls, given: Mapping[str, Any], compression: Compression | None, transaction_timeout_s: float | None
     ) -> "WriteSettings":
-        """Return the values of the options, else of the settings by Kafka's names, else the defaults."""
+        """Return the settings. Each comes from an option; if it is not there, from a setting by Kafka's name, else from
+        the default.
+        """
         if transaction_timeout_s is None:
             transaction_timeout_s = given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_S * 1000) / 1000
         return cls(

@@ -1,4 +1,4 @@
-"""What the readers of consumer groups of both clients share: their arguments, and what waits for nothing."""
+"""The part that the readers of consumer groups of both clients share: the arguments, and all methods that do not wait."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from stablelog.processes import check_process, this_process
 from stablelog.types import TopicPartition
 
 
-def subscribed(
+def prepare_subscription(
     clusters: ClusterPool[ClusterT],
     topics: str | Iterable[str] | re.Pattern[str],
     group: str,
@@ -26,8 +26,8 @@ def subscribed(
     wait: float | None,
     instance_id: str | None,
 ) -> tuple[ClusterT, GroupReading, float | None]:
-    """Check the arguments of `Client.subscribe`. Return the cluster that runs the steps of the reader, the reader's core, and
-    the time limit in seconds. The cluster is the reader's until it gives it back.
+    """Check the arguments of `Client.subscribe`. Return the cluster for the reader, the rules of the reader, and its
+    time limit in seconds. The reader has to return the cluster to the pool when it is closed.
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -45,19 +45,19 @@ def subscribed(
     for name, value, known in (("isolation", isolation, ISOLATIONS), ("start", start, STARTS)):
         if arguments.text(name, value) not in known:
             raise UsageError(
-                f"{name}={arguments.shown(value)} is not valid: use {' or '.join(map(repr, known))}"
+                f"{name}={arguments.shown_value(value)} is not valid: use {' or '.join(map(repr, known))}"
             )
     wait_s = arguments.wait_seconds(wait)
-    cluster = clusters.lend()
+    cluster = clusters.lend_cluster()
     member = GroupMember(cluster.core, group, names, instance_id=instance_id)
     return cluster, GroupReading(cluster.core, member, isolation, start), wait_s
 
 
 def _expression(pattern: re.Pattern[str]) -> str:
-    """Return the text of a regular expression, which the broker applies.
+    """Return the text of a compiled regular expression, for the request to the broker.
 
     Raises:
-        UsageError: it is one of bytes, has flags, or is too long, which the request to the broker cannot contain.
+        UsageError: the expression is for bytes, has flags, or is too long for the request to the broker.
     """
     if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
         raise UsageError(
@@ -68,13 +68,13 @@ def _expression(pattern: re.Pattern[str]) -> str:
 
 
 class BaseGroupReader(Generic[ClusterT]):
-    """The part of a reader of a consumer group that waits for nothing.
+    """The methods of a reader of a consumer group that do not wait.
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: decides what is read and handed out.
+        reading: the rules of the reader.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster at the end.
+        give_back: called with the cluster when the reader is closed.
     """
 
     def __init__(
@@ -98,65 +98,69 @@ class BaseGroupReader(Generic[ClusterT]):
 
     @property
     def _is_own(self) -> bool:
-        """Whether this process has made the reader, and not a process from which this one was forked."""
+        """Whether the reader was made in this process, and not in a process from which this one was forked."""
         return self._process is this_process()
 
-    def _check(self) -> None:
+    def _check_process(self) -> None:
         check_process(self._process, "this reader")
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the group has assigned to this reader, as (topic, partition). The calls that read follow the
-        group, so there are none before the first of them.
+        """The partitions that the group has assigned to this reader, as (topic, partition). It is empty before the
+        first call that reads, because these calls follow the assignment of the group.
         """
         return self._reading.assignment
 
     def pause(self, topic: str, partition: int | None = None) -> None:
-        """Hand out no more records of a partition until `resume`. The reader keeps the partition.
+        """Return no more records of a partition until `resume` is called. The partition stays assigned to the reader.
 
         Args:
             topic: the topic.
             partition: the partition; None for all partitions of the topic, also those that the reader gets later.
         """
-        with self._calls.free():
-            self._reading.pause(*arguments.place(topic, partition))
+        with self._calls.lock_if_free():
+            self._reading.pause(*arguments.topic_and_partition(topic, partition))
 
     def resume(self, topic: str, partition: int | None = None) -> None:
-        """Hand out the records of a paused partition again, from the first one that was not handed out.
+        """Return the records of a paused partition again, starting after the last record that the program has got.
 
         Args:
             topic: the topic.
             partition: the partition; None for all partitions of the topic.
 
         Raises:
-            UsageError: a partition is given, and the whole topic was paused.
+            UsageError: a partition is given, and its whole topic is paused.
         """
-        with self._calls.free():
-            self._reading.resume(*arguments.place(topic, partition))
+        with self._calls.lock_if_free():
+            self._reading.resume(*arguments.topic_and_partition(topic, partition))
 
     def _seek(self, topic: str, partition: int, offset: int) -> Steps[None]:
         target = (arguments.topic_name(topic), arguments.partition_number(partition))
-        return self._reading.cluster.in_time(self._reading.seek(target, arguments.offset_number(offset)))
+        return self._reading.cluster.run_until_deadline(
+            self._reading.seek(target, arguments.offset_number(offset))
+        )
 
     def _seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
         if partition is not None and topic is None:
-            raise UsageError(f"partition {arguments.shown(partition)} is given without a topic: give both")
+            raise UsageError(
+                f"partition {arguments.shown_value(partition)} is given without a topic: give both"
+            )
         if topic is not None:
-            topic, partition = arguments.place(topic, partition)
-        return self._reading.cluster.in_time(self._reading.seek_to(spec, topic, partition))
+            topic, partition = arguments.topic_and_partition(topic, partition)
+        return self._reading.cluster.run_until_deadline(self._reading.seek_to_spec(spec, topic, partition))
 
 
 def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str) -> GroupReading | None:
-    """Return the core of a reader whose offsets a transaction commits; None if there is no reader.
+    """Return the rules of the reader whose offsets a transaction commits; None if there is no such reader.
 
     Args:
-        reader: what the program has given as `offsets_of`.
+        reader: the argument `offsets_of` of the program; None if it is not given.
         kind: the class of the client's readers.
         bootstrap: the addresses of the client.
 
     Raises:
-        TypeError: it is not a reader of `subscribe`.
-        UsageError: it is one of another cluster.
+        TypeError: the argument is not a reader that `subscribe` of this client has made.
+        UsageError: the reader belongs to another cluster.
     """
     if reader is None:
         return None

@@ -1,4 +1,6 @@
-"""What the readers of both clients share: their arguments, their connections, and what is not handed over yet."""
+"""The part that the readers of transactions of both clients share: the arguments, the connections, and transactions
+that are read and not yet returned.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ from stablelog.processes import check_process, this_process
 WHAT: Final = "this reader"
 
 
-def select(
+def check_selection(
     topics: str | Iterable[str],
     order: str,
     *,
@@ -45,11 +47,11 @@ def select(
         arguments.text("group", group, "the name of a transaction group (str), or None")
     return ReaderSelection(
         arguments.topic_names(topics),
-        arguments.flag("cut", cut),
+        arguments.true_or_false("cut", cut),
         _after(after),
         arguments.wait_seconds(wait_s),
         group,
-        arguments.flag("skip_unreadable", skips_unreadable),
+        arguments.true_or_false("skip_unreadable", skips_unreadable),
     )
 
 
@@ -58,19 +60,19 @@ def _after(after: ReadPosition | str | int | None) -> core.After:
         return after
     if isinstance(after, str):
         return ReadPosition.parse(after)
-    sequence = arguments.whole(
+    sequence = arguments.whole_number(
         "after", after, "the position of a reader or its text, a commit sequence (int), or None"
     )
     if not 0 <= sequence <= arguments.COMMIT_SEQUENCE_MAX:
         raise UsageError(
-            f"{arguments.shown(sequence)} is no commit sequence: the first one is 1, 0 stands for the beginning, and None "
+            f"{arguments.shown_value(sequence)} is no commit sequence: the first one is 1, 0 stands for the beginning, and None "
             "for new commits only"
         )
     return sequence
 
 
 class BaseReader(Generic[ClusterT]):
-    """The part of a reader that waits for nothing.
+    """The methods of a reader of transactions that do not wait.
 
     Args:
         clusters: the pool of the client.
@@ -94,7 +96,7 @@ class BaseReader(Generic[ClusterT]):
         self._is_closed = False
 
     def __del__(self) -> None:
-        self._end()
+        self._return_cluster()
 
     def __repr__(self) -> str:
         names, sequence = ", ".join(self._selection.topics), self._core.commit_sequence
@@ -103,18 +105,20 @@ class BaseReader(Generic[ClusterT]):
 
     @property
     def position(self) -> ReadPosition:
-        """The position after the last transaction that the program has got. `str(position)` is a text to store.
+        """The position after the last transaction that the program has got. `str(position)` is a text that a program
+        can store.
 
-        `read(..., after=position)` goes on there, in this process or a later one. Store the position together with
+        `read(..., after=position)` continues there, in this process or a later one. Store the position together with
         the results of the transaction, or after them.
 
         Raises:
-            UsageError: the reader has no position yet, because nothing says where it begins before its first request.
+            UsageError: the reader has no position before its first request, because it begins with new commits or with a
+                commit sequence of several partitions.
         """
         return self._core.position
 
     def seek(self, after: ReadPosition | str | int | None) -> None:
-        """Go on after a position or a commit sequence.
+        """Continue after a position or a commit sequence.
 
         Args:
             after: as the argument `after` of `read`: 0 stands for the beginning, None for new commits only.
@@ -123,13 +127,13 @@ class BaseReader(Generic[ClusterT]):
             TypeError: it is neither a position nor a number.
             UsageError: the position is of another reader, or is not valid.
         """
-        with self._calls.free():
+        with self._calls.lock_if_free():
             self._core.seek(_after(after))
-            self._begin_again()
+            self._restart()
 
     def seek_to_time(self, time: datetime | int) -> None:
-        """Go on at the first commit at or after a time, by the broker's clock; with new commits if there is none. With
-        `cut=False`, this holds for each partition.
+        """Continue at the first commit at or after a time, by the broker's clock; with new commits if there is none.
+        With `cut=False`, this holds for each partition.
 
         Args:
             time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
@@ -138,14 +142,14 @@ class BaseReader(Generic[ClusterT]):
             TypeError: it is neither a datetime nor a whole number.
             UsageError: the time has no time zone, or is before 1970 or out of range.
         """
-        with self._calls.free():
+        with self._calls.lock_if_free():
             self._core.seek(StartTime(milliseconds(time)))
-            self._begin_again()
+            self._restart()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
-        """Go on at an offset of one partition, with the whole transaction that contains it. The other partitions go on
-        where they are. Only for readers with `cut=False`. If the offset is not in the log, the next call raises
-        `OffsetOutOfRangeError`, and the partition then goes on where it was before the seek.
+        """Continue at an offset of one partition, with the whole transaction that contains it. The other partitions
+        stay where they are. Only for readers with `cut=False`. If the offset is not in the log, the next call raises
+        `OffsetOutOfRangeError`, and the partition then continues where it was before the seek.
 
         Args:
             topic: one of the topics of the reader.
@@ -155,17 +159,17 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`, does not read the topic, or has no position yet.
         """
-        with self._calls.free():
+        with self._calls.lock_if_free():
             self._core.seek_to_offset(
                 arguments.topic_name(topic),
                 arguments.partition_number(partition),
                 arguments.offset_number(offset),
             )
-            self._begin_again()
+            self._restart()
 
     def pause(self, topic: str, partition: int | None = None) -> None:
-        """Return no more transactions of a partition until `resume`. Only for readers with `cut=False`: without one of its
-        partitions, a transaction of a cut is not whole.
+        """Return no more transactions of a partition until `resume` is called. Only for readers with `cut=False`,
+        because a transaction of all partitions would not be whole without one of them.
 
         Args:
             topic: the topic.
@@ -174,26 +178,27 @@ class BaseReader(Generic[ClusterT]):
         Raises:
             UsageError: the reader has `cut=True`.
         """
-        with self._calls.free():
-            self._core.pause(*arguments.place(topic, partition))
-            self._begin_again()
+        with self._calls.lock_if_free():
+            self._core.pause(*arguments.topic_and_partition(topic, partition))
+            self._restart()
 
     def resume(self, topic: str, partition: int | None = None) -> None:
-        """Return the transactions of a paused partition again, from the first one that was not returned.
+        """Return the transactions of a paused partition again, starting with the first one that the program has not
+        got.
 
         Args:
             topic: the topic.
             partition: the partition; None for all partitions of the topic.
 
         Raises:
-            UsageError: the reader has `cut=True`; or a partition is given, and the whole topic was paused.
+            UsageError: the reader has `cut=True`; or a partition is given, and its whole topic is paused.
         """
-        with self._calls.free():
-            self._core.resume(*arguments.place(topic, partition))
-            self._begin_again()
+        with self._calls.lock_if_free():
+            self._core.resume(*arguments.topic_and_partition(topic, partition))
+            self._restart()
 
-    def _begun(self) -> tuple[ClusterT, Steps[None]]:
-        """Return the cluster and the steps that read on.
+    def _current_steps(self) -> tuple[ClusterT, Steps[None]]:
+        """Return the cluster and the running steps; begin them if none are running.
 
         Raises:
             UsageError: the reader is closed, or was begun in another process.
@@ -202,68 +207,72 @@ class BaseReader(Generic[ClusterT]):
         check_process(self._process, WHAT)
         self._check_open()
         if self._cluster is None:
-            self._cluster = self._clusters.lend()
+            self._cluster = self._clusters.lend_cluster()
         if self._steps is None:
-            self._steps = self._core.steps(self._cluster.core)
+            self._steps = self._core.read_steps(self._cluster.core)
         return self._cluster, self._steps
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this reader is closed: make another one with read, after its position")
 
-    def _failed(self, error: BaseException) -> None:
-        """Begin again after an error of the steps.
+    def _restart_after(self, error: BaseException) -> None:
+        """After an error of the steps, begin new ones at the position.
 
         Raises:
             UsageError: the reader was closed meanwhile.
         """
-        self._begin_again()
+        self._restart()
         if isinstance(error, Exception):
             self._check_open()
 
-    def _take(self, given: ReaderItem) -> bool:
-        """Take an item of the steps. Return whether it has a transaction.
+    def _take_item(self, given: ReaderItem) -> bool:
+        """Store the transaction of an item for the program. Return whether the item has one.
 
         Raises:
             UsageError: the reader was closed meanwhile.
         """
         if self._is_closed:
-            self._begin_again()
+            self._restart()
             self._check_open()
         if given.transaction is None:
             if not self._given:
-                self._core.deliver(given)
+                self._core.deliver_item(given)
             return False
         self._given.append(given)
         return True
 
-    def _hand_over(self) -> CommittedTransaction:
-        """Return the next transaction, for the program, and move the position."""
+    def _next_transaction(self) -> CommittedTransaction:
+        """Remove and return the next transaction for the program, and move the position after it."""
         given = self._given.popleft()
-        self._core.deliver(given)
+        self._core.deliver_item(given)
         assert given.transaction is not None
         return given.transaction
 
-    def _size(self, place: int) -> int:
-        """Return how many records a transaction has that is not handed over yet."""
+    def _record_count(self, place: int) -> int:
+        """Return the number of records of a transaction that the program has not got; `place` 0 is the next one."""
         transaction = self._given[place].transaction
         assert transaction is not None
         return len(transaction.records)
 
-    def _begin_again(self) -> None:
-        """After an error or a seek, drop what is not handed over, and begin again at the position."""
+    def _restart(self) -> None:
+        """After an error or a seek, drop the transactions that the program has not got, and begin again at the
+        position.
+        """
         if self._steps is not None:
             self._steps.close()
         self._steps = None
         self._given.clear()
         if self._cluster is not None:
-            self._clusters.give_back(self._cluster)
+            self._clusters.return_cluster(self._cluster)
             self._cluster = None
 
-    def _end(self) -> None:
-        """Give the connections back. A call that is running does this when it ends, and then raises UsageError."""
+    def _return_cluster(self) -> None:
+        """Return the connections to the client. If a call is running, it returns them when it ends, and then raises
+        UsageError.
+        """
         self._is_closed = True
         if self._calls.is_running:
             self._core.wait_s = 0.0
         else:
-            self._begin_again()
+            self._restart()

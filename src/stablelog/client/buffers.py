@@ -1,8 +1,7 @@
-"""Pool of large buffers. A buffer is used again when no other object refers to it any more.
+"""Pool of large buffers. A buffer is reused when nothing but the pool refers to it.
 
-To allocate a buffer of a megabyte takes longer than to fill it: the kernel provides each page after a page fault, and
-clears it first. The pool reads from a buffer's reference count whether the buffer is free: every user of a buffer, also
-through a memoryview, holds a reference to it.
+The allocation of a megabyte takes longer than filling it: the kernel clears each page and maps it on a page fault. The
+pool finds free buffers by their reference count: each user of a buffer, also through a memoryview, holds a reference.
 """
 
 import sys
@@ -32,7 +31,7 @@ class BufferPool:
         self._size_max = size_max
         self.kept: list[bytearray] = []
 
-    def take(self, size: int) -> bytearray:
+    def take_buffer(self, size: int) -> bytearray:
         """Return a buffer of exactly this size. Its content is arbitrary."""
         if size < SIZE_MIN:
             return bytearray(size)
@@ -46,12 +45,12 @@ class BufferPool:
                     buffer.extend(bytes(size - length))
                 return buffer
         made = bytearray(size)
-        self._keep(made)
+        self._keep_buffer(made)
         return made
 
-    def _keep(self, made: bytearray) -> None:
-        """Add a buffer to the pool. Remove the oldest ones if the pool is too large; Python frees these after their
-        last use.
+    def _keep_buffer(self, made: bytearray) -> None:
+        """Add a buffer to the pool. If the pool is then too large, remove its oldest buffers; Python frees them after
+        their last use.
         """
         self.kept.append(made)
         while len(self.kept) > 1 and sum(map(len, self.kept)) > self._size_max:

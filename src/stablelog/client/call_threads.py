@@ -1,4 +1,6 @@
-"""Calls that may block for long, such as the resolution of a host name, in threads that the caller can leave behind."""
+"""Daemon threads for calls that may block for long, such as the resolution of a host name. A caller can stop waiting
+for such a call.
+"""
 
 import socket
 import threading
@@ -9,45 +11,46 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Final
 
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 
 THREADS_MAX: Final = 4
 
 
 class CallThreads:
-    """Daemon threads that call functions, at most THREADS_MAX. Further calls wait until a thread is free.
+    """At most THREADS_MAX daemon threads that call functions. Further calls wait until a thread is free.
 
-    A caller that gives up cancels its future. A function that has begun runs on in its thread; its result is dropped.
+    A caller that stops waiting cancels its future. A function that is running continues in its thread, and its result
+    is dropped.
     """
 
     def __init__(self) -> None:
         self.after_fork()
-        watch(self)
+        watch_forks(self)
 
     def after_fork(self) -> None:
-        """Leave the threads and their calls to the parent process."""
+        """In a forked process, forget the threads and their calls: the child process does not have them."""
         # Reentrant, because a signal handler may begin a call, too.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._thread_count = 0
 
-    def start(self, function: Callable[[], Any]) -> "Future[Any]":
-        """Call a function in a thread. Never waits."""
+    def start_call(self, function: Callable[[], Any]) -> "Future[Any]":
+        """Start the call of a function in a thread, and return a future of its result. Never waits."""
         future: Future[Any] = Future()
         with self._lock:
             self._waiting.append((future, function))
             if self._thread_count < THREADS_MAX:
-                threading.Thread(target=self._work, name="stablelog-aside", daemon=True).start()
+                threading.Thread(target=self._work, name="stablelog-shared_threads", daemon=True).start()
                 self._thread_count += 1
         return future
 
-    def call(self, function: Callable[[], Any], limit_s: float) -> Any:
-        """Call a function in a thread, and return its result.
+    def call_within(self, function: Callable[[], Any], limit_s: float) -> Any:
+        """Call a function in a thread, and return its result. Wait at most `limit_s` seconds.
 
         Raises:
             TimeoutError: the function did not return in time. Its thread is left behind.
         """
-        future = self.start(function)
+        future = self.start_call(function)
         try:
             return future.result(limit_s)
         except TimeoutError:
@@ -79,47 +82,47 @@ def _set(setter: Callable[[Any], None], result: Any) -> None:
         setter(result)
 
 
-aside: Final = CallThreads()
+shared_threads: Final = CallThreads()
 AddressInfo = tuple[Any, ...]  # an item of `socket.getaddrinfo`
 
 
-def numeric(host: str, port: int) -> list[AddressInfo] | None:
-    """Return the addresses of a host that is given by its IP address; None for a name."""
+def numeric_addresses(host: str, port: int) -> list[AddressInfo] | None:
+    """Return the socket addresses for a host that is an IP address; None if the host is a name."""
     try:
         return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST))
     except socket.gaierror:
         return None
 
 
-def resolve(host: str, port: int, limit_s: float) -> list[AddressInfo]:
-    """Return the addresses of a host.
+def resolve_addresses(host: str, port: int, limit_s: float) -> list[AddressInfo]:
+    """Return the socket addresses of a host. Wait at most `limit_s` seconds for the name server.
 
     Raises:
         OSError: there is no such host, or its name was not resolved in time.
     """
-    found = numeric(host, port)
+    found = numeric_addresses(host, port)
     if found is not None:
         return found
     try:
-        return list(aside.call(lambda: named(host, port), limit_s))
+        return list(shared_threads.call_within(lambda: look_up_addresses(host, port), limit_s))
     except TimeoutError:
         raise TimeoutError(f"the name {host!r} was not resolved in time") from None
 
 
-def named(host: str, port: int) -> list[AddressInfo]:
-    """Resolve the name of a host. May block for long."""
+def look_up_addresses(host: str, port: int) -> list[AddressInfo]:
+    """Return the socket addresses of a host name. This may block for long."""
     return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
 
 
-def connect(host: str, port: int, limit_s: float) -> socket.socket:
-    """Connect to a host, and return the socket, whose timeout is `limit_s`.
+def connect_socket(host: str, port: int, limit_s: float) -> socket.socket:
+    """Connect to a host, and return the socket. Its timeout is `limit_s`.
 
     Raises:
         OSError: no address of the host accepts a connection in time.
     """
     end = time.monotonic() + limit_s
     failure: OSError = OSError(f"the name {host!r} has no address")
-    addresses = resolve(host, port, limit_s)
+    addresses = resolve_addresses(host, port, limit_s)
     for place, (family, kind, protocol, _, address) in enumerate(addresses):
         connected = socket.socket(family, kind, protocol)
         try:

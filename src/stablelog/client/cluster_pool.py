@@ -1,4 +1,4 @@
-"""Pool of a client's clusters, which hold connections. No two transactions or readers share a cluster."""
+"""Pool of the cluster objects of a client, which hold its connections. No two transactions or readers share one."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +13,7 @@ IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept op
 
 
 class PooledCluster(Protocol):
-    """A cluster of a shell: `client.blocking.cluster.Cluster` or `client.aio.AsyncCluster`."""
+    """A cluster object of a shell: `BlockingCluster` or `AsyncCluster`."""
 
     core: core.Cluster
 
@@ -29,8 +29,8 @@ ClusterT = TypeVar("ClusterT", bound=PooledCluster)
 
 
 class ClusterPool(Generic[ClusterT]):
-    """Pool of the clusters that no transaction or reader uses now. Several threads may use the pool, and a signal handler
-    that has interrupted one of them: no method waits for a lock.
+    """Pool of the cluster objects that no transaction or reader uses now. Several threads may use the pool, and so may
+    a signal handler that has interrupted one of them: no method waits for a lock.
 
     Args:
         make: makes a cluster without connections, which it opens at its first requests.
@@ -50,8 +50,8 @@ class ClusterPool(Generic[ClusterT]):
         self.idle = deque([make()])
         self.bootstrap = self.idle[0].bootstrap
 
-    def lend(self) -> ClusterT:
-        """Lend a cluster to one transaction or reader.
+    def lend_cluster(self) -> ClusterT:
+        """Lend a cluster object to one transaction or reader. Make one if the pool is empty.
 
         Raises:
             RefusedError: the pool is closed.
@@ -70,14 +70,16 @@ class ClusterPool(Generic[ClusterT]):
                 f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
             )
 
-    def give_back(self, cluster: ClusterT) -> None:
-        """Keep a cluster with its connections for reuse. If too many are idle, close the one that is idle for longest."""
+    def return_cluster(self, cluster: ClusterT) -> None:
+        """Keep a cluster object with its connections for reuse. If too many are idle, close the one that has been idle
+        for longest.
+        """
         cluster.core.allow_retries()
         self.idle.append(cluster)
         self._close_idle(0 if self.is_closed else IDLE_MAX)
 
     def close(self) -> None:
-        """Close the idle clusters now, and each lent one when it is given back."""
+        """Close all idle cluster objects now, and each lent one when it is returned."""
         self.is_closed = True
         self._close_idle(0)
 

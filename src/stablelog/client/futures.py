@@ -1,8 +1,8 @@
-"""The futures of the records of a transaction: all of them are done when the transaction has ended, and not before.
+"""The futures of the records of a transaction. All of them are done when the transaction has ended, and not before.
 
-A future has only references: to the end of its transaction and to its partition, and the number of its record there. The
-position is computed when the program asks for it. So a record whose future the program has dropped costs nothing but its
-bytes, until these are sent.
+A future refers to the end of its transaction and to its partition, and has the number of its record there. The position
+is computed when the program asks for it. So a record whose future the program has dropped costs only its bytes, until
+they are sent.
 """
 
 import logging
@@ -29,9 +29,9 @@ ResultT = TypeVar("ResultT")
 
 
 class TransactionEnd:
-    """The end of a transaction, which its futures wait for.
+    """The end of a transaction. Its futures wait for it.
 
-    An exception of a signal handler, such as KeyboardInterrupt, may interrupt `settle` at any line. The next call then
+    An exception of a signal handler, such as KeyboardInterrupt, may interrupt `announce` at any line; the next call
     continues. No method waits for a lock, because a signal handler may have interrupted another one.
 
     Args:
@@ -52,53 +52,55 @@ class TransactionEnd:
         self._waiting: dict[Callable[[], object], None] = {}  # in the order of the calls of `wake`
         self._callbacks: deque[Callable[[], object]] = deque()
 
-    def decide(self, outcome: Outcome) -> None:
-        """Note the outcome. All futures are done from now on."""
+    def set_outcome(self, outcome: Outcome) -> None:
+        """Set the outcome of the transaction. From now on all futures are done."""
         if self.outcome is None:
             if isinstance(outcome, BaseException):
                 self.traceback = outcome.__traceback__
             self.outcome = outcome
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the transaction has ended, and `settle` has nothing to do."""
+    def is_announced(self) -> bool:
+        """Whether the transaction has ended, and `announce` has woken all waiters and called all callbacks."""
         return self.outcome is not None and not self._waiting and not self._callbacks
 
-    def settle(self) -> None:
-        """If the transaction has ended, wake the threads that wait for it, and call the callbacks."""
-        self.wake_all()
+    def announce(self) -> None:
+        """If the transaction has ended, wake the threads that wait for its end, and call the callbacks."""
+        self.wake_waiters()
         while self.outcome is not None and self._callbacks:
             self._callbacks.popleft()()
 
-    def wake_all(self) -> None:
-        """If the transaction has ended, wake the threads that wait for it."""
+    def wake_waiters(self) -> None:
+        """If the transaction has ended, wake the threads that wait for its end."""
         for waker in list(self._waiting) if self.outcome is not None else ():
             waker()
-            self.forget(waker)
+            self.remove_waker(waker)
 
-    def call(self, callback: Callable[[], object]) -> None:
-        """Call a function when the transaction has ended; at once if it has ended."""
+    def call_at_end(self, callback: Callable[[], object]) -> None:
+        """Call a function when the transaction has ended; at once if it has ended already."""
         self._callbacks.append(callback)
         if self.outcome is not None:
             with suppress(ValueError):  # `settle` has called it
                 self._callbacks.remove(callback)
                 callback()
 
-    def wake(self, waker: Callable[[], object]) -> None:
-        """Call a function when the transaction has ended, unless `forget` comes before. It may be called more than once."""
+    def add_waker(self, waker: Callable[[], object]) -> None:
+        """Call a function when the transaction has ended, unless `remove_waker` is called before. The function may be
+        called more than once.
+        """
         self._waiting[waker] = None
         if self.outcome is not None:
             waker()
 
-    def forget(self, waker: Callable[[], object]) -> None:
-        """Drop what `wake` was called with."""
+    def remove_waker(self, waker: Callable[[], object]) -> None:
+        """Undo `add_waker` for this function."""
         self._waiting.pop(waker, None)
 
-    def wait(self, timeout: float | None) -> None:
-        """Wait in this thread until the transaction has ended.
+    def wait_for_end(self, timeout: float | None) -> None:
+        """Block this thread until the transaction has ended.
 
         Raises:
-            TimeoutError: it has not ended in this many seconds.
+            TimeoutError: the transaction has not ended within `timeout` seconds.
             TypeError: the timeout is no number.
             UsageError: the timeout is NaN.
         """
@@ -112,16 +114,16 @@ class TransactionEnd:
             with suppress(RuntimeError):  # it was released before
                 ended.release()
 
-        self.wake(waker)
+        self.add_waker(waker)
         try:
             if not ended.acquire(timeout=-1 if seconds is None else seconds):
                 raise TimeoutError("the transaction has not ended yet")
         finally:
-            self.forget(waker)
+            self.remove_waker(waker)
 
 
 class TransactionFuture(Generic[ResultT]):
-    """What is common to the futures of this module. A program cannot make one, and cannot cancel it."""
+    """The common base of all futures of this module. A program cannot make a future, and cannot cancel one."""
 
     __slots__ = ("_end",)
     _end: TransactionEnd
@@ -186,7 +188,7 @@ class RecordFuture(TransactionFuture[Position]):
 
 
 class RecordsFuture(TransactionFuture[list[Position]]):
-    """A future of the records of one call.
+    """A future of the records of one call of `write_many`.
 
     Args:
         end: the end of the transaction.
@@ -214,7 +216,7 @@ class RecordsFuture(TransactionFuture[list[Position]]):
 
 
 class ThreadFuture(TransactionFuture[ResultT]):
-    """The calls of a future of `Transaction`. Several threads may use it."""
+    """The methods of a future of the blocking client. Several threads may use it."""
 
     __slots__ = ()
 
@@ -231,7 +233,7 @@ class ThreadFuture(TransactionFuture[ResultT]):
             RefusedError: the transaction is aborted.
             DataLossError: the transaction is committed, but its records were removed before their positions were known.
         """
-        self._end.wait(timeout)
+        self._end.wait_for_end(timeout)
         return self._value()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -245,7 +247,7 @@ class ThreadFuture(TransactionFuture[ResultT]):
             TypeError: the timeout is no number.
             UsageError: the timeout is NaN.
         """
-        self._end.wait(timeout)
+        self._end.wait_for_end(timeout)
         return self._error()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
@@ -267,11 +269,11 @@ class ThreadFuture(TransactionFuture[ResultT]):
             except Exception:  # noqa: BLE001 - the function is the program's
                 _log.exception("the callback %r of %r has failed", callback, self)
 
-        self._end.call(call)
+        self._end.call_at_end(call)
 
 
 class LoopFuture(TransactionFuture[ResultT]):
-    """The calls of a future of `AsyncTransaction`. Use it in the event loop of its transaction."""
+    """The methods of a future of the asyncio client. Use it in the event loop of its transaction."""
 
     __slots__ = ()
 
@@ -297,11 +299,11 @@ class LoopFuture(TransactionFuture[ResultT]):
             if not ended.done():
                 ended.set_result(None)
 
-        self._end.wake(waker)
+        self._end.add_waker(waker)
         try:
             await ended
         finally:
-            self._end.forget(waker)
+            self._end.remove_waker(waker)
 
     def _check_loop(self) -> None:
         from asyncio import get_running_loop
@@ -353,7 +355,7 @@ class LoopFuture(TransactionFuture[ResultT]):
 
         self._check_loop()
         loop = get_running_loop()
-        self._end.call(lambda: loop.call_soon(callback, self))
+        self._end.call_at_end(lambda: loop.call_soon(callback, self))
 
 
 class WriteFuture(RecordFuture, ThreadFuture[Position]):

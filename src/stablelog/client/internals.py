@@ -1,7 +1,7 @@
-"""The insides of what a program gets from the client, for the tests of stablelog. No program needs them.
+"""Access to the internals of clients, readers and transactions, for the tests of stablelog. No program needs it.
 
-The classes of the client have no public attribute that is not meant for programs. A test that looks behind them, or that
-makes something happen there, calls these functions.
+The classes of the client have no public attribute that is not meant for programs. A test that has to read or change
+internal state calls these functions.
 """
 
 from collections.abc import Awaitable
@@ -24,17 +24,17 @@ from stablelog.client.key_pool import WriterKeyPool
 
 
 def clusters_of(client: Client | AsyncClient) -> ClusterPool[Any]:
-    """Return the pool of the clusters that no transaction and no reader of a client uses now."""
+    """Return the pool of cluster objects of a client."""
     return client._clusters
 
 
 def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
-    """Return the pool of the keys of joint commits that no transaction of a client uses now."""
+    """Return the pool of the keys of joint commits of a client."""
     return client._writers.keys
 
 
 def reading_of(reader: GroupReader | AsyncGroupReader) -> GroupReading:
-    """Return what decides what a reader of a consumer group reads and commits."""
+    """Return the rules of a reader of a consumer group."""
     return reader._reading
 
 
@@ -44,27 +44,27 @@ def is_in_use(reader: BaseReader[Any] | BaseGroupReader[Any]) -> bool:
 
 
 def writing_of(txn: Transaction | AsyncTransaction) -> Writing:
-    """Return what decides what a transaction sends and how it ends."""
+    """Return the rules of a transaction."""
     return txn._writing
 
 
 def flush(txn: Transaction) -> None:
-    """Send what was written so far, and wait until the broker has it."""
+    """Send all records written so far, and wait until the broker has acknowledged them."""
     txn._run(txn._writing.flush())
 
 
 def flush_soon(txn: AsyncTransaction) -> Awaitable[None]:
-    """As `flush`."""
-    return txn._run(txn._writing.flush)
+    """Do the same as `flush` in the asyncio client, when the result is awaited."""
+    return txn._run_in_turn(txn._writing.flush)
 
 
 def set_deadline(client: Client, txn: Transaction, deadline: float) -> None:
-    """Set the time (`time.monotonic`) at which a transaction is aborted."""
+    """Set the time (`time.monotonic`) at which a transaction of the blocking client is aborted."""
     txn._writing.deadline = deadline
-    client._deadlines.add(txn._expire, deadline)
+    client._deadlines.add_transaction(txn._expire, deadline)
 
 
 def set_deadline_in_loop(txn: AsyncTransaction, deadline: float) -> None:
-    """As `set_deadline`, in the event loop of the transaction."""
+    """Set the time, by the clock of the event loop, at which a transaction of the asyncio client is aborted."""
     txn._writing.deadline = deadline
     txn._watch_deadline()

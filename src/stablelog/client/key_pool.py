@@ -5,7 +5,7 @@ key's next version, which replaces that record. So the broker stores at most as 
 had transactions open at the same time.
 
 Rules:
-- A key has one transaction at a time: `take` removes it from the pool.
+- A key has one transaction at a time: `take_key` removes it from the pool.
 - A key returns to the pool only when the outcome of its transaction is known. While a commit is in doubt, the key and
   its version stay with the transaction, so that the commit can be repeated.
 - The version rises with each commit. After an abort, the next transaction uses the same version and transactional id,
@@ -21,36 +21,38 @@ from collections import deque
 from typing import Final
 
 from stablelog.client.core.keys import WriterKey
-from stablelog.processes import this_process, watch
+from stablelog.processes import this_process, watch_forks
 
 IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group in the pool
 
 
 class WriterKeyPool:
-    """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the
-    pool, and a signal handler that has interrupted one of them: no method waits for a lock.
+    """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the pool,
+    and so may a signal handler that has interrupted one of them: no method waits for a lock.
     """
 
     def __init__(self) -> None:
         self.after_fork()
-        watch(self)
+        watch_forks(self)
 
     def after_fork(self) -> None:
-        """Leave the keys to the parent process."""
+        """In a forked process, drop all keys: the parent process continues to use them."""
         self._idle: dict[str, deque[WriterKey]] = {}  # by transaction group
 
-    def take(self, group: str) -> WriterKey:
-        """Take a key of this transaction group out of the pool, or make one. No other transaction uses the key."""
+    def take_key(self, group: str) -> WriterKey:
+        """Remove a key of this transaction group from the pool, or make a key if the pool has none. No other
+        transaction uses the key until it is returned.
+        """
         try:
             return self._idle[group].pop()
         except LookupError:
             return WriterKey(group)
 
-    def give_back(self, key: WriterKey) -> None:
-        """Put a key back into the pool. The outcome of its last transaction must be known.
+    def return_key(self, key: WriterKey) -> None:
+        """Return a key to the pool. The outcome of its last transaction must be known.
 
-        If the pool has `IDLE_MAX` keys of the group, the oldest one is dropped, and the broker forgets it a day after
-        its last commit. A key that another process has made is dropped, too, because that process may use it.
+        If the pool has `IDLE_MAX` keys of the group, the oldest one is dropped. The broker forgets a dropped key a day
+        after its last commit. A key that another process has made is dropped, too, because that process may use it.
         """
         idle = self._idle.setdefault(key.group, deque(maxlen=IDLE_MAX))
         if key.process is this_process():

@@ -1,4 +1,4 @@
-"""One call of a reader at a time: a second one is refused, because both would use the same connections."""
+"""At most one call of a reader at a time: a second call is refused, because both would use the same connections."""
 
 import threading
 
@@ -6,7 +6,7 @@ from stablelog.errors import UsageError
 
 
 class OneCall:
-    """Whether a call of a reader is running. Enter the lock that `free` returns for the time of a call."""
+    """The lock of a reader: it is held while a call of the reader runs."""
 
     def __init__(self) -> None:
         self._running = threading.Lock()
@@ -14,14 +14,14 @@ class OneCall:
 
     @property
     def is_running(self) -> bool:
-        """Whether a call is running now."""
+        """Whether a call of the reader is running now."""
         return self._running.locked()
 
-    def free(self) -> threading.Lock:
-        """Return the lock of the calls.
+    def lock_if_free(self) -> threading.Lock:
+        """Return the lock for a call, if no other call is running.
 
-        A signal handler may raise an exception at any line. A lock that is entered by `with` itself is left then, too.
-        If two threads pass this check at the same moment, one waits for the other.
+        The caller enters it by `with`, which releases it even if a signal handler raises an exception at any line. If
+        two threads pass this check at the same moment, one of them waits for the other.
 
         Raises:
             UsageError: another call is running.
@@ -31,8 +31,8 @@ class OneCall:
         self._thread = threading.get_ident()
         return self._running
 
-    def after(self) -> threading.Lock:
-        """Return the lock of the calls, for a call that waits for the end of the one that is running.
+    def lock_after_call(self) -> threading.Lock:
+        """Return the lock for a call that waits for the end of the running call, such as `close`.
 
         Raises:
             UsageError: a signal handler has interrupted the running call, which cannot end before it.

@@ -1,4 +1,4 @@
-"""The meaning of error codes in responses: either a retry can resolve the error, or the client's call fails."""
+"""The meaning of error codes in responses: whether a retry can resolve the error, and which error the program gets."""
 
 from typing import Final
 
@@ -38,12 +38,12 @@ FENCED_CODES: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_pr
 
 
 class RetriableError(Exception):
-    """A failure that a retry can resolve. `Cluster.retrying` catches it, so no caller of the client gets it."""
+    """A failure that a retry can resolve. `Cluster.retrying` catches it, so a program never gets it."""
 
 
 class ClosedError(UnavailableError):
-    """The broker has closed a connection, or responds in another protocol. A retry may help, unless the security protocol
-    of the client is not that of the listener.
+    """The broker has closed the connection, or its bytes are not a response of Kafka's protocol. A retry may help,
+    unless client and listener have different security protocols.
 
     Args:
         address: "host:port" of the broker.
@@ -56,8 +56,8 @@ class ClosedError(UnavailableError):
 
 
 class UnknownTopicOrPartitionError(RefusedError):
-    """The topic or partition does not exist: metadata says so. The error code alone, in the response of a leader, may only
-    mean that the leader does not know the partition yet, and is retried.
+    """The topic or partition does not exist, according to metadata. The same error code in the response of a leader is
+    retried instead, because it may only mean that the leader does not know the partition yet.
     """
 
     def __init__(self, message: str) -> None:
@@ -71,13 +71,15 @@ def is_retriable(error: Exception) -> bool:
     return isinstance(error, RetriableError | UnavailableError)
 
 
-def refusal(code: ErrorCode, message: str) -> RefusedError:
-    """Return the error for the error code of a response: a `ProducerFencedError` if the producer is fenced."""
+def refused_error(code: ErrorCode, message: str) -> RefusedError:
+    """Return the error for the error code of a response: a `ProducerFencedError` if the producer is fenced, otherwise a
+    `RefusedError`.
+    """
     return ProducerFencedError(code, message) if code in FENCED_CODES else RefusedError(code, message)
 
 
-def in_text(code: ErrorCode) -> str:
-    """Return the name of an error code for messages to the user, such as "unknown topic or partition"."""
+def code_in_words(code: ErrorCode) -> str:
+    """Return the name of an error code in words, such as "unknown topic or partition"."""
     return code.name.replace("_", " ")
 
 
@@ -87,18 +89,18 @@ def check(code: ErrorCode, what: str, message: str | None = None) -> None:
     Args:
         code: the error code.
         what: names the work in the message of the error.
-        message: what the broker says of the error; None or empty if it says nothing.
+        message: the broker's message about the error; None or empty if there is none.
 
     Raises:
-        RefusedError: its message has what the broker says, else the error's name.
+        RefusedError: with the message of the broker, or the name of the error if there is no message.
     """
     if code is not ErrorCode.none:
-        raise refusal(code, f"{what}: {message or _explained(code)}")
+        raise refused_error(code, f"{what}: {message or _explained(code)}")
 
 
 def _explained(code: ErrorCode) -> str:
-    """Return what an error code means of which the broker says nothing, and what to do if that is certain."""
+    """Return an explanation of an error code for which the broker sent no message, and what to do if that is certain."""
     resource, is_denied, _ = code.name.partition("_authorization_failed")
     if is_denied:
         return f"this user lacks a right to the {resource.replace('_', ' ')}: ask for an ACL"
-    return in_text(code)
+    return code_in_words(code)

@@ -1,4 +1,4 @@
-"""TLS of the client's connections by the standard library, for both shells."""
+"""TLS contexts and errors for the connections of both clients, with the ssl module of Python."""
 
 import os
 import ssl
@@ -32,8 +32,8 @@ NOT_NOW: Final = (
 )  # OpenSSL's numbers of a certificate that is not yet valid, and of one that has expired
 
 
-def context_of(tls: TlsSettings) -> ssl.SSLContext:
-    """Return the context for a new connection. If a file has changed, it has the file's new contents.
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """Return a TLS context for a new connection. Changed certificate files are loaded again.
 
     Raises:
         UsageError: a file, a key or a certificate cannot be used. The message contains no secret.
@@ -87,7 +87,7 @@ def _load_keys(context: ssl.SSLContext, tls: TlsSettings) -> None:
 def connection_error(
     address: str, security: SecuritySettings, error: OSError
 ) -> UnavailableError | AuthenticationError:
-    """Return the client's error for a connection that cannot be made, or whose TLS handshake fails."""
+    """Return the error for a connection that cannot be opened, or whose TLS handshake has failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")
     if isinstance(error, ssl.SSLError):
@@ -116,7 +116,9 @@ def connection_error(
 
 
 def _key_hint(security: SecuritySettings) -> str:
-    """Return what may be wrong with the client's certificate. A broker with TLS 1.2 does not say so."""
+    """Return a hint that the client's certificate may be the reason of a failure, because a broker with TLS 1.2 does
+    not report it.
+    """
     if security.tls is not None and (security.tls.key_path or security.tls.key):
         return "may not accept the client's certificate (ssl.keystore.location)"
     return "may require a client certificate (ssl.keystore.location)"

@@ -1,4 +1,4 @@
-"""Requests for topics, partitions and offsets, and the decoding of their responses."""
+"""Requests for topics, partitions and offsets, and decoding of their responses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its id (None if the broker does not send it) and its partitions by index."""
+    """A topic: its id, or None if the broker does not send it, and its partitions by their numbers."""
 
     name: str
     topic_id: UUID | None
@@ -47,8 +47,8 @@ class Topic:
 
 
 class ListedOffset(NamedTuple):
-    """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none. The
-    leader epoch is the partition's present one if the request asks for the start or the end; -1 if it is unknown.
+    """A result of `list_offsets`: an offset, and the timestamp of its record in ms; -1 if there is none. The leader
+    epoch is the partition's present one if the request was for the start or the end; -1 if it is unknown.
     """
 
     offset: int
@@ -57,7 +57,7 @@ class ListedOffset(NamedTuple):
 
 
 def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, as Kafka's requests contain them."""
+    """Group partitions by topic, in the form of Kafka's requests."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition in targets:
         found[topic].append(partition)
@@ -77,8 +77,8 @@ def metadata_request(names: Iterable[str] | None) -> Any:
 
 
 def missing_topic(name: str, bootstrap: str) -> str:
-    """Return the message for a topic that does not exist: with the command that creates it, or with the rule of names if
-    no topic can have this name.
+    """Return the message for a topic that does not exist. It contains the command that creates the topic, or the rule
+    of names if no topic can have this name.
     """
     if not is_topic_name(name):
         return f"{name[:TOPIC_NAME_SIZE_MAX]!r} is not a valid topic name: {TOPIC_NAME_RULE}"

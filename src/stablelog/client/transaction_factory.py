@@ -1,4 +1,4 @@
-"""What the transactions and the readers of one client share: clusters (connections), and keys of joint commits."""
+"""Makes the transactions of one client, from the client's pools of connections and keys."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ class TransactionFactory(Generic[ClusterT]):
         self._codec = codec
         self.keys = WriterKeyPool()
 
-    def begin(
+    def begin_transaction(
         self,
         group: str,
         timeout_s: float,
@@ -43,13 +43,13 @@ class TransactionFactory(Generic[ClusterT]):
         on_end: "Callable[[Outcome], None]",
         reading: "GroupReading | None" = None,
     ) -> "tuple[ClusterT, Writing]":
-        """Begin a transaction. Return the cluster that runs its steps, and the transaction.
+        """Begin a transaction. Return the cluster object that runs its steps, and the rules of the transaction.
 
         Args:
             group: the transaction group of the topics; empty for the default group.
             timeout_s: seconds until an open transaction is aborted.
             now: seconds of the shell's clock.
-            on_end: called once with the outcome of the transaction. The cluster is then lent to others.
+            on_end: called once with the outcome of the transaction. Other transactions may then use the cluster object.
             reading: the reader whose offsets the transaction commits; None for none.
 
         Raises:
@@ -63,16 +63,16 @@ class TransactionFactory(Generic[ClusterT]):
         if reading is not None:
             reading.check_free()
         make = _maker(reading)
-        cluster = self.clusters.lend()
+        cluster = self.clusters.lend_cluster()
 
         def release(writing: "Writing") -> None:
             if writing.is_key_free:
-                self.keys.give_back(writing.key)
-            self.clusters.give_back(cluster)
+                self.keys.return_key(writing.key)
+            self.clusters.return_cluster(cluster)
 
         writing = make(
             cluster.core,
-            key=self.keys.take(group),
+            key=self.keys.take_key(group),
             codec=self._codec,
             timeout_s=timeout_s,
             now=now,
@@ -80,12 +80,14 @@ class TransactionFactory(Generic[ClusterT]):
             release=release,
         )
         if reading is not None:
-            reading.begin(writing)
+            reading.begin_transaction(writing)
         return cluster, writing
 
 
 def _maker(reading: "GroupReading | None") -> "Callable[..., Writing]":
-    """Return what makes a transaction. Its modules are imported now: a program that only reads does not need them."""
+    """Return the class of the transaction: with or without offsets of a reader. The module is imported only now,
+    because a program that only reads does not need it.
+    """
     if reading is None:
         from stablelog.client.core.writing import Writing
 

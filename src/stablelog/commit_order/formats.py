@@ -7,7 +7,7 @@ Format: docs/formats.md, "How formats change".
 import contextlib
 
 from stablelog.commit_order.index_format import SUMMARY_SUFFIX, CommitSummary
-from stablelog.errors import DamageError, naming
+from stablelog.errors import DamageError, adding_path
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import decode_log_start
 from stablelog.log.files.names import VIEW_START_FILE
@@ -23,12 +23,12 @@ def check_formats(listing: Listing) -> None:
         listing: the listing of the partition's directory. The directory may contain none of these files.
 
     Raises:
-        NewerFormatError: this release does not read the form of one of these files. The message names the file.
+        UnknownFormatError: this release does not read the form of one of these files. The message names the file.
         DamageError: `view-start-offset` is damaged.
     """
     with contextlib.suppress(FileNotFoundError):
         decode_log_start(listing.read(VIEW_START_FILE), listing.path(VIEW_START_FILE))
     summaries = [name for name in listing.names if name.endswith(SUMMARY_SUFFIX)]
     if summaries:
-        with contextlib.suppress(DamageError), naming(listing.path(summaries[-1])):
+        with contextlib.suppress(DamageError), adding_path(listing.path(summaries[-1])):
             CommitSummary.decode(listing.read(summaries[-1]))

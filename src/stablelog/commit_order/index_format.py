@@ -16,7 +16,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stablelog.commit_order.extents import LONG_COUNT
-from stablelog.errors import DamageError, refuse_newer
+from stablelog.errors import DamageError, refuse_unknown_version
 from stablelog.log.files.names import COMMIT_SUFFIXES
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
@@ -161,7 +161,7 @@ class CommitSummary:
         """Decode the content of a `.commitsummary` file.
 
         Raises:
-            NewerFormatError: this release does not read the form of the file.
+            UnknownFormatError: this release does not read the form of the file.
             DamageError: the file is damaged.
         """
         if (
@@ -170,7 +170,7 @@ class CommitSummary:
         ):
             raise DamageError("a commit summary is damaged: its CRC or its size is wrong")
         version, *fields, open_count = SUMMARY.unpack_from(content)
-        refuse_newer("a commit summary", version, VERSION, VERSION)
+        refuse_unknown_version("a commit summary", version, VERSION, VERSION)
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
             raise DamageError(
                 f"a commit summary of version {version} has {len(content)} bytes, which is no possible size"

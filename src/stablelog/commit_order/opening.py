@@ -36,7 +36,7 @@ class CommitOrdered:
         self._disk = disk
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the commit indexes. Raises NewerFormatError."""
+        """Check the format versions of the commit indexes. Raises UnknownFormatError."""
         check_formats(listing)
 
     def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:

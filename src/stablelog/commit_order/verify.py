@@ -25,7 +25,7 @@ from stablelog.commit_order.index_format import (
     Entry,
 )
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import LOG, file_path, log_offsets
 from stablelog.log.segments.scan import TornError, scan_headers
 from stablelog.log.verify import Finding
@@ -152,7 +152,7 @@ def _verify_index(
     path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
         summary = CommitSummary.decode(disk.read_bytes(path))
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield Finding(path, str(error))
         return
     rows = []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from stablelog.errors import DamageError, refuse_newer
+from stablelog.errors import DamageError, refuse_unknown_version
 from stablelog.varint import encode_uvarint, read_uvarint
 
 # A record has a key and a value; a null value removes the state that the key names.
@@ -123,10 +123,10 @@ class FieldReader:
             least: the lowest version that this release reads.
 
         Raises:
-            NewerFormatError: this release does not read the form of the value.
+            UnknownFormatError: this release does not read the form of the value.
         """
         version = self.int16()
-        refuse_newer(self._what, version, known, least)
+        refuse_unknown_version(self._what, version, known, least)
         if not least <= version <= known:
             raise self.damage(f"version {version}; versions {least} to {known} can be read")
         self.is_flexible = flexible_from is not None and version >= flexible_from

@@ -46,7 +46,7 @@ def decode_acls(content: bytes) -> list[AclBinding]:
     """Decode the content of `acls.json`.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
     """
 

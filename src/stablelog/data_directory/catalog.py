@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from stablelog.data_directory.topic_settings import order_of
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json
 
 CATALOG_FILE = "cluster.json"
@@ -127,7 +127,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     """Read the list of topics; None if `cluster.json` does not exist.
 
     Raises:
-        NewerFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read the form of the file.
         DamageError: the file is damaged.
     """
     path = directory / CATALOG_FILE
@@ -138,8 +138,8 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     try:
         content = parse_json(text)
         version = content["version"]
-        with naming(path):
-            refuse_newer(CATALOG, version, VERSION, VERSION)
+        with adding_path(path):
+            refuse_unknown_version(CATALOG, version, VERSION, VERSION)
         if version != VERSION:
             raise ValueError(f"it has version {version!r}, and this release reads version {VERSION}")
         if content.pop("crc") != _crc(_compact(content)):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stablelog.env.disk import Disk, FileWriter
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -37,15 +37,15 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
     before it writes it.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the content is not in Kafka's format, or is incomplete.
     """
     if not content:
         return {}
     lines = content.decode(errors="replace").split("\n")
     try:
-        with naming(path):
-            refuse_newer("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
+        with adding_path(path):
+            refuse_unknown_version("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
         if lines[0] != "0" or lines[-1] or len(lines) != 3 + int(lines[1]):
             raise ValueError(f"it has {len(lines)} lines and version {lines[0]!r}")
         rows = [line.rsplit(" ", 2) for line in lines[2:-1]]
@@ -68,7 +68,7 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
     The result is empty if the file is missing, or if Kafka has created it and not written it.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is incomplete or not in Kafka's format.
     """
     try:

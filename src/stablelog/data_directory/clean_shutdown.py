@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.json_text import parse_json
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
     An empty file is valid, because old releases of Kafka write an empty file.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
         FileNotFoundError: the file does not exist.
     """
@@ -37,8 +37,8 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
         int(read["brokerEpoch"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamageError(f"{path} is damaged: it does not hold a version and a broker epoch") from error
-    with naming(path):
-        refuse_newer("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
+    with adding_path(path):
+        refuse_unknown_version("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
     if version != CLEAN_SHUTDOWN_VERSION:
         raise DamageError(f"{path} is damaged: it says version {version}")
 
@@ -49,7 +49,7 @@ def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
     The result is True even if the file is damaged.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
     """
     try:
         check_clean_shutdown(disk, path)

@@ -29,7 +29,7 @@ from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS, decode_json
 from stablelog.data_directory.quota_file import decode_quotas
 from stablelog.data_directory.settings_file import SETTINGS_FILE, decode_settings
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import DamageError, NewerFormatError, naming, refuse_newer
+from stablelog.errors import DamageError, UnknownFormatError, adding_path, refuse_unknown_version
 from stablelog.json_text import parse_json
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import is_log
@@ -85,14 +85,14 @@ def check_formats(disk: Disk, directory: Path) -> None:
     Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
 
     Raises:
-        NewerFormatError: this release does not read the form of a file. The error names the file, and the offset if
+        UnknownFormatError: this release does not read the form of a file. The error names the file, and the offset if
             the file is a log.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
 
 
-def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormatError]]:
+def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, UnknownFormatError]]:
     """Find the files that the broker needs to start and whose form this release does not read.
 
     Nothing is written. In each coordinator's log the search ends at the first such file or record.
@@ -105,9 +105,9 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
         if disk.exists(path):
             with contextlib.suppress(DamageError, ValueError, KeyError, TypeError, FileNotFoundError):
                 try:
-                    with naming(path):
+                    with adding_path(path):
                         check(disk, path)
-                except NewerFormatError as newer:
+                except UnknownFormatError as newer:
                     yield path, newer
     for name in disk.list_dir(directory):
         partition = partition_named(name)
@@ -122,7 +122,7 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
     """Check whether this release reads the forms of a partition's files. Damage that a start repairs is ignored.
 
     Raises:
-        NewerFormatError: this release does not read the form of one of the files. The error names the file.
+        UnknownFormatError: this release does not read the form of one of the files. The error names the file.
         DamageError: the file that records at which offset the partition's commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
@@ -134,7 +134,7 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
 def _check_catalog(disk: Disk, path: Path) -> None:
     version = parse_json(disk.read_bytes(path))["version"]
-    refuse_newer(CATALOG, version, CATALOG_VERSION, CATALOG_VERSION)
+    refuse_unknown_version(CATALOG, version, CATALOG_VERSION, CATALOG_VERSION)
 
 
 _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
@@ -154,10 +154,10 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
 
 def _newer_in_log(
     disk: Disk, directory: Path, values: dict[int, ReadVersions]
-) -> Iterator[tuple[Path, NewerFormatError]]:
+) -> Iterator[tuple[Path, UnknownFormatError]]:
     try:
         check_partition_formats(disk, directory)
-    except NewerFormatError as newer:
+    except UnknownFormatError as newer:
         yield Path(newer.place), newer
         return
     # The first bytes of key and value of the records that were checked. One record of each kind and version is enough:
@@ -167,7 +167,7 @@ def _newer_in_log(
         if is_log(name):
             try:
                 _check_records(disk, directory / name, values, checked)
-            except NewerFormatError as newer:
+            except UnknownFormatError as newer:
                 yield directory / name, newer
                 return
 
@@ -201,13 +201,13 @@ def _check_batch(
     has_tags = False
     for offset, key, value in record_heads(batch, 0, VERSION_SIZE):
         if (key, value) not in checked:
-            with naming(f"{path}, offset {offset}"):
+            with adding_path(f"{path}, offset {offset}"):
                 _check_record(key, value, values)
             checked.add((key, value))
         has_tags = has_tags or _has_tags(key, value, values)
     for record in decode_records(batch) if has_tags else ():
         if record.key and record.value and _has_tags(record.key, record.value, values):
-            with naming(f"{path}, offset {record.offset}"):
+            with adding_path(f"{path}, offset {record.offset}"):
                 group_records.read_offset_value(record.value)
 
 
@@ -218,7 +218,7 @@ def _check_record(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> 
         transaction_records.check_kind(kind)
     if kind in values and value:
         read = values[kind]
-        refuse_newer(read.what, int.from_bytes(value, "big"), read.known, read.least)
+        refuse_unknown_version(read.what, int.from_bytes(value, "big"), read.known, read.least)
 
 
 def _has_tags(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> bool:

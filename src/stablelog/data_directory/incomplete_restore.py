@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import UsageError, naming, refuse_newer
+from stablelog.errors import UsageError, adding_path, refuse_unknown_version
 from stablelog.json_text import parse_json
 
 RESTORING_FILE: Final = "restoring"
@@ -49,14 +49,16 @@ def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
     those of restores that are in use, and leaves out more offsets and numbers than it has to.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
     """
     path = directory / RESTORING_FILE
     content = read_if_there(disk, path)
     try:
         fields = parse_json(content or b"{}")
-        with naming(path):
-            refuse_newer("the mark of an incomplete restore", fields.get("version", VERSION), VERSION)
+        with adding_path(path):
+            refuse_unknown_version(
+                "the mark of an incomplete restore", fields.get("version", VERSION), VERSION
+            )
         return frozenset(bytes.fromhex(one) for one in fields.get("nonces", ()))
     except (ValueError, TypeError, AttributeError):
         return frozenset()

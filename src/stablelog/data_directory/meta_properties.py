@@ -13,7 +13,7 @@ from typing import Final
 
 from stablelog.data_directory.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 
 META_FILE: Final = "meta.properties"
 META_VERSION: Final = 1
@@ -44,7 +44,7 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
         catalog: the directory's list of topics; None if the directory has none, or the caller has not read it.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file names another cluster than the list of topics does, or its node id is not a number.
     """
     path = directory / META_FILE
@@ -54,8 +54,8 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
         return Meta("", None, "is gone")
     version = natural(pairs.get("version", ""))
     if version is not None:
-        with naming(path):
-            refuse_newer("the directory's properties", version, META_VERSION)
+        with adding_path(path):
+            refuse_unknown_version("the directory's properties", version, META_VERSION)
     said, listed = pairs.get("cluster.id", ""), "" if catalog is None else catalog.cluster_id
     if listed and said and listed != said:
         raise DamageError(

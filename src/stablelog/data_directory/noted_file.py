@@ -19,7 +19,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.env.disk import Disk, FileWriter
-from stablelog.errors import DamageError, DiskError, RefusedError, in_words, naming, refuse_newer
+from stablelog.errors import (
+    DamageError,
+    DiskError,
+    RefusedError,
+    adding_path,
+    in_words,
+    refuse_unknown_version,
+)
 from stablelog.json_text import parse_json
 
 log = logging.getLogger(__name__)
@@ -94,7 +101,7 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
             AttributeError for members that it does not understand.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
@@ -103,7 +110,7 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
     try:
         members = parse_json(text)
         version = members["version"]
-        refuse_newer(kind.what, version, kind.version)
+        refuse_unknown_version(kind.what, version, kind.version)
         if type(version) is not int or version < 1:
             raise DamageError(
                 f"it is of version {version}, and this release reads versions 1 to {kind.version}"
@@ -131,7 +138,7 @@ class NotedFile(Generic[Content]):
     """A noted file of one data directory.
 
     Args:
-        decode: decodes the bytes of the file; raises DamageError or NewerFormatError.
+        decode: decodes the bytes of the file; raises DamageError or UnknownFormatError.
         empty: the encoded content without entries.
         writer: writes the file; the disk itself by default.
     """
@@ -159,11 +166,11 @@ class NotedFile(Generic[Content]):
         """Read the file; the content without entries if the file was never written. Nothing is written.
 
         Raises:
-            NewerFormatError: a later release has written the file.
+            UnknownFormatError: a later release has written the file.
             DamageError: the file is damaged, or missing although `meta.properties` says that it exists.
         """
         try:
-            with naming(self.path):
+            with adding_path(self.path):
                 return self._decode(self._disk.read_bytes(self.path))
         except FileNotFoundError:
             if not self._is_noted():

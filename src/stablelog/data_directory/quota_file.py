@@ -30,7 +30,7 @@ def decode_quotas(content: bytes) -> Quotas:
     """Decode the content of `quotas.json`.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
     """
 

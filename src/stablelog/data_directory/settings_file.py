@@ -57,7 +57,7 @@ def decode_settings(content: bytes) -> Dynamic:
     """Decode the content of `broker.json`.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
     """
     return decode_json(SETTINGS, content, _read)

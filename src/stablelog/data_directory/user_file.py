@@ -24,7 +24,7 @@ def decode_users(content: bytes) -> CredentialTable:
     """Decode the content of `users.json`.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged.
     """
 

@@ -21,18 +21,22 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The broker's clock. Packages with I/O call the clock. Packages without I/O get the current time as an argument,
-    `now_ms` for broker time and `wall_ms` for the wall clock.
+    """The interface of the broker's clock. Packages with I/O read it. Packages without I/O get the current time as an
+    argument: `now_ms` for broker time, `wall_ms` for the wall clock.
     """
 
     def now_ms(self) -> int:
-        """Broker time in ms. It begins at the time of the wall clock, and never moves back while the process runs."""
+        """Return broker time in ms. It begins at the time of the wall clock, and never moves back while the process
+        runs.
+        """
 
     def wall_ms(self) -> int:
-        """The time of the wall clock: ms since 1970-01-01 UTC. It may move back."""
+        """Return the time of the wall clock: ms since 1970-01-01 UTC. It may move back."""
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time, before anything else uses it: it continues that of an earlier process."""
+        """Set broker time, so that it continues the broker time of an earlier process. Call this before anything else
+        reads the clock.
+        """
 
 
 class SystemClock:

@@ -1,12 +1,13 @@
-"""The file system: the interfaces through which the code reads and writes files.
+"""The interfaces through which the code reads and writes files.
 
-A crash (power, kernel) may lose whatever was not synced. Of the bytes that were appended to a file since its last
-`sync`, it may lose any subset, with a boundary at any byte. It may also undo any creation, renaming or removal of a
-file since the last `sync_dir` of the directory. `kill -9` of the process loses nothing of a call that has returned.
+After a crash of the machine, everything is durable that was synced before. Of the bytes that were appended to a file
+since its last `sync`, any subset may be lost, with a boundary at any byte. A creation, renaming or removal of a file
+since the last `sync_dir` of its directory may be undone. `kill -9` of the process loses nothing of a call that has
+returned.
 
 Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and no other
-exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is the simulation: it passes the
-same contract tests, and in a crash it loses everything that the contract allows to be lost.
+exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is a simulation that passes the
+same contract tests. In a simulated crash it loses everything that may be lost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,12 +18,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Pieces(Protocol):
-    """The content of a file, in pieces that are made while the file is written. Each iteration makes all pieces again,
-    from the first one on.
+    """The content of a file, in pieces that are produced while the file is written. Each iteration produces all pieces
+    again.
     """
 
     def __len__(self) -> int:
-        """Return the size of all pieces together, in bytes."""
+        """Return the total size of the pieces in bytes."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -33,7 +34,7 @@ ZEROS = bytes(1 << 20)
 
 
 class File(Protocol):
-    """One open file. Writes only append to it; only `truncate` changes what it holds."""
+    """One open file. Writes append to it; only `truncate` changes existing bytes."""
 
     @property
     def size(self) -> int:
@@ -59,7 +60,7 @@ class File(Protocol):
         """
 
     def will_need(self, position: int, size: int) -> None:
-        """Announce to the operating system that these bytes will be read next. Returns at once and never fails."""
+        """Tell the operating system that these bytes will be read next. Returns at once and never fails."""
 
     def populate(self, view: memoryview) -> bool:
         """Load the bytes of a view of this file into memory. Safe to call from any thread.
@@ -75,7 +76,7 @@ class File(Protocol):
         """Truncate the file to `size` bytes, or extend it by zeros. Durable after `sync`."""
 
     def sync(self) -> None:
-        """Return when every byte of the file is durable. Safe to call from any thread.
+        """Make all bytes of the file durable. Safe to call from any thread.
 
         Raises:
             DiskError: it is unknown which bytes are durable. Even if a later sync succeeds, they may be lost.
@@ -86,9 +87,7 @@ class File(Protocol):
 
 
 class FileWriter(Protocol):
-    """Something that replaces small files: a `Disk`, or the broker's disk reserve, which frees space for them on a full
-    disk.
-    """
+    """Replaces small files: a `Disk`, or the broker's disk reserve, which frees space for the file if the disk is full."""
 
     def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
         """Replace the file as a whole. Durable on return. See `Disk.write_atomic`."""

@@ -1,5 +1,5 @@
-"""Requests to authorization servers by HTTP, with limits of size and time. They block, and follow no redirection: it could
-lead to any address.
+"""HTTP requests to authorization servers, with limits of size and time. They block. They follow no redirection, which
+could lead to any address.
 """
 
 import io
@@ -19,7 +19,7 @@ OK: Final = 200
 
 
 class HttpResponse(NamedTuple):
-    """A response.
+    """A response to an HTTP request.
 
     Attributes:
         status: the status code.
@@ -31,14 +31,14 @@ class HttpResponse(NamedTuple):
 
 
 class _Received(io.RawIOBase):
-    """The bytes of a response, until a deadline. The timeout of a socket would begin anew with each byte."""
+    """The bytes of a response until a deadline. The timeout of a socket alone would begin again with each byte."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
         self._deadline = deadline
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a reader of the bytes, as a socket does."""
+        """Return a buffered reader of the bytes. http.client calls this method of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -55,9 +55,9 @@ class _Received(io.RawIOBase):
             raise OSError(f"the server has not sent all of its response within {TIMEOUT_S:g} s") from None
 
 
-def ask(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> HttpResponse:
-    """Send a request. Blocks for up to `TIMEOUT_S` seconds, and longer only until the server has accepted a connection and
-    the request.
+def send_request(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> HttpResponse:
+    """Send an HTTP request and return the response. Blocks for up to `TIMEOUT_S` seconds, in addition to the time in
+    which the server accepts the connection and the request.
 
     Args:
         url: `https:` or `http:`. A certificate must be of an authority that the operating system trusts.
@@ -98,11 +98,11 @@ def check_size(content: bytes) -> None:
         raise OSError(f"it has more than {SIZE_MAX} bytes")
 
 
-def shown(url: SplitResult) -> str:
-    """Return the URL for messages: without user information and query, which may contain a secret."""
+def shown_url(url: SplitResult) -> str:
+    """Return a URL for messages: without user information and query, which may contain a secret."""
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
 
-def why(error: OSError | HTTPException) -> str:
-    """Return why there is no response, for the user."""
+def failure_in_words(error: OSError | HTTPException) -> str:
+    """Return for the user why there is no response."""
     return in_words(error) if isinstance(error, OSError) else type(error).__name__

@@ -1,4 +1,4 @@
-"""The file system of the machine: the real implementation of `env.disk`."""
+"""Files of the operating system: the real implementation of `env.disk`."""
 
 import contextlib
 import errno
@@ -30,7 +30,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Callable[[Call], Call]:
-    """Convert operating system errors of a LocalDisk method to DiskError.
+    """Decorate a method of LocalDisk: errors of the operating system become DiskError.
 
     Args:
         what: the verb that names the call in error messages, such as `listing`.
@@ -60,7 +60,7 @@ def _disk_error(what: str, error: OSError, *, undone: bool = True, size: int = 0
 
 
 class LocalFile:
-    """An open file of the operating system: the `File` of a real broker."""
+    """An open file of the operating system."""
 
     def __init__(self, path: Path, *, create: bool, read_only: bool) -> None:
         flags = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
@@ -76,7 +76,7 @@ class LocalFile:
         return self._size
 
     def append(self, *buffers: Buffer) -> int:
-        """Write at the end of the file. After a failure, truncate the file to remove the part that was written."""
+        """Write at the end of the file. If a write fails, truncate the file to remove the part that was written."""
         if self._failed is not None:
             raise DiskError(
                 f"{self._path} accepts no writes, because an earlier write failed and could not be undone: open it again",
@@ -102,8 +102,8 @@ class LocalFile:
         return position
 
     def _write_all(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write with as many system calls as needed: one call takes at most BUFFERS_MAX buffers, and may write only a
-        part of them.
+        """Write all buffers. One system call takes at most BUFFERS_MAX buffers, and may write only a part of them, so
+        several calls may be needed.
         """
         pending = deque(memoryview(buffer) for buffer in buffers if len(buffer))
         while pending:
@@ -130,8 +130,8 @@ class LocalFile:
         return content
 
     def view(self, position: int, size: int) -> memoryview:
-        """Return a slice of the mapped file, or a copy of a few bytes. Map the file again if it has grown beyond the
-        existing map.
+        """Return a slice of the memory-mapped file, or a copy if the range is small. Map the file again if it has grown
+        since.
         """
         end = position + size
         assert end <= self._size, f"view past the end of {self._path}"
@@ -199,7 +199,7 @@ class LocalFile:
 
 
 class LocalDisk:
-    """The file system of the machine: the `Disk` of a real broker.
+    """The file system of the machine.
 
     Args:
         read_only: files are opened only for reading, and every call that writes is refused (EROFS). Programs use this
@@ -391,7 +391,7 @@ def _write(path: str, content: Content, *, sync: bool, mode: int) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of the file of this name; None if the file is missing."""
+    """Return the permissions of a file; None if the file is missing."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

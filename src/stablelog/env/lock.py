@@ -20,7 +20,7 @@ TRIES, PAUSE_S = 5, 0.01
 
 
 class DirectoryLock:
-    """The lock of one data directory. The constructor takes the lock.
+    """The lock of one data directory, from the constructor until `release`.
 
     Args:
         directory: the data directory.

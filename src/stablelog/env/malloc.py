@@ -1,4 +1,4 @@
-"""The settings of glibc's memory allocator."""
+"""Settings of glibc's memory allocator, against memory that it keeps without use."""
 
 import ctypes
 
@@ -9,21 +9,21 @@ M_ARENA_MAX = -8
 
 
 def use_arenas(count: int) -> None:
-    """Let all threads of this process share a number of arenas, the pools from which glibc allocates memory.
+    """Limit the number of arenas, the pools from which glibc allocates memory for threads.
 
-    By default there are eight arenas for each processor, and each keeps freed memory for itself. If many threads load
-    large ranges, the process keeps more than twice the memory that it uses. Call this function before threads start. It
-    has no effect with another C library.
+    The default is eight arenas for each processor, and each keeps freed memory for itself. If many threads load large
+    ranges, the process keeps more than twice the memory that it uses. Call this function before threads start. With
+    another C library it has no effect.
     """
     _set(M_ARENA_MAX, count)
 
 
 def keep_freed(size: int) -> None:
-    """Let this process keep up to `size` bytes of freed memory at the end of an arena, and use it again for allocations
-    of up to 32 MiB, the most that glibc allows.
+    """Keep up to `size` bytes of freed memory in the process, for new allocations of up to 32 MiB, the most that glibc
+    allows.
 
-    By default, glibc maps and unmaps large allocations. Their memory then costs page faults each time, about as much as
-    to decode what is loaded into it. The function has no effect with another C library.
+    By default, glibc returns the memory of large allocations to the kernel. Each new one then costs page faults, which
+    take about as long as decoding what is loaded into the memory. With another C library the function has no effect.
     """
     _set(M_MMAP_THRESHOLD, 32 << 20)
     _set(M_TRIM_THRESHOLD, size)

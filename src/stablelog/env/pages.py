@@ -1,9 +1,9 @@
-"""Loading of the pages of a memory-mapped file, so that a later read of these pages does not block.
+"""Loading of the pages of a memory-mapped file, so that later reads of these pages do not block.
 
-A read of a page that is not mapped causes a page fault. If the page is not in memory either, the reader waits for the
-disk while it holds Python's GIL. Since Linux 5.14, madvise(2) with MADV_POPULATE_READ loads and maps many pages at
-once. Python's `mmap` calls madvise with the GIL held. So this module calls madvise by ctypes, which releases the GIL.
-mincore(2) reports which pages are in memory.
+A read of an unmapped page causes a page fault. If the page is not in memory, the reader waits for the disk, and holds
+Python's GIL meanwhile. Since Linux 5.14, madvise(2) with MADV_POPULATE_READ loads and maps many pages at once. Python's
+`mmap` holds the GIL while it calls madvise, so this module calls madvise by ctypes, which releases the GIL. mincore(2)
+reports which pages are in memory.
 """
 
 import ctypes

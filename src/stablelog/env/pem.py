@@ -1,4 +1,4 @@
-"""Keys and certificates in PEM format, as OpenSSL loads them."""
+"""Loading of keys and certificates in PEM format into an SSL context."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ NOT_PEM: Final = (
 
 
 class PemError(ValueError):
-    """A key or a certificate that cannot be used. The message says why, and contains nothing of a key."""
+    """A key or a certificate cannot be used. The message tells the reason, and contains nothing of a key."""
 
 
 def load_key(context: ssl.SSLContext, path: str, text: str, password: str) -> None:
@@ -77,8 +77,8 @@ def load_authorities(context: ssl.SSLContext, path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _pem_file(path: str, text: str) -> Iterator[str]:
-    """Return a file that OpenSSL can read, because OpenSSL reads keys from files only. On Linux the text is not on a disk,
-    from which a process that is killed would not remove it.
+    """Yield the path of a file with a PEM text, because OpenSSL reads keys only from files. On Linux the file is in
+    memory: a file on a disk would remain after the process is killed.
     """
     if path:
         yield path
@@ -99,12 +99,12 @@ def _pem_file(path: str, text: str) -> Iterator[str]:
 
 
 def _is_about_the_pair(error: Exception) -> bool:
-    """Whether a key was read, and does not belong to its certificate."""
+    """Whether the error means that a key does not belong to its certificate."""
     return isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH"
 
 
 def _kind(path: str) -> str:
-    """Return why a store is not read; empty if the file may be a PEM file."""
+    """Return why a key store of another format cannot be read; empty if the file may be a PEM file."""
     try:
         content = Path(path).read_bytes() if path else BEGIN
     except (OSError, ValueError):  # ValueError: the path contains a null character

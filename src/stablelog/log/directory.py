@@ -29,7 +29,7 @@ from stablelog.log.producer_state.snapshots import decode_producers, decode_snap
 class PartitionDirectory:
     """The segments and snapshots of a partition that is not open.
 
-    Each method raises NewerFormatError for a file that a later release has written, and DiskError for a file that
+    Each method raises UnknownFormatError for a file that a later release has written, and DiskError for a file that
     cannot be read.
 
     Args:

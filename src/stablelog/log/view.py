@@ -109,7 +109,7 @@ class Order(Protocol):
     """
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the view's files before the log is recovered. Raises NewerFormatError."""
+        """Check the format versions of the view's files before the log is recovered. Raises UnknownFormatError."""
 
     def load(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:
         """Make the view of a log after its recovery.

@@ -32,7 +32,7 @@ from stablelog.coordinators.transactions.records import (
     read_key,
 )
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, NewerFormatError, naming
+from stablelog.errors import DamageError, UnknownFormatError, adding_path
 from stablelog.log.files.names import (
     CUT,
     LOG,
@@ -89,7 +89,7 @@ class Given:
         records.
 
         Raises:
-            NewerFormatError: a later release has written a record.
+            UnknownFormatError: a later release has written a record.
         """
         for record in () if header.is_control else decode_records(batch):
             with contextlib.suppress(DamageError):
@@ -146,7 +146,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         partitions: the partition directories. Damaged bytes are skipped; the batches after them count.
 
     Raises:
-        NewerFormatError: a later release has written a record of a commit log, possibly after damage. The message names
+        UnknownFormatError: a later release has written a record of a commit log, possibly after damage. The message names
             the record.
         DiskError: a file cannot be read.
     """
@@ -158,7 +158,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         for path, header, batch in _batches(disk, directory, with_cuts=True):
             given.take_marker(header, batch)
             if group is not None:
-                with naming(f"{path}, offset {header.base_offset}"):
+                with adding_path(f"{path}, offset {header.base_offset}"):
                     given.take_records(group, header, batch)
     return given
 
@@ -205,7 +205,7 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
     for name in disk.list_dir(directory):
         if not is_snapshot(name):
             continue
-        with contextlib.suppress(DamageError, NewerFormatError):
+        with contextlib.suppress(DamageError, UnknownFormatError):
             producers = decode_either(name, disk.read_bytes(directory / name))
             yield from (producer.producer_id for producer in producers)
 
@@ -255,7 +255,7 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
             for record in () if header.is_control else decode_records(batch):
-                with contextlib.suppress(DamageError, NewerFormatError):
+                with contextlib.suppress(DamageError, UnknownFormatError):
                     subject = None if record.key is None else read_key(record.key)
                     if not isinstance(subject, TransactionKey):
                         continue

@@ -19,7 +19,7 @@ from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey
 from stablelog.coordinators.transactions.transaction import Transaction
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.types import TopicPartition
 
 Fields = dict[str, Any]
@@ -43,7 +43,7 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
     """
     try:
         subject = transaction_records.read_key(key)
-    except (DamageError, NewerFormatError):
+    except (DamageError, UnknownFormatError):
         return None
     if subject is None:
         return None
@@ -67,7 +67,7 @@ def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
     """
     try:
         subject = group_records.read_key(key)
-    except (DamageError, NewerFormatError):
+    except (DamageError, UnknownFormatError):
         return None
     if subject is None:
         return None
@@ -89,7 +89,7 @@ def _decoded(value: bytes | None, decode: Callable[[bytes], Fields]) -> Fields |
         return None
     try:
         return decode(value)
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         return f"{error}: {value.hex()}"
 
 

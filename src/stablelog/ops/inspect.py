@@ -21,7 +21,7 @@ from stablelog.commit_order.index_format import (
     Entry,
 )
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
@@ -124,7 +124,7 @@ def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
     try:
         for row in found:
             rows.append(row)  # noqa: PERF402 - the rows before the damage stay
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         return Table(str(path), columns, rows, str(error))
     return Table(str(path), columns, rows)
 

@@ -60,7 +60,7 @@ def restore(
     Raises:
         UsageError: the directory is not empty, or no cluster has used the store; nothing was written.
         StoreError: the store does not answer.
-        NewerFormatError: a later release has written an object; nothing was written to the directory.
+        UnknownFormatError: a later release has written an object; nothing was written to the directory.
         DamageError: an object is damaged or missing; nothing was written to the directory. Or a broker cannot use the
             directory.
         DiskError: the disk refuses a write. A broker refuses the directory.

@@ -11,7 +11,7 @@ from stablelog.coordinators.log_names import group_of_log, is_coordinator_log
 from stablelog.coordinators.transactions.restored_transactions import CommitLog, Pair
 from stablelog.data_directory.settings_file import Dynamic, decode_settings
 from stablelog.env.disk import Buffer
-from stablelog.errors import DamageError, ObjectMissingError, naming
+from stablelog.errors import DamageError, ObjectMissingError, adding_path
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.tier.index_object import IndexKind
@@ -64,7 +64,7 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
 
     Raises:
         StoreError: the store does not answer.
-        NewerFormatError: a later release has written an object.
+        UnknownFormatError: a later release has written an object.
         DamageError: an object is damaged or missing. The message names it.
     """
     by_topic: dict[tuple[str, bytes], dict[int, Stored]] = {}
@@ -89,7 +89,7 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
     """Read the records of the commit logs, by transaction group.
 
     Raises:
-        NewerFormatError: a later release has written a record.
+        UnknownFormatError: a later release has written a record.
         DamageError: a record is damaged.
     """
     found: dict[str, CommitLog] = {}
@@ -100,7 +100,7 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
         log = found.setdefault(group, CommitLog(group))
         for index in sorted(topic.logs):
             for base, content in sorted(topic.logs[index].items()):
-                with naming(f"{topic.name}-{index}, segment {base}"):
+                with adding_path(f"{topic.name}-{index}, segment {base}"):
                     for position, header in headers_in(content):
                         if not header.is_control:
                             log.read_records(_pairs(content, position))
@@ -112,14 +112,14 @@ def read_settings(prefix: Prefix) -> Dynamic:
 
     Raises:
         StoreError: the store does not answer.
-        NewerFormatError: a later release has written the object.
+        UnknownFormatError: a later release has written the object.
         DamageError: the object is damaged. The message names it.
     """
     found = prefix.last_settings()
     if found is None:
         return Dynamic({}, {})
     key, content = found
-    with naming(key):
+    with adding_path(key):
         try:
             return decode_settings(content)
         except DamageError as error:
@@ -135,7 +135,7 @@ def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
     """Return the producer state at the end of what the store has; None if the store has none.
 
     Raises:
-        NewerFormatError: a later release has written the snapshot.
+        UnknownFormatError: a later release has written the snapshot.
         DamageError: the snapshot is damaged.
     """
     files = stored.last_indexes
@@ -148,7 +148,7 @@ def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
 
 def _read(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: bytes) -> Stored:
     try:
-        with naming(partition.chain):
+        with adding_path(partition.chain):
             manifest, contents = prefix.read_manifest(partition, payload)
     except DamageError as error:
         raise DamageError(f"the last manifest in {partition.chain} cannot be restored: {error}") from None

@@ -71,7 +71,7 @@ def garbage_of(
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormatError: a later release has written the manifest.
+        UnknownFormatError: a later release has written the manifest.
         DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
     # The objects are listed before the manifest is read, so that the manifest names each object that was published.

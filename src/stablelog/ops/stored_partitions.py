@@ -11,7 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, crc_holds, headers_in
-from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
@@ -75,7 +75,7 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormatError: a later release has written the manifest.
+        UnknownFormatError: a later release has written the manifest.
         DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
     # The objects are listed first: an object of a copy that is published between the two requests is then not listed,
@@ -120,7 +120,7 @@ class Verification:
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
-        NewerFormatError: a later release has written the manifest.
+        UnknownFormatError: a later release has written the manifest.
         DamageError: the manifest or a part is damaged or missing. The message names its key.
     """
 
@@ -149,7 +149,7 @@ class Verification:
             except ObjectMissingError:
                 if self._is_named(segment):
                     yield Fault(key, "the object is missing")
-            except (DamageError, NewerFormatError) as error:
+            except (DamageError, UnknownFormatError) as error:
                 yield Fault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:

@@ -29,7 +29,7 @@ from stablelog.data_directory.quota_file import quota_file
 from stablelog.data_directory.settings_file import SETTINGS_FILE
 from stablelog.data_directory.user_file import user_file
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, DiskError, NewerFormatError, UsageError
+from stablelog.errors import DamageError, DiskError, UnknownFormatError, UsageError
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import FIRST_SEQUENCE_FILE, REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
 from stablelog.log.files.partition_metadata import METADATA_FILE, read_partition_metadata
@@ -67,7 +67,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     path = directory / CATALOG_FILE
     try:
         catalog = read_catalog(disk, directory)
-    except (DamageError, DiskError, NewerFormatError) as error:
+    except (DamageError, DiskError, UnknownFormatError) as error:
         yield _finding(path, error)
         return
     yield from until_unreadable(directory, _verify_signs(disk, directory, catalog))
@@ -76,7 +76,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         return
     try:
         DynamicSettings(disk, directory).load_into(BrokerConfig({}))
-    except (DamageError, DiskError, UsageError, NewerFormatError) as error:
+    except (DamageError, DiskError, UsageError, UnknownFormatError) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for kind, load in (
         (ACLS, acl_file(disk, directory).load),
@@ -85,12 +85,12 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     ):
         try:
             load()
-        except (DamageError, DiskError, NewerFormatError) as error:
+        except (DamageError, DiskError, UnknownFormatError) as error:
             yield _finding(directory / kind.name, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)
-        except (DamageError, DiskError, NewerFormatError) as error:
+        except (DamageError, DiskError, UnknownFormatError) as error:
             yield _finding(directory / name, error)
     for topic in catalog.topics:
         for index in range(topic.partition_count):
@@ -120,7 +120,7 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
                     yield Finding(
                         directory / f"{topic.name}-{index}", f"is missing; {METADATA_TOPIC}-0 names it"
                     )
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield _finding(directory / CATALOG_FILE, error)
 
 
@@ -138,12 +138,12 @@ def _verify_partition(
         if found is not None and found != topic.topic_id:
             message = f"names the topic id {found}, but {topic.name} has the id {topic.topic_id}"
             yield Finding(partition / METADATA_FILE, message)
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
         # Check the file with the start of the view here. `log.verify` checks only the file with the start of the log.
         read_log_start(disk, partition / VIEW_START_FILE)
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield _finding(partition / VIEW_START_FILE, error)
     try:
         decode_first_sequences(disk.read_bytes(partition / FIRST_SEQUENCE_FILE))
@@ -155,14 +155,14 @@ def _verify_partition(
         state = LocalState(disk, partition)
         state.read_manifest()
         state.read_start()
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield _finding(partition / REMOTE_MANIFEST_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
         if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
             yield Finding(partition / name, "is missing: it is unknown where the log begins")
 
 
-def _finding(path: Path, error: DamageError | DiskError | UsageError | NewerFormatError) -> Finding:
+def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> Finding:
     """Make a finding from an error. Remove the path from the beginning of the message, because a finding has its own
     path.
     """
@@ -171,7 +171,7 @@ def _finding(path: Path, error: DamageError | DiskError | UsageError | NewerForm
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
     """Read the recovery points by partition directory; empty if the file is missing or damaged."""
-    with contextlib.suppress(DamageError, NewerFormatError):
+    with contextlib.suppress(DamageError, UnknownFormatError):
         found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
         return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
     return {}
@@ -217,7 +217,7 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
 
 def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
     """Return the list of topics; None if it is missing or cannot be read."""
-    with contextlib.suppress(DamageError, NewerFormatError):
+    with contextlib.suppress(DamageError, UnknownFormatError):
         return read_catalog(disk, directory)
     return None
 
@@ -235,7 +235,7 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
     """
     try:
         catalog = read_catalog(disk, directory)
-    except (DamageError, NewerFormatError):
+    except (DamageError, UnknownFormatError):
         return True
     return catalog is None or any(
         known.name == topic and index < known.partition_count for known in catalog.topics
@@ -247,7 +247,7 @@ def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Itera
     files of a later release, which other checks report.
     """
     path = directory / META_FILE
-    with contextlib.suppress(NewerFormatError):
+    with contextlib.suppress(UnknownFormatError):
         try:
             meta = read_meta(disk, directory, catalog)
             if meta.fault is not None and catalog is not None:
@@ -255,7 +255,7 @@ def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Itera
         except DamageError as error:
             yield _finding(path, error)
     path = directory / CLEAN_SHUTDOWN_FILE
-    with contextlib.suppress(NewerFormatError, FileNotFoundError):
+    with contextlib.suppress(UnknownFormatError, FileNotFoundError):
         try:
             check_clean_shutdown(disk, path)
         except DamageError as error:

@@ -8,7 +8,7 @@ something else than its options say. The settings of TLS and SASL are those of t
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stablelog.client.core.security import PREFIXES, SecuritySettings, security_of
+from stablelog.client.core.security import PREFIXES, SecuritySettings, read_security_settings
 from stablelog.errors import UsageError
 
 PREFIX: Final = "kafka."
@@ -103,7 +103,7 @@ def security_settings(given: Mapping[str, str]) -> SecuritySettings:
     Raises:
         UsageError: a setting is unknown, missing or not valid. The message contains no secret.
     """
-    return security_of({name.removeprefix(PREFIX): text for name, text in given.items()}, PREFIX)
+    return read_security_settings({name.removeprefix(PREFIX): text for name, text in given.items()}, PREFIX)
 
 
 def refuse_shown_key(given: Mapping[str, str]) -> None:

@@ -1,1 +1,1 @@
-"""The test tools of stablelog. Users of stablelog can use them in their own tests."""
+"""The test tools of stablelog. Programs that use stablelog can use them in their own tests."""

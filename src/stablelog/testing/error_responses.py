@@ -42,7 +42,7 @@ def error_named(name: str) -> ErrorCode:
 
 
 def error_response(frame: bytes, code: ErrorCode) -> bytes | None:
-    """Return the response to a request, without the length prefix: it reports an error for all that is asked for.
+    """Return a response that reports an error for everything in the request, without the length prefix.
 
     Args:
         frame: the request, without the length prefix.
@@ -103,7 +103,7 @@ def _entity(kind: Any) -> type:
 
 
 def _filled(response_class: type, request: Any, code: ErrorCode) -> Any:
-    """Return a message of this class that reports the error for a request, or for an entry of a request."""
+    """Return a message of this class that reports the error for a request or one of its entries."""
     content: dict[str, Any] = {}
     for field in dataclasses.fields(response_class):
         entity = entity_in(field.type)

@@ -113,15 +113,15 @@ class FaultProxy:
 
 @dataclass(eq=False)
 class _AwaitedResponse:
-    """A response that is due, in the order of the requests.
+    """A response that the proxy has to pass to the client, in the order of the requests.
 
     Attributes:
-        correlation_id: that of the request.
+        correlation_id: the correlation id of the request.
         fault: the fault that happens when the response is passed on.
-        is_local: whether the proxy responds, and not the broker.
+        is_local: whether the proxy makes the response itself, and not the broker.
         local: the proxy's response; None to close the connection.
         is_dropped: whether the connection is closed instead of passing the response on.
-        is_swallowed: whether the response is not passed on, because the client has got the first one.
+        is_swallowed: whether the response is dropped, because it is the second one to a duplicated request.
     """
 
     correlation_id: int
@@ -133,7 +133,7 @@ class _AwaitedResponse:
 
 
 class _ProxiedConnection:
-    """A connection of a client, with the connection to the broker that belongs to it."""
+    """A connection of a client, and the connection to the broker that the proxy has opened for it."""
 
     def __init__(self, client: socket.socket, broker: socket.socket, faults: Faults) -> None:
         self._client = client
@@ -154,7 +154,7 @@ class _ProxiedConnection:
             connection.close()
 
     def pass_requests(self) -> None:
-        """Pass requests to the broker until the client ends the connection. Then wait for the faults that are under way:
+        """Pass requests to the broker until the client closes the connection. Then wait for faults in progress, because
         the client may have its response before the fault has happened.
         """
         try:
@@ -169,10 +169,10 @@ class _ProxiedConnection:
 
     def _pass_request(self, frame: bytes) -> None:
         api_key, _, correlation_id = PREFIX.unpack_from(frame)
-        fault = self._faults.take(api_key, _client_id(frame))
+        fault = self._faults.take_fault(api_key, _client_id(frame))
         if fault is not None and fault.kind is FaultKind.DELAY:
-            fault.report()
-            fault.hold()
+            fault.add_happened()
+            fault.hold_request()
             fault = None
         is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
         if fault is None:
@@ -191,13 +191,13 @@ class _ProxiedConnection:
         if is_silent:
             self._deliver(frame, [])
             self._deliver(frame, [])
-            fault.report()
+            fault.add_happened()
         else:
             self._deliver(frame, [_AwaitedResponse(correlation_id)])
             self._deliver(frame, [_AwaitedResponse(correlation_id, fault, is_swallowed=True)])
 
     def _deliver(self, frame: bytes | None, awaited: list[_AwaitedResponse]) -> None:
-        """Note the responses that are due, and send a request to the broker."""
+        """Record the responses that are due, and send a request to the broker."""
         with self._changed:
             self._awaited.extend(awaited)
         if frame is not None:
@@ -217,12 +217,12 @@ class _ProxiedConnection:
                     with contextlib.suppress(OSError):  # the client has gone, and a fault may be under way
                         self._client.sendall(LENGTH.pack(len(frame)) + frame)
                 if awaited.fault is not None:
-                    awaited.fault.report()
+                    awaited.fault.add_happened()
                 self._changed.notify_all()
             self._respond()
 
     def _respond(self) -> None:
-        """Send the proxy's own responses that are due now."""
+        """Send the proxy's own responses that are next in order."""
         with self._changed:
             while self._awaited and self._awaited[0].is_local:
                 awaited = self._awaited.popleft()
@@ -230,13 +230,13 @@ class _ProxiedConnection:
                     self._end(awaited)
                     return
                 assert awaited.fault is not None
-                awaited.fault.report()
+                awaited.fault.add_happened()
                 self._client.sendall(LENGTH.pack(len(awaited.local)) + awaited.local)
 
     def _end(self, awaited: _AwaitedResponse) -> None:
-        """Close the connections in place of a response."""
+        """Close both connections instead of passing a response on."""
         assert awaited.fault is not None
-        awaited.fault.report()
+        awaited.fault.add_happened()
         self.close()
 
 

@@ -1,6 +1,7 @@
-"""Faults that a test requests for the next requests of clients: which requests they apply to, and what happens to them.
+"""Faults that a test requests for the next requests of clients: to which requests they apply, and what happens to
+these.
 
-The rules are without sockets; `stablelog.testing.fault_proxy` carries them out.
+This module has the rules without sockets; `stablelog.testing.fault_proxy` carries them out.
 """
 
 import threading
@@ -44,7 +45,7 @@ def api_named(name: str) -> ApiKey:
 
 @dataclass(eq=False)
 class Fault:
-    """A fault that a test has requested. The methods of `Faults` make it.
+    """A fault that a test has requested by a method of `Faults`.
 
     Attributes:
         kind: what happens to the requests.
@@ -74,7 +75,7 @@ class Fault:
         return f"{self.kind.name.lower()} {self.api.message_name}{of_client}"
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the fault has happened to all its requests. A delayed request counts from its arrival on.
+        """Wait until the fault has happened to all its requests. A delayed request counts when it arrives.
 
         Raises:
             TimeoutError: fewer requests came within `timeout_s`.
@@ -86,11 +87,11 @@ class Fault:
                 )
 
     def release(self) -> None:
-        """Let the requests go on that a delay holds, and those that come later. May be called before they come."""
+        """End a delay: the held requests continue, and later ones are not held. May be called before any request comes."""
         self._released.set()
 
-    def take(self, api_key: int, client_id: str | None) -> bool:
-        """Whether the fault applies to a request. If so, the request is one of the `count` requests."""
+    def take_request(self, api_key: int, client_id: str | None) -> bool:
+        """Return whether the fault applies to a request. If so, the request counts as one of its `count` requests."""
         if api_key != self.api or self._taken >= self.count or client_id == OWN_CLIENT_ID:
             return False
         if self.client_id is not None and client_id != self.client_id:
@@ -98,12 +99,12 @@ class Fault:
         self._taken += 1
         return True
 
-    def hold(self) -> None:
-        """Wait as long as a delay holds a request."""
+    def hold_request(self) -> None:
+        """Wait as long as the delay holds a request."""
         self._released.wait(self.seconds)
 
-    def report(self) -> None:
-        """Note that the fault has happened to a request."""
+    def add_happened(self) -> None:
+        """Record that the fault has happened to one more request."""
         with self._changed:
             self.happened += 1
             self._changed.notify_all()
@@ -165,12 +166,12 @@ class Faults:
             self._faults.append(fault)
         return fault
 
-    def take(self, api_key: int, client_id: str | None) -> Fault | None:
-        """Count a request, and return the fault that applies to it."""
+    def take_fault(self, api_key: int, client_id: str | None) -> Fault | None:
+        """Count a request, and return the fault that applies to it; None if none does."""
         with self._lock:
             if client_id != OWN_CLIENT_ID:
                 self._counts[api_key] = self._counts.get(api_key, 0) + 1
-            return next((fault for fault in self._faults if fault.take(api_key, client_id)), None)
+            return next((fault for fault in self._faults if fault.take_request(api_key, client_id)), None)
 
     def requests(self) -> Mapping[str, int]:
         """Return how many requests of each API have come, such as {"Produce": 3}. Those of the test tools are left

@@ -1,9 +1,10 @@
-"""Checks of a recorded history: whether the records that readers got agree with the responses that writers got. No I/O.
+"""Checks of a recorded test run: whether the records that readers got agree with the responses that writers got. No
+I/O.
 
-Each of these faults has its own check: committed or acknowledged records that are lost; aborted records that were read;
-records that were read before their commit was requested, read twice, separated from their transaction, or read in
-another order than they were written; offsets that decrease, or at which another record was read before; records that
-one reader skipped and another one read; watermarks that decrease or contradict each other.
+Each of these contradictions has its own check: a committed or acknowledged record is lost; an aborted record was read;
+a record was read before its commit was requested, twice, apart from its transaction, or out of order; offsets decrease,
+or an offset had another record before; one reader skipped a record that another one read; watermarks decrease or
+contradict each other.
 """
 
 import itertools
@@ -23,7 +24,7 @@ class Fate(Enum):
 
 
 class WrittenTransaction(NamedTuple):
-    """A transaction that a writer has written.
+    """A transaction that a writer has written, with its values and its outcome.
 
     Attributes:
         values: the values of the records, in order. No value is written twice.
@@ -38,7 +39,7 @@ class WrittenTransaction(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that a reader got while writers were still writing, and the time of the read."""
+    """A record that a reader got during the writes, and the time of the read."""
 
     seen_s: float
     offset: int
@@ -50,7 +51,7 @@ Read = Sequence[tuple[int, bytes]]  # (offset, value) of each record, in the ord
 
 @dataclass(slots=True)
 class History:
-    """Everything that was recorded in a test run.
+    """All writes and reads that a test run has recorded.
 
     Attributes:
         transactions: each transaction, as a `WrittenTransaction` or as a pair of its `Fate` and its values.
@@ -71,8 +72,8 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Return a description of each contradiction between the records that readers got and the responses that writers
-    got. The module's docstring lists the kinds of contradictions. The list is empty if there is none.
+    """Check a history. Return a description of each contradiction between what readers got and the responses that
+    writers got; the docstring of this module lists the kinds. An empty list means that there is none.
     """
     transactions = [WrittenTransaction(*txn) for txn in history.transactions]
     return [

@@ -54,7 +54,7 @@ def stablelog_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
 
 
 class _FaultyBrokers:
-    """The last faulty broker, which the next test uses if it has the same settings."""
+    """The faulty broker of the last test. The next test uses it if it has the same settings."""
 
     def __init__(self) -> None:
         self._settings: dict[str, object] = {}

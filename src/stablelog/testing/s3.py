@@ -2,8 +2,8 @@
 
     with serve_s3("bucket") as s3:
         store = open_store("s3://bucket/prefix", allow_http=True, options=s3.options)
-        s3.fail(Fault("put", "manifest/", status=503, is_applied=True))
-        s3.hold(Hold("put", ".log"))
+        s3.fail(S3Fault("put", "manifest/", status=503, is_applied=True))
+        s3.hold(S3Hold("put", ".log"))
         s3.refuse()
 
 The server keeps objects in memory and accepts any credentials. It supports the requests that stablelog sends: objects,
@@ -352,10 +352,10 @@ class S3:
     async def _answer(self, request: S3Request) -> tuple[S3Response | None, int | None]:
         """Handle a request as `handle` does, and stop it if a test wants to hold it."""
         hold = self._hold_of(request.kind, request.key)
-        if hold is not None and not hold.is_applied and not await hold.stop(request.key):
+        if hold is not None and not hold.is_applied and not await hold.stop_request(request.key):
             return None, None
         answer, cut_size = self.handle(request)
-        if hold is not None and hold.is_applied and not await hold.stop(request.key):
+        if hold is not None and hold.is_applied and not await hold.stop_request(request.key):
             return None, None
         return answer, cut_size
 
@@ -387,7 +387,7 @@ class S3:
             ready()
             await stopped
             for hold in self._held:
-                hold.settle(goes_on=False)
+                hold.decide(goes_on=False)
             self.close_port()
             await asyncio.gather(*self._conversations)
 

@@ -1,4 +1,4 @@
-"""What a test lets an S3 server do with chosen requests: answer with a fault, or wait for the test."""
+"""Faults and stops that a test requests for the requests to an S3 server."""
 
 import asyncio
 import threading
@@ -9,8 +9,7 @@ HELD_S_MAX = 60.0  # How long a test waits for a request by default. It is a bou
 
 @dataclass(slots=True)
 class S3Fault:
-    """A fault that a test sets for the next requests of one kind: what the server answers, and whether it applies the
-    requests.
+    """A fault for the next requests of one kind: what the server responds, and whether it applies the requests.
 
     Attributes:
         kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the
@@ -33,10 +32,10 @@ class S3Fault:
 
 
 class S3Hold:
-    """A stop of one request. The server takes the request, tells the test, and does not answer until the test says so.
-    The server answers other requests meanwhile.
+    """A stop of one request. The server receives the request, tells the test, and responds only when the test lets it.
+    It responds to other requests meanwhile.
 
-        hold = s3.hold(Hold("put", "/manifest/", is_applied=True))
+        hold = s3.hold(S3Hold("put", "/manifest/", is_applied=True))
         hold.wait()  # the manifest is created, and the client has no answer
         ...
         hold.drop()
@@ -69,7 +68,7 @@ class S3Hold:
         return self._stopped_key
 
     def release(self) -> None:
-        """Let the request go on: the server applies it now, unless it has applied it before, and answers."""
+        """Let the request continue: the server applies it now, unless it was applied before, and responds."""
         self._decide(goes_on=True)
 
     def drop(self) -> None:
@@ -78,15 +77,15 @@ class S3Hold:
 
     def _decide(self, *, goes_on: bool) -> None:
         assert self._loop is not None, "wait for the request first"
-        self._loop.call_soon_threadsafe(self.settle, goes_on)
+        self._loop.call_soon_threadsafe(self.decide, goes_on)
 
-    def settle(self, goes_on: bool) -> None:
-        """Decide whether the request goes on, unless that was decided before. Called in the server's event loop."""
+    def decide(self, goes_on: bool) -> None:
+        """Decide whether the request continues, unless that was decided before. Runs in the event loop of the server."""
         if self._goes_on is not None and not self._goes_on.done():
             self._goes_on.set_result(goes_on)
 
-    async def stop(self, key: str) -> bool:
-        """Stop a request of this key until the test decides. Return whether the request goes on."""
+    async def stop_request(self, key: str) -> bool:
+        """Stop the request of this key until the test decides. Return whether it continues."""
         self._loop = asyncio.get_running_loop()
         self._goes_on = self._loop.create_future()
         self._stopped_key = key

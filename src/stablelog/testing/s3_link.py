@@ -1,4 +1,4 @@
-"""The link between an S3 server and its clients: so many bytes a second, which all connections share."""
+"""A simulated network link between an S3 server and its clients: all connections share a limit of bytes a second."""
 
 import asyncio
 from typing import Final
@@ -22,7 +22,7 @@ class S3Link:
         self._free_s = 0.0  # The time at which the link is free for the next bytes.
 
     async def receive(self, reader: asyncio.StreamReader, size: int) -> bytes:
-        """Read the body of a request.
+        """Read the body of a request, at the speed of the link.
 
         Raises:
             asyncio.IncompleteReadError: the connection has ended.
@@ -37,7 +37,7 @@ class S3Link:
         return bytes(body)
 
     async def send(self, writer: asyncio.StreamWriter, body: bytes) -> None:
-        """Send the body of an answer. Raises ConnectionError."""
+        """Send the body of a response, at the speed of the link. Raises ConnectionError."""
         if self.rate is None:
             self.moved_size += len(body)
             writer.write(body)

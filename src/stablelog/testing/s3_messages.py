@@ -1,4 +1,4 @@
-"""The messages of the S3 server for tests: requests as they are read from a connection, and answers."""
+"""The messages of the S3 server for tests: requests read from a connection, and responses."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ class S3Request(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of request, as a `Fault` names it."""
+        """The kind of the request, in the words of `S3Fault.kind`."""
         if self.method == "GET" and not self.key:
             return "list"
         if self.method == "POST" and "delete" in self.query:
@@ -46,7 +46,7 @@ class S3Request(NamedTuple):
 
 
 class S3Response(NamedTuple):
-    """One answer. `size` is the object's size in the answer to a HEAD request, whose body is empty."""
+    """One response. `size` is the size of the object in the response to a HEAD request, which has no body."""
 
     status: int
     body: bytes = b""
@@ -66,7 +66,7 @@ class S3Response(NamedTuple):
 
 
 def error_answer(status: int, code: str, key: str = "") -> S3Response:
-    """Return the answer to a request that has failed."""
+    """Return an error response to a request."""
     body = f"<Error><Code>{code}</Code><Message>{code}</Message><Key>{escape(key)}</Key></Error>"
     return S3Response(status, body.encode(), XML)
 
@@ -74,7 +74,7 @@ def error_answer(status: int, code: str, key: str = "") -> S3Response:
 async def read_request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: S3Link
 ) -> S3Request | None:
-    """Read the next request of a connection, whose body crosses a link; None at the end of the connection."""
+    """Read the next request of a connection, at the speed of the link; None at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:

@@ -1,8 +1,8 @@
-"""A simulated clock, whose time changes only when a test advances it or sets its wall clock."""
+"""A simulated clock. Its time changes only when a test changes it."""
 
 
 class SimClock:
-    """A `Clock` whose time is set by a test.
+    """A `Clock` that a test sets and advances.
 
     Args:
         now_ms: the time at the start, in ms since 1970-01-01 UTC.

@@ -23,11 +23,11 @@ NAME_SIZE_MAX = 255
 
 
 class SimulatedCrash(BaseException):
-    """The simulated machine has stopped. This class is not an Exception, so that the tested code does not catch it."""
+    """The simulated machine has stopped. The class is not an Exception, so that the tested code does not catch it."""
 
 
 class SimFile:
-    """A file of a SimDisk that was opened.
+    """An open file of a SimDisk.
 
     Attributes:
         inode: the file's bytes.
@@ -65,7 +65,7 @@ class SimFile:
         content = self.inode.content
         try:
             self._call("writing")
-            self._disk.take_room(len(joined), "writing", self.path)
+            self._disk.check_space(len(joined), "writing", self.path)
             self._disk.step(f"append {self.path.name}", torn=(self.inode, joined), path=self.path)
         except DiskError as error:
             error.size = len(joined)
@@ -110,7 +110,7 @@ class SimFile:
         self._call("truncating")
         if size < 0:
             raise DiskError(f"truncating {self.path} to {size} bytes failed", errno.EINVAL)
-        self._disk.take_room(max(0, size - len(self.inode.content)), "truncating", self.path)
+        self._disk.check_space(max(0, size - len(self.inode.content)), "truncating", self.path)
         self._disk.step(f"truncate {self.path.name}", path=self.path)
         content = self.inode.content
         del content[size:]
@@ -126,11 +126,11 @@ class SimFile:
     def close(self) -> None:
         """Close the file. Its views stay readable."""
         self.is_closed = True
-        self._disk.released(self)
+        self._disk.release_file(self)
 
 
 class SimDisk:
-    """A file system in memory.
+    """A simulated file system in memory.
 
     Attributes:
         steps: how many operations have changed something.
@@ -164,8 +164,8 @@ class SimDisk:
     # -- faults ------------------------------------------------------------------------------------------------
 
     def step(self, what: str, torn: tuple[Inode, bytes] | None = None, path: Path | None = None) -> None:
-        """Count an operation that changes something. Stop the machine at the operation `crash_at`, and fail at
-        `fail_at`.
+        """Count an operation that changes something. Stop the machine if it is the operation `crash_at`; fail if it is
+        the operation `fail_at`.
 
         Args:
             what: the operation, for messages.
@@ -186,8 +186,8 @@ class SimDisk:
     def effect(self, what: str, path: Path) -> Iterator[None]:
         """Count an operation that changes something. The body of the `with` statement makes the change.
 
-        If the operation fails, the body does not run. With `fails_late`, the body runs first, and the operation fails
-        after it.
+        If the operation fails, the body does not run. With `fails_late`, the body runs, and the operation fails after
+        it.
         """
         late = None
         try:
@@ -201,18 +201,18 @@ class SimDisk:
             raise late
 
     def call(self, what: str, path: Path) -> None:
-        """Raise the error that `fault` returns for this call, if any."""
+        """Raise the error that the function `fault` returns for this call, if any."""
         number = None if self.fault is None else self.fault(what, path)
         if number is not None:
             raise DiskError(f"{what} {path} failed", number)
 
-    def released(self, file: SimFile) -> None:
-        """Note that a file was closed. If the file's name was removed before, its space is free from now on."""
+    def release_file(self, file: SimFile) -> None:
+        """Record that a file was closed. If its name was removed before, its space is now free."""
         with self._open_lock:
             self._open.discard(file)
 
-    def take_room(self, size: int, what: str, path: Path) -> None:
-        """Raise DiskError with ENOSPC if `size` more bytes do not fit into the disk's capacity."""
+    def check_space(self, size: int, what: str, path: Path) -> None:
+        """Raise DiskError with ENOSPC if the disk has no space for `size` more bytes."""
         if size and self.capacity is not None and size > self.free_size(Path("/")):
             raise DiskError(f"{what} {path} failed", errno.ENOSPC)
 
@@ -224,13 +224,13 @@ class SimDisk:
         """
         after = SimDisk()
         after.capacity = self.capacity
-        after._root = Survivors(chance).of(self._root, self._renamed)
+        after._root = Survivors(chance).tree_after_crash(self._root, self._renamed)
         return after
 
     # -- lookup ------------------------------------------------------------------------------------------------
 
     def _find(self, path: Path) -> Node | None:
-        """Return the file or directory of this name; None if there is none."""
+        """Return the file or directory at a path; None if nothing exists there."""
         assert path.is_absolute(), path
         at: Node | None = self._root
         for name in path.parts[1:]:
@@ -240,7 +240,7 @@ class SimDisk:
         return at
 
     def _home(self, path: Path, what: str) -> Directory:
-        """Return the parent directory of a path. It is no error if nothing exists at the path itself."""
+        """Return the parent directory of a path. Nothing has to exist at the path itself."""
         above = path.parent
         while (home := self._find(above)) is None:
             above = above.parent
@@ -270,7 +270,7 @@ class SimDisk:
         return node
 
     def files(self, path: Path = Path("/")) -> Iterator[Path]:
-        """The paths of all files under a directory, in order."""
+        """Yield the paths of all files under a directory, sorted."""
         return (found for found, _ in self._inodes(path))
 
     def _inodes(self, path: Path) -> Iterator[tuple[Path, Inode]]:
@@ -287,28 +287,30 @@ class SimDisk:
 
     @property
     def open_files(self) -> list[SimFile]:
-        """The files that were opened and not closed, and to which an object still refers."""
+        """Return the files that are open and that an object still refers to."""
         with self._open_lock:
             return list(self._open)
 
     # -- damage ------------------------------------------------------------------------------------------------
 
     def content(self, path: Path) -> bytearray:
-        """Return the bytes of a file for changes in place. A change is durable only if the file is synced."""
+        """Return the bytes of a file, which the caller may change in place. A change is durable only when the file is
+        synced.
+        """
         return self._inode(path, "reading").content
 
     def durable(self, path: Path) -> bytes:
-        """Return the bytes of a file that its last sync has made durable."""
+        """Return the bytes of a file that were durable after its last sync."""
         return self._inode(path, "reading").durable
 
     def damage(self, path: Path, content: bytes) -> None:
-        """Replace a file's bytes, like a disk that corrupts durable data."""
+        """Replace the bytes of a file, as a disk that corrupts durable data."""
         inode = self._inode(path, "reading")
         inode.content[:] = content
         inode.durable = bytes(content)
 
     def lose(self, path: Path) -> None:
-        """Remove a file, like a disk that loses a durable name."""
+        """Remove a file, as a disk that loses a durable name."""
         home = self._home(path, "removing")
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)
@@ -365,7 +367,7 @@ class SimDisk:
         is_replaced = False
         try:
             homes = {path: self._replaceable(path, content) for path, content in contents.items()}
-            self.take_room(size, "writing files of", directory)
+            self.check_space(size, "writing files of", directory)
             for path, home in homes.items():
                 with self.effect(f"write {path.name}", path):
                     home.names[path.name] = Inode(bytearray(contents[path]), contents[path])
@@ -390,7 +392,7 @@ class SimDisk:
             home = self._home(path.with_name(path.name + ".tmp"), "writing")
             if isinstance(home.names.get(path.name), Directory):
                 raise DiskError(f"writing {path} failed", errno.EISDIR)
-            self.take_room(len(content), "writing", path)
+            self.check_space(len(content), "writing", path)
         except DiskError as error:
             error.size = len(content)
             raise
@@ -482,7 +484,7 @@ class SimDisk:
         if isinstance(home.names.get(path.name), Directory):
             raise DiskError(f"allocating {path} failed", errno.EISDIR)
         home.names.pop(path.name, None)
-        self.take_room(size, "allocating", path)
+        self.check_space(size, "allocating", path)
         self.step(f"allocate {path.name}", path=path)
         home.names[path.name] = Inode(bytearray(size))
 

@@ -1,4 +1,4 @@
-"""A simulated object store: it delays requests, loses answers, and applies writes late.
+"""A simulated object store: it delays requests, loses responses, and applies writes late.
 
 The store keeps the contract of `stablelog.env.objects` and guarantees nothing more. The same contract tests run against
 it and the real stores. Time is simulated, too: each request advances it, and so does `sleep`, which a test passes to
@@ -26,7 +26,7 @@ from stablelog.testing.sim_disk import SimulatedCrash
 
 @dataclass(frozen=True, slots=True)
 class StoreFaults:
-    """How often each fault occurs: a number from 0 to 1, the share of all requests that have the fault.
+    """How often each fault occurs: the share of the requests with this fault, from 0 to 1.
 
     Attributes:
         refused: the store answers 503 and applies nothing.
@@ -57,15 +57,15 @@ class _Late:
 
 @dataclass
 class SimObjects:
-    """One simulated store. It is not safe to call from several threads.
+    """A simulated object store. It is not safe for several threads.
 
     Attributes:
         seed: the seed of the random generator.
         faults: may be replaced at any time.
         objects: the contents by key.
         written_s: by key, the simulated time at which the object was written.
-        between: a function that is called before each request with the request's name and key. A test can let other
-            writers act in this function.
+        between: a function that is called before each request with the name and the key of the request. In it, a test can
+            act as another writer.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
         stop_at: the number of the request, counted from now, during which the machine of the caller stops; None for
             never. If the request writes, it may have been applied, may be applied late, or is lost.
@@ -174,7 +174,7 @@ class SimObjects:
     # -- the link ----------------------------------------------------------------------------------------------
 
     def send(self, size: int, under_way: int, limit_s: float) -> None:
-        """Let the bytes of a write cross the link. Each part crosses it together with all others that are under way."""
+        """Let the bytes of a write cross the link. All parts that are under way share its speed."""
         if self.rate is None:
             return
         if under_way / self.rate > limit_s:
@@ -185,7 +185,7 @@ class SimObjects:
         self.sleep(size / self.rate)
 
     def receive(self, size: int) -> None:
-        """Let the bytes of a read cross the link. They come one after another, so no read is idle."""
+        """Let the bytes of a read cross the link, one after another, so that the read is never idle."""
         if self.rate is not None:
             self.moved_size += size
             self.sleep(size / self.rate)
@@ -208,7 +208,7 @@ class SimObjects:
             (faults.refused, self._refuse),
             (faults.unanswered, self._lose_the_answer),
             (faults.late, self._apply_late),
-            (faults.wrong_exists if call == "create" else 0.0, self._say_that_it_exists),
+            (faults.wrong_exists if call == "create" else 0.0, self._answer_exists),
         ):
             if drawn < share:
                 fault(apply)
@@ -216,7 +216,7 @@ class SimObjects:
         return apply()
 
     def _begin(self, call: str, key: str) -> bool:
-        """Begin a request. Return whether the machine of the caller stops during it."""
+        """Begin a request. Return whether the machine of the caller is to stop during it."""
         self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
         self.between(call, key)
         if self.is_rejecting:
@@ -241,5 +241,5 @@ class SimObjects:
         self._later(apply)
         raise UnclearError("no answer within the time limit")
 
-    def _say_that_it_exists(self, _apply: Callable[[], bool]) -> None:
+    def _answer_exists(self, _apply: Callable[[], bool]) -> None:
         raise ExistsError("409 Conflict")

@@ -1,4 +1,4 @@
-"""The names and bytes of a simulated disk: the current ones, the durable ones, and those that remain after a crash."""
+"""The names and bytes of a simulated disk: the present ones, the durable ones, and the ones after a crash."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,13 +8,15 @@ PAGE_SIZE = 512
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file's current bytes, and its durable bytes: those that a crash cannot change."""
+    """The present bytes of a file, and its durable bytes, which a crash cannot change."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
 
     def after_crash(self, chance: random.Random) -> bytes:
-        """Return the bytes after a crash: the durable ones, and any subset of the other pages, each cut at any byte."""
+        """Return the bytes after a crash: the durable ones, and a random subset of the other pages. Each page may be
+        cut at any byte.
+        """
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:
             # The file was truncated without a sync, so the crash may undo the truncation.
@@ -30,7 +32,7 @@ class Inode:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """A directory's current names, and its durable names: those that a crash cannot change."""
+    """The present names in a directory, and its durable names, which a crash cannot change."""
 
     names: "dict[str, Node]" = field(default_factory=dict)
     durable: "dict[str, Node]" = field(default_factory=dict)
@@ -40,7 +42,7 @@ Node = Inode | Directory
 
 
 class Survivors:
-    """The tree of directories after a power failure: a random one of the states that the contract of
+    """Makes the directory tree after a power failure: a random one of the states that the contract of
     `stablelog.env.disk` allows.
 
     Args:
@@ -53,8 +55,8 @@ class Survivors:
             int, Node
         ] = {}  # the copies of surviving files and directories, by the id() of the original
 
-    def of(self, root: Directory, renamed: list[tuple[Directory, str, Node]]) -> Directory:
-        """Return the tree after the power failure.
+    def tree_after_crash(self, root: Directory, renamed: list[tuple[Directory, str, Node]]) -> Directory:
+        """Return the directory tree after a power failure.
 
         Args:
             root: the root of the tree.

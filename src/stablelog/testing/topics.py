@@ -1,4 +1,4 @@
-"""Topics with fresh names, for tests that share a broker."""
+"""Topics with new names, for tests that share a broker."""
 
 import itertools
 import os
@@ -9,14 +9,19 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicCo
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.blocking.cluster import BlockingCluster
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, UnknownTopicOrPartitionError, refusal
+from stablelog.client.responses import (
+    RETRIABLE_CODES,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    refused_error,
+)
 from stablelog.testing.faults import OWN_CLIENT_ID
 
 _numbers: Final = itertools.count(1)
 
 
 def fresh_name(name: str) -> str:
-    """Return a name that no other test has got, also in another process: `orders-4711-3` for `orders`."""
+    """Return a name that no other test gets, also in another process: `orders-4711-3` for `orders`."""
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -37,12 +42,12 @@ def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[s
     with BlockingCluster(bootstrap, client_id=OWN_CLIENT_ID) as cluster:
 
         def attempt() -> None:
-            (result,) = cluster.any_connection().ask(CreateTopicsRequest(topics=(topic,))).topics
+            (result,) = cluster.any_connection().request(CreateTopicsRequest(topics=(topic,))).topics
             code, message = result.error_code, result.error_message or result.error_code.name
             if code in RETRIABLE_CODES:
                 raise RetriableError(message)
             if code is not ErrorCode.none:
-                raise refusal(code, f"creating {name}: {message}")
+                raise refused_error(code, f"creating {name}: {message}")
 
         def look() -> None:
             try:

@@ -44,7 +44,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from stablelog.errors import DamageError, FencedError, naming, refuse_newer
+from stablelog.errors import DamageError, FencedError, adding_path, refuse_unknown_version
 from stablelog.tier.names import EPOCHS, ChainName, RemotePartition, chain_name_of, epoch_key, epoch_of
 
 Result = TypeVar("Result")
@@ -364,7 +364,7 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
     if content is None:
         raise DamageError(f"the object store lists {key}, but does not return it: restore the object")
     try:
-        with naming(key):
+        with adding_path(key):
             found, payload = decode_link(content)
     except DamageError as error:
         raise DamageError(f"{key}: {error}") from None
@@ -386,10 +386,10 @@ def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
     """Decode an object of the chain. Return its kind and its payload.
 
     Raises:
-        NewerFormatError: a later release has written the object.
+        UnknownFormatError: a later release has written the object.
         DamageError: the object is damaged.
     """
-    refuse_newer("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
+    refuse_unknown_version("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
     if len(content) < LINK.size:
         raise DamageError(
             f"an object of a chain of manifests has {len(content)} bytes, and at least {LINK.size} are expected"

@@ -30,7 +30,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Delete, Get, List, Steps
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
@@ -232,7 +232,7 @@ class ObjectDeletion:
                 continue  # Its reader has just deleted it.
             try:
                 pin = decode_pin(content)
-            except (DamageError, NewerFormatError):
+            except (DamageError, UnknownFormatError):
                 pin = EVERYTHING
             self._pins[key] = _Known(pin, now_s)
         for key in [key for key, known in self._pins.items() if not known.is_valid(now_s)]:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
@@ -189,7 +189,7 @@ def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentStat
 def _is_summary(custom_metadata: bytes | None) -> bool:
     try:
         return custom_metadata is not None and bool(Summary.decode(custom_metadata))
-    except (DamageError, NewerFormatError):
+    except (DamageError, UnknownFormatError):
         return False
 
 

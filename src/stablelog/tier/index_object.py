@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.indexes.summary import Summary
 
 VERSION: Final = 1
@@ -125,7 +125,7 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
     not exist.
 
     Raises:
-        NewerFormatError: a later release has written the object.
+        UnknownFormatError: a later release has written the object.
         DamageError: the object is damaged.
     """
     if not len(content):
@@ -136,8 +136,8 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
             f"{key} has {len(content)} bytes, and an object of indexes has at least {FOOTER.size}"
         )
     version, count, crc = FOOTER.unpack_from(content, end)
-    with naming(key):
-        refuse_newer("an object of indexes", version, VERSION)
+    with adding_path(key):
+        refuse_unknown_version("an object of indexes", version, VERSION)
     begin = end - count * ROW.size
     view = memoryview(content)
     if version != VERSION or begin < 0 or crc32c(view[begin:end]) != crc:
@@ -164,7 +164,7 @@ def proven_indexes(
         crc: the CRC-32C of the rows in the object; None if the manifest does not have it.
 
     Raises:
-        NewerFormatError: a later release has written the object.
+        UnknownFormatError: a later release has written the object.
         DamageError: the object is damaged, or has other indexes.
     """
     files = indexes_of(content, key)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import DamageError, naming
+from stablelog.errors import DamageError, adding_path
 from stablelog.log.files.log_start import encode_log_start, read_log_start
 from stablelog.log.files.names import REMOTE_LOG_START_FILE, REMOTE_MANIFEST_FILE, REMOTE_PART_PREFIX
 from stablelog.tier.manifest import Manifest, ManifestPart, decode_manifest, read_part
@@ -39,7 +39,7 @@ class LocalState:
         then (`read_start`).
 
         Raises:
-            NewerFormatError: a later release has written a file.
+            UnknownFormatError: a later release has written a file.
             DamageError: a file is damaged, or the file of a part is missing.
             DiskError: a file cannot be read.
         """
@@ -48,7 +48,7 @@ class LocalState:
         if content is None:
             return None
         try:
-            with naming(path):
+            with adding_path(path):
                 return decode_manifest(content, self._read_part)
         except DamageError as error:
             raise DamageError(f"{path} is damaged: {error}") from None
@@ -59,7 +59,7 @@ class LocalState:
         if content is None:
             raise DamageError(f"its part {path.name} is missing")
         try:
-            with naming(path):
+            with adding_path(path):
                 return read_part(part, content)
         except DamageError as error:
             raise DamageError(f"its file {path.name}: {error}") from None
@@ -71,7 +71,7 @@ class LocalState:
         """Return the recorded log start offset; 0 if there is none.
 
         Raises:
-            NewerFormatError: a later release has written the file.
+            UnknownFormatError: a later release has written the file.
             DamageError: the file is damaged. The message names it.
             DiskError: the file cannot be read.
         """

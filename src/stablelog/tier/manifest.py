@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import DamageError, in_words, refuse_newer
+from stablelog.errors import DamageError, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json
 from stablelog.log.search.rows import SegmentRows
 from stablelog.tier.index_object import CommitFiles
@@ -213,7 +213,7 @@ def decode_manifest(
         load: loads the object of a part, and returns what `read_part` finds in it.
 
     Raises:
-        NewerFormatError: a later release has written the manifest.
+        UnknownFormatError: a later release has written the manifest.
         DamageError: the manifest or one of its parts is damaged.
     """
     manifest = decode_without_parts(content)
@@ -228,7 +228,7 @@ def decode_manifest(
 
 
 def decode_without_parts(content: bytes) -> Manifest:
-    """Decode a manifest, without the segments that are in its parts. Raises NewerFormatError or DamageError."""
+    """Decode a manifest, without the segments that are in its parts. Raises UnknownFormatError or DamageError."""
     head, segments = _decode(content, HEAD_KEY)
     try:
         version, cluster_id, log_start, count = (
@@ -239,7 +239,7 @@ def decode_without_parts(content: bytes) -> Manifest:
     is_number = all(type(number) is int and number >= 0 for number in (version, log_start, count))
     if not is_number or version < VERSION or not isinstance(cluster_id, str):
         raise DamageError(f"the head of a manifest has other values than numbers and a cluster id: {head}")
-    refuse_newer("a manifest", version, PARTED_VERSION)
+    refuse_unknown_version("a manifest", version, PARTED_VERSION)
     if version > PARTED_VERSION:
         raise DamageError(
             f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}"
@@ -266,7 +266,7 @@ def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
     """Decode the object of a part, and check that it is the one that the manifest names. Return the part's segments.
 
     Raises:
-        NewerFormatError: a later release has written the part.
+        UnknownFormatError: a later release has written the part.
         DamageError: the object is damaged, or is another one than the manifest names.
     """
     if (len(content), crc32c(content)) != (part.size, part.crc):
@@ -280,11 +280,11 @@ def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
 
 
 def decode_part(content: bytes) -> list[RemoteSegment]:
-    """Return the segments of a part. Raises NewerFormatError or DamageError."""
+    """Return the segments of a part. Raises UnknownFormatError or DamageError."""
     head, segments = _decode(content, PART_KEY)
     version = head.get("version")
     if type(version) is int:
-        refuse_newer("a part of a manifest", version, PART_VERSION)
+        refuse_unknown_version("a part of a manifest", version, PART_VERSION)
     if version != PART_VERSION:
         raise DamageError(f"a part of a manifest has the version {version}")
     return segments

@@ -20,7 +20,7 @@ Format: docs/formats.md, "Pins".
 import json
 from typing import Final, NamedTuple
 
-from stablelog.errors import DamageError, in_words, refuse_newer
+from stablelog.errors import DamageError, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json
 
 VERSION: Final = 1
@@ -56,7 +56,7 @@ def decode_pin(content: bytes) -> Pin:
     """Decode the content of a pin's object.
 
     Raises:
-        NewerFormatError: a later release has written the pin.
+        UnknownFormatError: a later release has written the pin.
         DamageError: the object is damaged.
     """
     try:
@@ -65,7 +65,7 @@ def decode_pin(content: bytes) -> Pin:
         reader = str(fields["reader"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamageError(f"a pin is damaged: {in_words(error)}") from error
-    refuse_newer("a pin", version, VERSION)
+    refuse_unknown_version("a pin", version, VERSION)
     if version != VERSION or not 0 <= start_offset <= end_offset:
         raise DamageError(f"a pin of version {version} has the offsets {start_offset} to {end_offset}")
     return Pin(start_offset, end_offset, reader)

@@ -11,12 +11,12 @@ from typing import Final
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import (
     DamageError,
-    NewerFormatError,
     ObjectExistsError,
     ObjectMissingError,
     StoreError,
+    UnknownFormatError,
     UsageError,
-    refuse_newer,
+    refuse_unknown_version,
 )
 from stablelog.json_text import parse_json
 from stablelog.tier.chain import Create, Delete, Get, List, Result, Steps, last_manifest
@@ -55,7 +55,7 @@ class Prefix:
         Raises:
             ObjectMissingError: no broker has used the prefix yet.
             UsageError: the prefix belongs to another program.
-            NewerFormatError: a later release has written the objects.
+            UnknownFormatError: a later release has written the objects.
             StoreError: the store does not answer, or rejects the request.
         """
         content = self.store.get(CLUSTER)
@@ -66,7 +66,7 @@ class Prefix:
             raise UsageError(
                 f"{self.store.url}/{CLUSTER} is not the object of a cluster of stablelog: use another prefix"
             ) from error
-        refuse_newer(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
+        refuse_unknown_version(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
         return str(cluster_id)
 
     def last_settings(self) -> tuple[str, bytes] | None:
@@ -127,7 +127,7 @@ class Prefix:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            NewerFormatError: a later release has written the manifest.
+            UnknownFormatError: a later release has written the manifest.
             DamageError: the manifest or a part is damaged or missing. The message names its key.
         """
         payload = self.last_payload(partition)
@@ -154,7 +154,7 @@ class Prefix:
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
-            NewerFormatError: this release does not read the form of the manifest.
+            UnknownFormatError: this release does not read the form of the manifest.
             DamageError: the manifest or a part is damaged, a part is missing, or the manifest is that of another
                 partition. The message names the part's key.
         """
@@ -175,7 +175,7 @@ class Prefix:
         manifest = decode_manifest(payload, load)
         if manifest.published is None:
             what = f"the manifest of {partition.directory} without the state of its topic"
-            raise NewerFormatError(what, None, PARTED_VERSION)
+            raise UnknownFormatError(what, None, PARTED_VERSION)
         manifest.published.check_partition(partition.topic_id, partition.partition)
         return manifest, contents
 

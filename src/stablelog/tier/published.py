@@ -6,7 +6,7 @@ Format: docs/formats.md, "The manifest", the field `published`.
 import uuid
 from typing import Any, Final, NamedTuple
 
-from stablelog.errors import DamageError, NewerFormatError, in_words
+from stablelog.errors import DamageError, UnknownFormatError, in_words
 from stablelog.log.files.restored import Restored, restored_of
 
 # The greatest number of partitions of a topic. A greater one in an object is damage, or hostile.
@@ -69,7 +69,7 @@ def published_of(head: dict[str, Any]) -> Published | None:
     """Read the field `published` of the head of a manifest; None if the head has none.
 
     Raises:
-        NewerFormatError: the field does not name the partition.
+        UnknownFormatError: the field does not name the partition.
         DamageError: the field has another content.
     """
     if "published" not in head:
@@ -77,7 +77,7 @@ def published_of(head: dict[str, Any]) -> Published | None:
     found = head["published"]
     try:
         if "topic_id" not in found:
-            raise NewerFormatError("a manifest that does not name its partition", None, head["version"])
+            raise UnknownFormatError("a manifest that does not name its partition", None, head["version"])
         restored = found.get("restored")
         log_end, time_ms, partition_count, configs = (found[name] for name in REQUIRED)
         published = Published(

@@ -24,7 +24,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i64
 
-from stablelog.errors import DamageError, refuse_newer
+from stablelog.errors import DamageError, refuse_unknown_version
 from stablelog.varint import encode_uvarint, read_uvarint
 from stablelog.wire.guard import checked
 from stablelog.wire.partitioning import partition_for
@@ -178,7 +178,7 @@ def decode_record(value: bytes) -> MetadataRecord:
     """Decode the value of a record of `__remote_log_metadata`.
 
     Raises:
-        NewerFormatError: a later release has written the record.
+        UnknownFormatError: a later release has written the record.
         DamageError: the bytes are not a value of such a record, or are incomplete.
     """
     try:
@@ -187,10 +187,10 @@ def decode_record(value: bytes) -> MetadataRecord:
         version, at = read_uvarint(value, at)
     except ValueError as error:
         raise DamageError(f"a record of remote segments: {error}") from error
-    refuse_newer("a frame of remote segments", frame_version, FRAME_VERSION)
+    refuse_unknown_version("a frame of remote segments", frame_version, FRAME_VERSION)
     if frame_version != FRAME_VERSION or kind not in KINDS:
         raise DamageError(f"a record of remote segments has frame version {frame_version} and kind {kind}")
-    refuse_newer(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
+    refuse_unknown_version(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
     if version != MESSAGE_VERSION:
         raise DamageError(
             f"a record of a remote segment has version {version}; this release reads version {MESSAGE_VERSION}"

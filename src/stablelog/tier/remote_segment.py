@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import (
     COMMIT_FILES,
@@ -126,7 +126,7 @@ class RemoteSegment:
         """Decode a segment from its record in a manifest.
 
         Raises:
-            NewerFormatError: this release does not read the form of the record.
+            UnknownFormatError: this release does not read the form of the record.
             DamageError: two fields of the record contradict each other.
         """
         if record.end_offset < record.start_offset or record.start_offset < 0 or record.size < 0:
@@ -146,7 +146,7 @@ class RemoteSegment:
             )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
             what = f"the remote segment {record.segment} without CRCs of its indexes and of its headers"
-            raise NewerFormatError(what, None, MESSAGE_VERSION)
+            raise UnknownFormatError(what, None, MESSAGE_VERSION)
         segment = cls(
             record.segment or uuid.UUID(int=0),
             record.start_offset,

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
 from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.settings_file import META_LINE, Dynamic, decode_settings, encode_settings
-from stablelog.errors import DamageError, NewerFormatError, RefusedError
+from stablelog.errors import DamageError, RefusedError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
@@ -117,6 +117,6 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":4')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
-        NewerFormatError, match=r"^/data/broker.json: .*of version 4; this release reads versions up to 3"
+        UnknownFormatError, match=r"^/data/broker.json: .*of version 4; this release reads versions up to 3"
     ):
         stored.load()

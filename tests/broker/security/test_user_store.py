@@ -12,7 +12,7 @@ from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.data_directory.noted_file import USERS, encode_json
 from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, DiskError, NewerFormatError, RefusedError
+from stablelog.errors import DamageError, DiskError, RefusedError, UnknownFormatError
 from stablelog.security.credentials import CredentialDeletion, CredentialUpsertion
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, opened
@@ -158,7 +158,11 @@ def changed(content, change):
         (lambda old: old.replace(b"alice", b"malice"), DamageError, "CRC"),
         (lambda old: changed(old, lambda members: members.pop("secret")), DamageError, "does not hold users"),
         (lambda old: changed(old, lambda members: members["users"]["alice"].pop("SCRAM-SHA-256")), None, ""),
-        (lambda old: changed(old, lambda members: members.update(version=2)), NewerFormatError, "version 2"),
+        (
+            lambda old: changed(old, lambda members: members.update(version=2)),
+            UnknownFormatError,
+            "version 2",
+        ),
         (
             lambda _old: encode_json(1, {"users": {}, "secret": "c2hvcnQ="}),
             DamageError,

@@ -71,7 +71,7 @@ def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, versio
     settled(stablelog_broker.bootstrap, topic)
     wanted = cluster.fetch(topic, 0, 0)
     monkeypatch.setattr(
-        SocketConnection, "version", lambda self, key, newest=None: version if key == 1 else 7
+        SocketConnection, "newest_version", lambda self, key, newest=None: version if key == 1 else 7
     )
     got = cluster.fetch(topic, 0, 0)
     assert bytes(got.records) == bytes(wanted.records)
@@ -195,15 +195,15 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(cluster, stabl
     address = stablelog_broker.bootstrap
     first = cluster.lend_connection(address)
     assert first.versions
-    cluster.give_back(first)
+    cluster.return_connection(first)
     assert cluster.lend_connection(address) is first
     first.send(18, 0, [b""], flexible=False)
-    cluster.give_back(first)
+    cluster.return_connection(first)
     assert first.is_closed
     second = cluster.lend_connection(address)
     assert second is not first
     second.close()
-    cluster.give_back(second)
+    cluster.return_connection(second)
     assert cluster.lend_connection(address) is not second
 
 
@@ -222,7 +222,7 @@ def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
         with pytest.raises(KeyboardInterrupt):
             assert connection.versions
     assert connection.is_closed
-    cluster.give_back(connection)
+    cluster.return_connection(connection)
     assert cluster.lend_connection(stablelog_broker.bootstrap).versions
 
 

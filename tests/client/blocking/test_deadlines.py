@@ -35,10 +35,10 @@ class Open:
 def test_each_at_its_deadline_whatever_came_first():
     deadlines = TransactionDeadlines()
     late, early, ended = Open(1.2), Open(0.02), Open(1)
-    deadlines.add(late.expire, late.deadline)
-    deadlines.add(ended.expire, ended.deadline)
-    deadlines.remove(ended.expire)
-    deadlines.add(early.expire, early.deadline)
+    deadlines.add_transaction(late.expire, late.deadline)
+    deadlines.add_transaction(ended.expire, ended.deadline)
+    deadlines.remove_transaction(ended.expire)
+    deadlines.add_transaction(early.expire, early.deadline)
     assert early.expired.wait(30)
     assert late.expired.wait(30)
     assert not ended.expired.is_set()
@@ -47,7 +47,7 @@ def test_each_at_its_deadline_whatever_came_first():
 def test_what_somebody_is_at_is_asked_again():
     deadlines = TransactionDeadlines()
     busy = Open(0, busy=2)
-    deadlines.add(busy.expire, busy.deadline)
+    deadlines.add_transaction(busy.expire, busy.deadline)
     assert busy.expired.wait(30)
 
 
@@ -60,13 +60,13 @@ def test_the_thread_ends_with_the_last_and_comes_back():
     deadlines = TransactionDeadlines()
     for _ in range(3):
         one = Open(0)
-        deadlines.add(one.expire, one.deadline)
+        deadlines.add_transaction(one.expire, one.deadline)
         assert one.expired.wait(30)
         until(lambda: watchers() <= before, "its thread stays")
     one = Open(3600)
-    deadlines.add(one.expire, one.deadline)
-    deadlines.remove(one.expire)
-    deadlines.wake()
+    deadlines.add_transaction(one.expire, one.deadline)
+    deadlines.remove_transaction(one.expire)
+    deadlines.wake_thread()
     until(lambda: watchers() <= before, "its thread stays")
 
 
@@ -92,8 +92,8 @@ def test_one_that_fails_ends_no_other(caplog):
         sys.exit("no deadline any more")
 
     with caplog.at_level(logging.ERROR, "stablelog.client"):
-        deadlines.add(fail, 0.0)
-        deadlines.add(last.expire, last.deadline)
+        deadlines.add_transaction(fail, 0.0)
+        deadlines.add_transaction(last.expire, last.deadline)
         assert last.expired.wait(30)
     assert "could not be aborted at its deadline" in caplog.text
 

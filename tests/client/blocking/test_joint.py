@@ -14,7 +14,7 @@ import stablelog
 from stablelog.client.blocking import joint
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.connection import run
-from stablelog.client.core.admin.transactions import describe_at
+from stablelog.client.core.admin.transactions import describe_at_coordinator
 from stablelog.errors import RefusedError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import JointChild
@@ -65,7 +65,7 @@ class Child:
         """Its id, producer id and epoch. confluent-kafka does not tell, the coordinator does."""
         with BlockingCluster(self.address, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.coordinator(self.id)
-            found = run(describe_at(connection, self.id))
+            found = run(describe_at_coordinator(connection, self.id))
         return self.id, found.producer_id, found.producer_epoch
 
 

@@ -179,20 +179,20 @@ class Link:
     def close(self):
         self.is_closed = True
 
-    def speaks(self, api_key, version=0):
+    def supports_api(self, api_key, version=0):
         return self._brokers.last_versions.get(api_key, version) >= version
 
-    def version(self, api_key, newest):
+    def newest_version(self, api_key, newest):
         return min(newest, self._brokers.last_versions.get(api_key, newest))
 
-    def ask_steps(self, request):
+    def request_steps(self, request):
         return self._brokers.answer(self.host, request)
         yield
 
-    def call_steps(self, request, _response_class=None):
+    def request_unchanged_steps(self, request, _response_class=None):
         return self._brokers.answer(self.host, request)
         yield
 
-    def ask_all_steps(self, requests):
+    def request_all_steps(self, requests):
         return [self._brokers.answer(self.host, request) for request in requests]
         yield

@@ -22,9 +22,9 @@ def refused(error, message, call, *given, **named):
 
 
 def test_a_value_is_shown_shortened():
-    assert arguments.shown("x" * 58) == repr("x" * 58)
-    assert arguments.shown("x" * 59) == "'" + "x" * 59 + "..."
-    assert arguments.shown([HUGE]) == "a value of type list with too many digits"
+    assert arguments.shown_value("x" * 58) == repr("x" * 58)
+    assert arguments.shown_value("x" * 59) == "'" + "x" * 59 + "..."
+    assert arguments.shown_value([HUGE]) == "a value of type list with too many digits"
 
 
 def test_text_is_a_str():
@@ -34,12 +34,12 @@ def test_text_is_a_str():
 
 @pytest.mark.parametrize("value", [0, 1, None, "True"])
 def test_a_flag_is_true_or_false(value):
-    assert arguments.flag("cut", True) is True
-    assert arguments.flag("cut", False) is False
+    assert arguments.true_or_false("cut", True) is True
+    assert arguments.true_or_false("cut", False) is False
     refused(
         TypeError,
         rf"cut must be True or False, and not .* \({re.escape(repr(value))}\)",
-        arguments.flag,
+        arguments.true_or_false,
         "cut",
         value,
     )
@@ -47,19 +47,19 @@ def test_a_flag_is_true_or_false(value):
 
 @pytest.mark.parametrize("value", [0, -5, 2**128 - 1, np.int32(7)])
 def test_a_whole_number_is_one_of_python_or_numpy(value):
-    found = arguments.whole("n", value, "a number")
+    found = arguments.whole_number("n", value, "a number")
     assert found == value
     assert type(found) is int
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None])
 def test_what_is_no_whole_number_is_refused(value):
-    refused(TypeError, r"n must be a number, and not .*", arguments.whole, "n", value, "a number")
+    refused(TypeError, r"n must be a number, and not .*", arguments.whole_number, "n", value, "a number")
 
 
 @pytest.mark.parametrize("value", [2**128, -(2**128), HUGE], ids=["positive", "negative", "huge"])
 def test_a_whole_number_that_no_range_has_is_refused_before_it_is_written_as_text(value):
-    refused(UsageError, r"n=.* is out of range: a number", arguments.whole, "n", value, "a number")
+    refused(UsageError, r"n=.* is out of range: a number", arguments.whole_number, "n", value, "a number")
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 2147483])
@@ -68,7 +68,7 @@ def test_seconds_are_a_float(value):
     assert type(arguments.seconds("wait", value)) is float
 
 
-@pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, 2147484, HUGE], ids=arguments.shown)
+@pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, 2147484, HUGE], ids=arguments.shown_value)
 def test_seconds_out_of_range_are_refused_with_the_range(value):
     refused(
         UsageError,
@@ -262,9 +262,15 @@ def test_a_timestamp_leaves_room_for_differences_in_64_bits():
 
 
 def test_a_place_is_a_topic_and_perhaps_a_partition():
-    assert arguments.place("t", None) == ("t", None)
-    assert arguments.place("t", 3) == ("t", 3)
-    refused(TypeError, r"partition must be the number of a partition \(int\), .*", arguments.place, "t", "3")
+    assert arguments.topic_and_partition("t", None) == ("t", None)
+    assert arguments.topic_and_partition("t", 3) == ("t", 3)
+    refused(
+        TypeError,
+        r"partition must be the number of a partition \(int\), .*",
+        arguments.topic_and_partition,
+        "t",
+        "3",
+    )
     refused(TypeError, r"offset must be an offset \(int\), .*", arguments.offset_number, 1.0)
 
 

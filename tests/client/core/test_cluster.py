@@ -69,15 +69,15 @@ def test_a_call_within_another_has_the_rest_of_its_time(brokers, cluster):
         return (yield from cluster.retrying("inner", attempts(RetriableError("not yet"))))
 
     with pytest.raises(UnavailableError, match="inner: no success within 5 s"):
-        brokers.run(cluster.in_time(outer()))
+        brokers.run(cluster.run_until_deadline(outer()))
     assert brokers.now <= 5
 
 
 def test_the_seconds_that_are_left_are_those_until_the_deadline_of_the_call(cluster):
-    assert cluster.left_s(100) == 5
-    with cluster.within(102.4):
-        assert cluster.left_s(100) == pytest.approx(2)
-        assert cluster.left_s(200) == 0
+    assert cluster.time_left_s(100) == 5
+    with cluster.limit_waits_until(102.4):
+        assert cluster.time_left_s(100) == pytest.approx(2)
+        assert cluster.time_left_s(200) == 0
 
 
 def test_any_broker_that_answers_is_enough(brokers):
@@ -108,7 +108,7 @@ def test_leaders_are_asked_for_once_until_the_metadata_is_forgotten(brokers, clu
 
 
 def test_partitions_are_grouped_by_their_leader(brokers, cluster):
-    found = brokers.run(cluster.by_leader([("t", 0), ("t", 1), ("t", 3), ("u", 0)]))
+    found = brokers.run(cluster.group_by_leader([("t", 0), ("t", 1), ("t", 3), ("u", 0)]))
     assert found == {1: [("t", 0), ("t", 3), ("u", 0)], 2: [("t", 1)]}
 
 
@@ -173,10 +173,10 @@ def test_every_broker_has_a_connection(brokers, cluster):
 
 def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(brokers, cluster):
     first = brokers.run(cluster.lend_connection("one:9092"))
-    cluster.give_back(first)
+    cluster.return_connection(first)
     assert brokers.run(cluster.lend_connection("one:9092")) is first
     first.is_awaiting = True
-    cluster.give_back(first)
+    cluster.return_connection(first)
     assert first.is_closed
     assert brokers.run(cluster.lend_connection("one:9092")) is not first
 
@@ -184,7 +184,7 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(brokers, clust
 def test_a_few_idle_connections_are_kept_those_that_were_used_last(brokers, cluster):
     lent = [Link("one", brokers) for _ in range(IDLE_MAX + 2)]
     for one in lent:
-        cluster.give_back(one)
+        cluster.return_connection(one)
     assert [one.is_closed for one in lent] == [True, True] + [False] * IDLE_MAX
     cluster.close()
     assert all(one.is_closed for one in lent)

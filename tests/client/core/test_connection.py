@@ -9,7 +9,7 @@ from stablelog.client.core import connection as core
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import THROTTLE_MAX_S
 from stablelog.client.core.partitions import fetch
-from stablelog.client.core.security import security_of
+from stablelog.client.core.security import read_security_settings
 from stablelog.client.responses import ClosedError, RetriableError
 from stablelog.errors import UnavailableError
 from stablelog.wire.api import ApiKey
@@ -64,13 +64,13 @@ def test_an_old_broker_is_asked_for_its_versions_again_in_version_0():
 @pytest.mark.parametrize(("version", "is_spoken"), [(0, True), (13, True), (14, False)])
 def test_a_broker_speaks_an_api_up_to_its_last_version(version, is_spoken):
     connection = negotiated(METADATA)
-    assert connection.speaks(ApiKey.METADATA, version) is is_spoken
-    assert not connection.speaks(ApiKey.FETCH)
+    assert connection.supports_api(ApiKey.METADATA, version) is is_spoken
+    assert not connection.supports_api(ApiKey.FETCH)
 
 
 @pytest.mark.parametrize(("newest", "version"), [(20, 13), (13, 13), (5, 5)])
 def test_the_newest_version_of_both_is_used(newest, version):
-    assert negotiated(METADATA).version(ApiKey.METADATA, newest) == version
+    assert negotiated(METADATA).newest_version(ApiKey.METADATA, newest) == version
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ def test_the_newest_version_of_both_is_used(newest, version):
 )
 def test_a_broker_without_a_common_version_is_named(versions, newest, message):
     with pytest.raises(UnavailableError, match=message):
-        negotiated(versions).version(ApiKey.METADATA, newest)
+        negotiated(versions).newest_version(ApiKey.METADATA, newest)
 
 
 def test_a_request_is_answered_in_the_version_of_the_client_also_by_an_earlier_broker():
     for last in (5, 3):
         connection = negotiated({ApiKey.INIT_PRODUCER_ID: (0, last)}, [response()])
-        found = drive(connection.ask_steps(request()), connection)
+        found = drive(connection.request_steps(request()), connection)
         assert (found.producer_id, found.__version__) == (41, 5)
         assert connection.sent[0][6:8] == last.to_bytes(2)
 
 
 def test_requests_that_are_sent_at_once_are_answered_in_their_order():
     connection = negotiated(METADATA, [response(1), response(2)])
-    found = drive(connection.ask_all_steps([request(), request()]), connection)
+    found = drive(connection.request_all_steps([request(), request()]), connection)
     assert [one.producer_id for one in found] == [1, 2]
 
 
@@ -107,7 +107,7 @@ def test_if_one_of_several_responses_is_lost_the_connection_is_closed():
     """Otherwise a later request would get the response that is outstanding."""
     connection = negotiated(METADATA, [response(1), TimeoutError("late")])
     with pytest.raises(UnavailableError, match=r"^h:1 did not respond to init_producer_id: late$"):
-        drive(connection.ask_all_steps([request(), request()]), connection)
+        drive(connection.request_all_steps([request(), request()]), connection)
     assert connection.is_closed
 
 
@@ -115,7 +115,7 @@ def test_a_request_that_cannot_be_sent_closes_the_connection():
     connection = negotiated(METADATA)
     connection.refuses = True
     with pytest.raises(UnavailableError, match=r"^h:1 did not accept init_producer_id: the broker is gone$"):
-        drive(connection.ask_steps(request()), connection)
+        drive(connection.request_steps(request()), connection)
     assert connection.is_closed
 
 
@@ -124,22 +124,22 @@ def test_a_broker_that_closes_before_its_first_answer_may_have_another_security_
     responses = [response()] * has_answered + [ConnectionResetError("closed")]
     connection = negotiated(METADATA, responses)
     if has_answered:
-        drive(connection.ask_steps(request()), connection)
+        drive(connection.request_steps(request()), connection)
     with pytest.raises(UnavailableError) as failed:
-        drive(connection.ask_steps(request()), connection)
+        drive(connection.request_steps(request()), connection)
     assert isinstance(failed.value, ClosedError) is not has_answered
 
 
 def test_a_response_that_cannot_be_decoded_closes_the_connection():
     connection = negotiated(METADATA, [response()[:-3]])
     with pytest.raises(UnavailableError, match=r"^h:1 sent an invalid response to init_producer_id: "):
-        drive(connection.ask_steps(request()), connection)
+        drive(connection.request_steps(request()), connection)
     assert connection.is_closed
 
 
 def test_an_exception_of_the_program_closes_the_connection_and_stays_what_it_is():
     connection = negotiated(METADATA)
-    steps = connection.ask_steps(request())
+    steps = connection.request_steps(request())
     steps.send(None)
     with pytest.raises(KeyboardInterrupt):
         steps.throw(KeyboardInterrupt())
@@ -149,29 +149,29 @@ def test_an_exception_of_the_program_closes_the_connection_and_stays_what_it_is(
 @pytest.mark.parametrize(("throttle_ms", "pause_s"), [(1500, 1.5), (2**31 - 1, THROTTLE_MAX_S)])
 def test_a_client_above_a_quota_waits_before_its_next_request_for_a_limited_time(throttle_ms, pause_s):
     connection = negotiated(METADATA, [response(throttle_ms=throttle_ms), response()])
-    drive(connection.ask_steps(request()), connection)
+    drive(connection.request_steps(request()), connection)
     assert connection.pauses == [], "the response is used at once"
-    drive(connection.ask_steps(request()), connection)
+    drive(connection.request_steps(request()), connection)
     assert connection.pauses == [pause_s]
 
 
 def test_a_wait_for_a_quota_that_was_cut_short_goes_on_with_the_next_request():
     connection = negotiated(METADATA, [response(throttle_ms=4000), response()])
-    drive(connection.ask_steps(request()), connection)
+    drive(connection.request_steps(request()), connection)
     perform = connection.perform
     connection.perform = lambda effect: None if type(effect).__name__ == "Pause" else perform(effect)
     with pytest.raises(
         RetriableError, match=r"^h:1: the client is above its quota, and may send .* in 4\.0 s$"
     ):
-        drive(connection.ask_steps(request()), connection)
+        drive(connection.request_steps(request()), connection)
     connection.perform = perform
-    drive(connection.ask_steps(request()), connection)
+    drive(connection.request_steps(request()), connection)
     assert connection.pauses == [4.0]
 
 
 def test_an_api_without_a_name_is_named_by_its_number():
     with pytest.raises(UnavailableError, match=r"^h:1 does not support API 999$"):
-        negotiated({}).version(999, 0)
+        negotiated({}).newest_version(999, 0)
 
 
 def test_a_client_above_a_quota_waits_before_its_next_request_to_the_broker():
@@ -213,7 +213,7 @@ def test_requests_in_flight_are_answered_around_an_authentication():
             return
             yield
 
-    security = security_of({**SASL, "sasl.username": "a", "sasl.password": "b"})
+    security = read_security_settings({**SASL, "sasl.username": "a", "sasl.password": "b"})
     connection = Connection("h:1", "me", security)
     connection.renew_at = 5.0
     responses = iter([b"\0\0\0\5", b"\0\0\0\1A", b"\0\0\0\5", b"\0\0\0\2B", b"\0\0\0\5", b"\0\0\0\3C"])

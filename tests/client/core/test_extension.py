@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.extension import ask_of_topics, call_extension
+from stablelog.client.core.extension import call_extension, request_about_topics
 from stablelog.client.responses import RETRIABLE_CODES, UnknownTopicOrPartitionError
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
@@ -21,7 +21,7 @@ def brokers(*answers, **options):
     return Brokers({"DescribeCut": list(answers)}, {"t": 1}, **options)
 
 
-def ask(script, steps=ask_of_topics, *arguments, **options):
+def ask(script, steps=request_about_topics, *arguments, **options):
     cluster = script.cluster()
     return script.run(steps(cluster, cluster.any_connection, REQUEST, "asking", *arguments, **options))
 

@@ -24,20 +24,20 @@ class Member:
         refusal: the error of the next commits; None for none.
     """
 
-    group_id, due = "g", math.inf
+    group_id, next_due_s = "g", math.inf
 
     def __init__(self, *changes):
         self.changes, self.committed_offsets, self.refusal, self.has_left = list(changes), {}, None, False
 
-    def follow(self):
+    def follow_assignment(self):
         return self.changes.pop(0) if self.changes else NO_CHANGE
         yield
 
-    def committed_now(self, targets):
+    def committed_offsets_once(self, targets):
         return {one: self.committed_offsets[one] for one in targets if one in self.committed_offsets}
         yield
 
-    def commit(self, offsets, tokens):
+    def commit_offsets(self, offsets, tokens):
         if self.refusal is not None:
             raise self.refusal
         self.committed_offsets |= {
@@ -46,7 +46,7 @@ class Member:
         return
         yield
 
-    def leave(self):
+    def leave_group(self):
         self.has_left = True
         return
         yield
@@ -65,7 +65,7 @@ class Reading:
         self.core = GroupReading(Cluster(ADDRESS, deadline_s=3), self.member, "read_committed", "earliest")
 
     def read(self, count=100):
-        records = self.shell.run(self.core.read(count, 5, 1))
+        records = self.shell.run(self.core.read_records(count, 5, 1))
         return [one.value.decode() for one in records]
 
     def commit(self):
@@ -101,8 +101,8 @@ def test_records_that_are_here_are_handed_out_without_a_request():
     reading = Reading()
     first = reading.read(1)
     asked = len(reading.shell.broker.asked)
-    reading.core.read(1, 0, 0)
-    record = reading.core.take_ready(0)
+    reading.core.read_records(1, 0, 0)
+    record = reading.core.take_ready_record(0)
     assert (record is None) or record.value.decode() not in first
     assert len(reading.shell.broker.asked) == asked
 
@@ -110,7 +110,7 @@ def test_records_that_are_here_are_handed_out_without_a_request():
 def test_what_the_program_did_not_get_is_handed_out_again_and_not_committed():
     reading = Reading()
     first = reading.read(2)
-    reading.core.hand_back()
+    reading.core.undo_last_read()
     reading.commit()
     assert reading.committed() == {T0: 0, T1: 0}
     assert reading.read(2) == first
@@ -121,7 +121,7 @@ def test_a_reader_goes_back_to_the_committed_offsets():
     first = reading.read(2)
     reading.commit()
     later = reading.read()
-    reading.core.go_back()
+    reading.core.rewind_later()
     assert reading.read() == later
     assert sorted(first + later) == EVERY
 
@@ -137,7 +137,7 @@ def test_records_that_another_member_reads_again_are_not_committed_and_their_par
     reading = Reading()
     reading.read(6)
     reading.member.changes.append(Change(lost=(T0, T1)))
-    reading.shell.run(reading.core.read(1, 0, 0))
+    reading.shell.run(reading.core.read_records(1, 0, 0))
     with pytest.raises(
         RefusedError, match=rf"the offsets of {TOPIC}-0, {TOPIC}-1 are not committed: group 'g' has given"
     ):
@@ -177,25 +177,25 @@ def test_paused_partitions_are_not_handed_out_until_they_are_resumed():
 
 def test_a_transaction_commits_what_was_handed_out():
     reading, writer = Reading(), object()
-    reading.core.begin(writer)
+    reading.core.begin_transaction(writer)
     reading.read()
-    assert reading.core.offsets_for(writer) == {T0: 3, T1: 3}
-    reading.core.end(writer, {T0: 3, T1: 3})
-    assert reading.core.offsets_for(writer) == {}
+    assert reading.core.offsets_to_commit(writer) == {T0: 3, T1: 3}
+    reading.core.end_transaction(writer, {T0: 3, T1: 3})
+    assert reading.core.offsets_to_commit(writer) == {}
     assert reading.read() == []
 
 
 def test_after_a_transaction_that_failed_its_records_are_handed_out_again():
     reading, writer = Reading(), object()
-    reading.core.begin(writer)
+    reading.core.begin_transaction(writer)
     records = reading.read()
-    reading.core.end(writer, None)
+    reading.core.end_transaction(writer, None)
     assert reading.read() == records
 
 
 def test_while_a_transaction_is_open_it_alone_commits():
     reading = Reading()
-    reading.core.begin(object())
+    reading.core.begin_transaction(object())
     with pytest.raises(UsageError, match="a transaction of this reader is open: it commits the offsets"):
         reading.commit()
     with pytest.raises(UsageError, match="another transaction of this reader is open: end it first"):
@@ -204,23 +204,23 @@ def test_while_a_transaction_is_open_it_alone_commits():
 
 def test_a_transaction_whose_records_may_be_handed_out_again_is_aborted():
     reading, writer = Reading(), object()
-    reading.core.begin(writer)
+    reading.core.begin_transaction(writer)
     reading.read()
-    reading.core.go_back()
+    reading.core.rewind_later()
     with pytest.raises(
         TransactionAbortedError, match="its reader goes back to the committed offsets, or is closed"
     ):
-        reading.core.offsets_for(writer)
+        reading.core.offsets_to_commit(writer)
 
 
 def test_an_earlier_transaction_changes_nothing():
     reading, earlier, writer = Reading(), object(), object()
-    reading.core.begin(earlier)
-    reading.core.end(earlier, {})
-    reading.core.begin(writer)
+    reading.core.begin_transaction(earlier)
+    reading.core.end_transaction(earlier, {})
+    reading.core.begin_transaction(writer)
     reading.read()
-    reading.core.end(earlier, None)
-    assert reading.core.offsets_for(writer) == {T0: 3, T1: 3}
+    reading.core.end_transaction(earlier, None)
+    assert reading.core.offsets_to_commit(writer) == {T0: 3, T1: 3}
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.login import explain, log_in
-from stablelog.client.core.security import PLAINTEXT, security_of
+from stablelog.client.core.login import explain_closed_connection, log_in
+from stablelog.client.core.security import PLAINTEXT, read_security_settings
 from stablelog.client.core.steps import Open
 from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
@@ -27,11 +27,11 @@ class FalseBroker:
         self.answers = iter(answers)
         self.received = []
 
-    def call_steps(self, _handshake):
+    def request_unchanged_steps(self, _handshake):
         return SimpleNamespace(error_code=ErrorCode.none, mechanisms=())
         yield
 
-    def ask_steps(self, request):
+    def request_steps(self, request):
         self.received.append(bytes(request.auth_bytes))
         found = next(self.answers)(self.received[-1].decode())
         if isinstance(found, bytes):
@@ -44,7 +44,7 @@ class FalseBroker:
 
 def log_in_at(broker, **settings):
     """Log in, and return the message of the refusal."""
-    steps = log_in(broker, security_of({**SASL, "sasl.username": "a", **settings}).credentials)
+    steps = log_in(broker, read_security_settings({**SASL, "sasl.username": "a", **settings}).credentials)
     with pytest.raises(AuthenticationError) as refused:
         effect = next(steps)
         while True:
@@ -115,7 +115,7 @@ class Probed:
         return
         yield
 
-    def call_steps(self, _handshake):
+    def request_unchanged_steps(self, _handshake):
         return SimpleNamespace(error_code=self._code)
         yield
 
@@ -125,7 +125,7 @@ class Probed:
 
 def explained(security, **found):
     """Run `explain` against listeners, by the protocol of the probe. Return the message of the refusal; None for none."""
-    steps, answer, failure = explain("h:1", security), None, None
+    steps, answer, failure = explain_closed_connection("h:1", security), None, None
     opened = []
     while True:
         try:
@@ -167,7 +167,7 @@ def test_a_listener_with_another_security_protocol_is_told_with_the_one_to_set(f
 
 
 def test_who_would_lose_tls_is_warned():
-    message = explained(security_of({"security.protocol": "SSL"}), PLAINTEXT=OPEN)
+    message = explained(read_security_settings({"security.protocol": "SSL"}), PLAINTEXT=OPEN)
     assert "set security.protocol=PLAINTEXT" in message
     assert "Without TLS, who reads the network reads all records" in message
 
@@ -184,5 +184,5 @@ def test_a_listener_that_closes_after_the_handshake_wants_another_certificate():
         PLAINTEXT, SSL=CLOSING
     )
     assert "requires a client certificate" in explained(
-        security_of({"security.protocol": "SSL"}), SSL=CLOSING
+        read_security_settings({"security.protocol": "SSL"}), SSL=CLOSING
     )

@@ -39,10 +39,10 @@ class Coordinator:
         return self
         yield
 
-    def speaks(self, *_):
+    def supports_api(self, *_):
         return True
 
-    def ask_steps(self, request):
+    def request_steps(self, request):
         self.requests.append(request)
         answer = self.answers.pop(0)
         if answer is None:
@@ -76,7 +76,10 @@ def test_a_member_says_what_it_owns_after_a_partition_was_taken_back_before_the_
         beat(3),
     )
     member = GroupMember(coordinator, "g", ["t"])
-    until(lambda: run(member.follow()) and not coordinator.answers, "the member does not say what it owns")
+    until(
+        lambda: run(member.follow_assignment()) and not coordinator.answers,
+        "the member does not say what it owns",
+    )
     assert member.owned == {("t", 0)}
     *_, taken_back, told = coordinator.requests
     assert taken_back.topic_partitions is None
@@ -89,7 +92,7 @@ def test_a_member_asks_for_its_assignment_again_after_a_lost_answer():
     coordinator = Coordinator(fine, fine, None, fine, fine)
     member = GroupMember(coordinator, "g", ["t"])
     for _ in range(4):
-        run(member.follow())
+        run(member.follow_assignment())
     topics = [request.subscribed_topic_names for request in coordinator.requests]
     assert topics == [("t",), None, None, ("t",), None]
     assert coordinator.requests[3].topic_partitions == ()
@@ -101,8 +104,8 @@ def test_a_member_that_was_replaced_before_it_asks_for_offsets_joins_again():
     gone = SimpleNamespace(error_code=ErrorCode.unknown_member_id, heartbeat_interval=timedelta(0))
     coordinator = Coordinator(fine, offsets, gone, fine)
     member = GroupMember(coordinator, "g", ["t"])
-    run(member.follow())
-    assert run(member.committed_now([("t", 0)])) is None
-    run(member.follow())
-    run(member.follow())
+    run(member.follow_assignment())
+    assert run(member.committed_offsets_once([("t", 0)])) is None
+    run(member.follow_assignment())
+    run(member.follow_assignment())
     assert [request.member_epoch for request in coordinator.requests[2:]] == [3, 0]

@@ -4,13 +4,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.outcomes import (
-    aborted,
-    decides,
-    failure_of,
+    abort_error,
+    aborted_error,
+    is_decision,
     is_silence,
+    lost_outcome,
     naming_group,
-    unknown,
-    unknown_for_ever,
+    unknown_outcome,
 )
 from stablelog.errors import (
     AuthenticationError,
@@ -25,7 +25,7 @@ from stablelog.errors import (
         (None, True),
         (KeyError("mine"), True),
         (UnavailableError("away"), True),
-        (aborted("it was late"), True),
+        (aborted_error("it was late"), True),
         (RefusedError(ErrorCode.producer_fenced, "fenced"), True),
         (RefusedError(ErrorCode.out_of_order_sequence_number, "lost"), True),
         (RefusedError(ErrorCode.message_too_large, "large"), False),
@@ -33,25 +33,30 @@ from stablelog.errors import (
     ],
 )
 def test_an_abort_says_whether_the_same_records_can_be_committed(cause, is_repeatable):
-    failure = failure_of(cause)
+    failure = abort_error(cause)
     assert isinstance(failure, RefusedError)
     assert isinstance(failure, UnavailableError) == is_repeatable
     assert failure is cause or failure.__cause__ is cause
 
 
 def test_the_code_of_a_refusal_and_its_words_are_kept_if_the_records_can_be_committed_again():
-    failure = failure_of(RefusedError(ErrorCode.producer_fenced, "fenced"))
+    failure = abort_error(RefusedError(ErrorCode.producer_fenced, "fenced"))
     assert (failure.code, str(failure)) == (ErrorCode.producer_fenced, "fenced")
 
 
 def test_an_abort_that_the_program_has_asked_for_is_told_as_one():
-    assert str(failure_of(None)) == "the transaction was aborted: it was cancelled"
-    assert str(failure_of(KeyError("mine"))) == "the transaction was aborted: KeyError: 'mine'"
+    assert str(abort_error(None)) == "the transaction was aborted: it was cancelled"
+    assert str(abort_error(KeyError("mine"))) == "the transaction was aborted: KeyError: 'mine'"
 
 
 @pytest.mark.parametrize(
     ("cause", "is_silent"),
-    [(UnavailableError("away"), True), (aborted("late"), False), (KeyError("mine"), False), (None, False)],
+    [
+        (UnavailableError("away"), True),
+        (aborted_error("late"), False),
+        (KeyError("mine"), False),
+        (None, False),
+    ],
 )
 def test_only_a_broker_that_does_not_respond_is_silent(cause, is_silent):
     assert is_silence(cause) is is_silent
@@ -67,14 +72,14 @@ def test_only_a_broker_that_does_not_respond_is_silent(cause, is_silent):
     ],
 )
 def test_a_refusal_decides_only_if_the_broker_has_looked_at_the_transaction(refused, is_decided):
-    assert decides(refused) is is_decided
+    assert is_decision(refused) is is_decided
 
 
 def test_an_unknown_outcome_says_how_to_learn_it_unless_nobody_can_tell_it_any_more():
     assert "Call commit() of this transaction again to learn the outcome" in str(
-        unknown("what", KeyError("x"))
+        unknown_outcome("what", KeyError("x"))
     )
-    assert "Another call of commit() cannot help: read the topics" in str(unknown_for_ever("gone"))
+    assert "Another call of commit() cannot help: read the topics" in str(lost_outcome("gone"))
 
 
 def test_a_batch_of_a_topic_outside_the_transaction_names_the_group_of_the_transaction():

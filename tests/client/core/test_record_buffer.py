@@ -30,7 +30,7 @@ def made(partitions=2):
 
 
 def add(buffer, value, partition=0, key=None):
-    return buffer.add("t", value, key, (), partition, 0)
+    return buffer.add_record("t", value, key, (), partition, 0)
 
 
 def values(batches):
@@ -52,28 +52,28 @@ def test_a_record_whose_write_was_interrupted_can_be_taken_back(buffer, before):
     last = buffer.last
     add(buffer, bytes(200))
     assert buffer.is_due
-    buffer.take_back(last)
+    buffer.remove_after(last)
     assert not buffer.is_due
     assert buffer.last == buffer.first == last
     place = add(buffer, b"next")
     assert place[1] == before
-    assert values(buffer.take_all()) == {("t", 0): [[b"kept"] * before + [b"next"]]}
+    assert values(buffer.take_all_batches()) == {("t", 0): [[b"kept"] * before + [b"next"]]}
 
 
 def test_a_record_of_an_earlier_write_is_not_taken_back(buffer):
     first = add(buffer, b"1")
-    buffer.take_back(first)
+    buffer.remove_after(first)
     assert buffer.first == buffer.last == first
-    assert values(buffer.take_all()) == {("t", 0): [[b"1"]]}
+    assert values(buffer.take_all_batches()) == {("t", 0): [[b"1"]]}
 
 
 def test_a_large_record_has_a_batch_of_its_own(buffer):
     """The limit of a topic is that of a batch: a record must not be refused because of the records before it."""
     for value in (b"small", bytes(200), b"next"):
         add(buffer, value)
-    assert values(buffer.take_due()) == {("t", 0): [[b"small"], [bytes(200)]]}
+    assert values(buffer.take_due_batches()) == {("t", 0): [[b"small"], [bytes(200)]]}
     assert not buffer.is_due
-    assert values(buffer.take_all()) == {("t", 0): [[b"next"]]}
+    assert values(buffer.take_all_batches()) == {("t", 0): [[b"next"]]}
 
 
 def test_all_is_sent_if_there_is_too_much(buffer, monkeypatch):
@@ -82,7 +82,7 @@ def test_all_is_sent_if_there_is_too_much(buffer, monkeypatch):
     assert not buffer.is_due
     add(buffer, bytes(60), 1)
     assert buffer.is_due
-    assert values(buffer.take_due()) == {target: [[bytes(60)]] for target in TARGETS}
+    assert values(buffer.take_due_batches()) == {target: [[bytes(60)]] for target in TARGETS}
     assert not buffer.is_due
 
 
@@ -90,7 +90,9 @@ def test_what_readers_would_not_decompress_is_not_compressed(buffer, monkeypatch
     monkeypatch.setattr(record_buffer, "COMPRESSED_SIZE_MAX", 1000)
     add(buffer, bytes(900), 0)
     add(buffer, bytes(1001), 1)
-    codecs = [header.codec for one in buffer.take_all() for _, header in headers_in(one.build(Codec.ZSTD))]
+    codecs = [
+        header.codec for one in buffer.take_all_batches() for _, header in headers_in(one.build(Codec.ZSTD))
+    ]
     assert codecs == [Codec.ZSTD, Codec.NONE]
 
 
@@ -115,21 +117,21 @@ def test_each_record_is_where_a_model_of_the_log_has_it(records, size_max):
                 number, decoded = next(numbers), decode_records(one.build(Codec.NONE))
                 assert len(decoded) == 1 or one.batch.size <= size_max
                 bases[number] = len(log)
-                one.records.note_sent(number, len(decoded))
+                one.records.add_sent_batch(number, len(decoded))
                 log += [record.value for record in decoded]
 
         for partition, value, is_interrupted, is_flushed in records:
             if buffer.is_due:
-                send(buffer.take_due())
+                send(buffer.take_due_batches())
             last = buffer.last
             place = add(buffer, value, partition)
             if is_interrupted:
-                buffer.take_back(last)
+                buffer.remove_after(last)
             else:
                 places.append((place, value))
             if is_flushed:
-                send(buffer.take_all())
-        send(buffer.take_all())
+                send(buffer.take_all_batches())
+        send(buffer.take_all_batches())
     finally:
         record_buffer.BATCH_SIZE_MAX = original
     assert (buffer.first, buffer.last) == ((places[0][0], places[-1][0]) if places else (None, None))
@@ -155,14 +157,15 @@ def test_many_records_are_those_of_single_writes(buffer):
     keys, contents = [b"%d" % n for n in range(40)], [b"v%d" % n for n in range(40)]
     single = made()
     places = [
-        single.add("t", value, key, {"h": "1"}, None, 7) for key, value in zip(keys, contents, strict=True)
+        single.add_record("t", value, key, {"h": "1"}, None, 7)
+        for key, value in zip(keys, contents, strict=True)
     ]
     many, sent = ManyRecords(contents, keys, {"h": "1"}, None, 7), []
     add(buffer, b"before")
     while not many.add_to(buffer, "t"):
-        sent += buffer.take_due()
-    sent += buffer.take_all()
-    wanted, found = values(single.take_all()), values(sent)
+        sent += buffer.take_due_batches()
+    sent += buffer.take_all_batches()
+    wanted, found = values(single.take_all_batches()), values(sent)
     found["t", 0][0].remove(b"before")
     for target in TARGETS:
         assert list(itertools.chain(*found[target])) == list(itertools.chain(*wanted[target]))

@@ -15,7 +15,7 @@ from stablelog.client.core.security import (
     SETTINGS,
     TOKEN_URL,
     UNSUPPORTED,
-    security_of,
+    read_security_settings,
 )
 from stablelog.errors import UsageError
 from tests.secured import jaas
@@ -100,10 +100,10 @@ def test_wrong_settings_are_refused_without_a_secret(settings, told):
 def test_a_file_of_java_s_clients_may_say_what_the_client_does_in_any_case():
     given = {"security.protocol": "SSL"}
     harmless = {"ssl.protocol": "TLSv1.3", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}
-    assert security_of(given | harmless) == security_of(given)
+    assert read_security_settings(given | harmless) == read_security_settings(given)
     for name in harmless:
         with pytest.raises(UsageError, match=f"{name} is not supported"):
-            security_of(given | {name: "TLSv1.1"})
+            read_security_settings(given | {name: "TLSv1.1"})
 
 
 def test_no_setting_is_both_supported_and_not():

@@ -5,13 +5,13 @@ import re
 import pytest
 
 from stablelog.batch.header import Codec
-from stablelog.client.core.settings import ClientSettings, settings_of
+from stablelog.client.core.settings import ClientSettings, read_client_settings
 from stablelog.errors import UsageError
 
 
 def test_settings_are_read_as_text_and_as_numbers():
-    assert settings_of(None) == ClientSettings()
-    found = settings_of(
+    assert read_client_settings(None) == ClientSettings()
+    found = read_client_settings(
         {
             "client.id": "shop",
             "compression.type": "zstd",
@@ -23,8 +23,8 @@ def test_settings_are_read_as_text_and_as_numbers():
     )
     assert (found.client_id, found.compression, found.deadline_s) == ("shop", Codec.ZSTD, 1.5)
     assert (found.timeout_s, found.backoff_s) == (2.0, (0.0, 0.05))
-    assert settings_of({"retry.backoff.ms": 5000}).backoff_s == (5.0, 5.0)
-    assert settings_of(None, 3).deadline_s == 3
+    assert read_client_settings({"retry.backoff.ms": 5000}).backoff_s == (5.0, 5.0)
+    assert read_client_settings(None, 3).deadline_s == 3
 
 
 @pytest.mark.parametrize(
@@ -50,24 +50,24 @@ def test_settings_are_read_as_text_and_as_numbers():
 )
 def test_a_wrong_setting_is_refused_by_its_name_with_what_is_right(given, message):
     with pytest.raises(UsageError, match=re.escape(message)):
-        settings_of(given)
+        read_client_settings(given)
 
 
 def test_settings_that_are_no_mapping_of_names_are_refused():
     with pytest.raises(TypeError, match="settings must be a mapping from names to values, and not list"):
-        settings_of([("client.id", "x")])
+        read_client_settings([("client.id", "x")])
     with pytest.raises(TypeError, match=r"a name of a setting must be text \(str\), and not int \(5\)"):
-        settings_of({5: "x"})
+        read_client_settings({5: "x"})
 
 
 def test_the_deadline_is_given_once():
     with pytest.raises(
         UsageError, match=r"the deadline is given twice: as deadline and as default.api.timeout.ms"
     ):
-        settings_of({"default.api.timeout.ms": 3000}, 3)
+        read_client_settings({"default.api.timeout.ms": 3000}, 3)
 
 
 def test_the_settings_of_the_caller_stay_as_they_are():
     given = {"client.id": "shop", "retry.backoff.ms": 5}
-    settings_of(given)
+    read_client_settings(given)
     assert given == {"client.id": "shop", "retry.backoff.ms": 5}

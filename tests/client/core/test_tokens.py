@@ -3,9 +3,9 @@
 import pytest
 
 from stablelog.client.core.security import (
-    security_of,
+    read_security_settings,
 )
-from stablelog.client.core.tokens import token_of
+from stablelog.client.core.tokens import get_token
 from stablelog.errors import AuthenticationError
 from tests.client.core.test_security import SECRET
 
@@ -18,13 +18,13 @@ def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
         "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
         "sasl.oauthbearer.token.endpoint.url": (tmp_path / "a token").as_uri(),
     }
-    assert token_of(security_of(by_file).credentials, "h:1") == SECRET
+    assert get_token(read_security_settings(by_file).credentials, "h:1") == SECRET
     (tmp_path / "a token").write_text("\n")
     with pytest.raises(AuthenticationError, match="a token is empty"):
-        token_of(security_of(by_file).credentials, "h:1")
+        get_token(read_security_settings(by_file).credentials, "h:1")
     (tmp_path / "a token").unlink()
     with pytest.raises(AuthenticationError, match="a token: No such file"):
-        token_of(security_of(by_file).credentials, "h:1")
+        get_token(read_security_settings(by_file).credentials, "h:1")
 
     def failing(_):
         raise ValueError(SECRET)
@@ -32,10 +32,10 @@ def test_a_token_comes_from_a_file_or_a_function_at_each_login(tmp_path):
     for function, wanted in ((lambda _: SECRET, SECRET), (lambda _: (SECRET, 9.0), SECRET), (failing, None)):
         by_function = {**by_file, "oauth_cb": function}
         del by_function["sasl.oauthbearer.token.endpoint.url"]
-        credentials = security_of(by_function).credentials
+        credentials = read_security_settings(by_function).credentials
         if wanted:
-            assert token_of(credentials, "h:1") == wanted
+            assert get_token(credentials, "h:1") == wanted
         else:
             with pytest.raises(AuthenticationError, match="raised ValueError") as refused:
-                token_of(credentials, "h:1")
+                get_token(credentials, "h:1")
             assert SECRET not in str(refused.value)

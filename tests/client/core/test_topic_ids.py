@@ -17,16 +17,16 @@ def topic(name, topic_id):
 def test_the_same_topic_is_accepted_again_and_so_are_others():
     ids = TopicIds()
     for one in (topic("t", 1), topic("u", 2), topic("t", 1)):
-        ids.check(one)
+        ids.check_topic(one)
 
 
 @pytest.mark.parametrize("later", [2, None])
 def test_another_topic_of_the_same_name_is_refused(later):
     ids = TopicIds()
-    ids.check(topic("t", 1))
+    ids.check_topic(topic("t", 1))
     with pytest.raises(
         RefusedError, match=r"topic 't' was deleted and created again. The records .* are lost"
     ) as refused:
-        ids.check(topic("t", later))
+        ids.check_topic(topic("t", later))
     assert refused.value.code is ErrorCode.unknown_topic_or_partition
-    ids.check(topic("t", 1))
+    ids.check_topic(topic("t", 1))

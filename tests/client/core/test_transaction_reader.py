@@ -113,7 +113,7 @@ def test_a_program_that_ends_anywhere_gets_every_transaction_once(cut, steps):
     def begin():
         after = ReadPosition.parse(text) if text else 0
         core = TransactionReader(ReaderSelection((TOPIC,), cut, after, 0, None))
-        return core, core.steps(Cluster(ADDRESS))
+        return core, core.read_steps(Cluster(ADDRESS))
 
     def read():
         nonlocal core, reading, text
@@ -122,7 +122,7 @@ def test_a_program_that_ends_anywhere_gets_every_transaction_once(cut, steps):
         given = given_by(shell, reading)
         if given.transaction is not None:
             got.extend(rows([given.transaction]))
-        core.deliver(given)
+        core.deliver_item(given)
         text = str(core.position)
         return given.transaction is not None
 

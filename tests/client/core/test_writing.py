@@ -37,7 +37,7 @@ class Transaction:
     def write(self, partition, value):
         self.shell.run(self.writing.make_ready(TOPIC))
         records = self.writing.records
-        self.places.append(records.add(TOPIC, value, None, (), partition, 0))
+        self.places.append(records.add_record(TOPIC, value, None, (), partition, 0))
 
     def positions(self):
         """The positions of the records of a committed transaction."""
@@ -168,8 +168,8 @@ def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
     txn = Transaction(shell, deadline_s=deadline_s)
     written, aborted = [], []
     errors = {
-        "leave": lambda: txn.writing.leave(None),
-        "raise": lambda: txn.writing.leave(KeyError("mine")),
+        "leave": lambda: txn.writing.end_with_block(None),
+        "raise": lambda: txn.writing.end_with_block(KeyError("mine")),
         "commit": txn.writing.commit,
         "abort": txn.writing.abort,
     }
@@ -195,7 +195,7 @@ def test_whatever_is_lost_late_or_cancelled_all_is_visible_or_nothing(
             pass
         _check(txn, broker, written)
     if cancelled_at is not None and cancelled_at <= effects[0]:
-        shell.run(txn.writing.leave(asyncio.CancelledError()))
+        shell.run(txn.writing.end_with_block(asyncio.CancelledError()))
         _check(txn, broker, written)
     # Whatever was in doubt is known once the broker answers again, and nothing changes it later.
     fates.clear()

@@ -23,7 +23,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_offset_value,
     subscribed_topics,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -140,7 +140,7 @@ def test_offsets_of_every_version_are_read(version: int, fields: bytes, expected
 def test_an_offset_with_the_producers_that_have_overtaken_it_is_refused() -> None:
     fields = struct.pack(">hqi", 4, 42, 7) + b"\x03md" + struct.pack(">q", 9)
     with pytest.raises(
-        NewerFormatError, match=r"^a committed offset with the tagged field 10000; no release"
+        UnknownFormatError, match=r"^a committed offset with the tagged field 10000; no release"
     ):
         read_offset_value(fields + b"\x01\x90\x4e\x08" + struct.pack(">q", 5))
 
@@ -179,16 +179,16 @@ def test_a_value_that_ends_early_is_corrupt(cut: int) -> None:
 @pytest.mark.parametrize("read", [read_key, read_offset_value, read_group_value])
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_either_read_or_refused(read: Callable[[bytes], object], data: bytes) -> None:
-    with contextlib.suppress(DamageError, NewerFormatError):
+    with contextlib.suppress(DamageError, UnknownFormatError):
         read(data)
 
 
 def test_a_later_version_is_refused_as_such_and_any_other_as_damage() -> None:
     with pytest.raises(
-        NewerFormatError, match="a committed offset of version 5; this release reads versions up to 4"
+        UnknownFormatError, match="a committed offset of version 5; this release reads versions up to 4"
     ):
         read_offset_value(b"\x00\x05" + bytes(40))
-    with pytest.raises(NewerFormatError, match="the metadata of a group of version 5;"):
+    with pytest.raises(UnknownFormatError, match="the metadata of a group of version 5;"):
         read_group_value(b"\x00\x05" + bytes(40))
     with pytest.raises(DamageError, match="version -1; versions 0 to 4 can be read"):
         read_offset_value(b"\xff\xff" + bytes(40))

@@ -17,7 +17,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.errors import NewerFormatError
+from stablelog.errors import UnknownFormatError
 from stablelog.wire.extension.children import JointName
 from tests.coordinators.transactions.test_memory import growth
 
@@ -437,7 +437,7 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
 
 def test_kinds_of_kafkas_that_are_not_known_are_skipped_and_those_of_a_later_release_refused() -> None:
     c = coordinator()
-    with pytest.raises(NewerFormatError, match="of version 10002"):
+    with pytest.raises(UnknownFormatError, match="of version 10002"):
         c.table.replay(bytes.fromhex("2712000161"), b"from a later version")
     c.table.replay(bytes.fromhex("0007000161"), None)
     assert len(c.table) == 0

@@ -39,7 +39,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
 
@@ -264,9 +264,9 @@ def test_keys() -> None:
     assert joint_key("", "q").hex() == "27110000000171"
     assert read_key(joint_key("payments", "q/1")) == JointKey(JointName("payments", "q/1"))
     assert read_key(bytes.fromhex("00010003612f62")) is None
-    with pytest.raises(NewerFormatError, match=r"a record whose key is of version 10002; .* up to 10001"):
+    with pytest.raises(UnknownFormatError, match=r"a record whose key is of version 10002; .* up to 10001"):
         read_key(bytes.fromhex("271200ff"))
-    with pytest.raises(NewerFormatError, match="of version 10099"):
+    with pytest.raises(UnknownFormatError, match="of version 10099"):
         read_key(bytes.fromhex("277300ff"))
     assert read_key(bytes.fromhex("277400ff")) is None
 
@@ -280,9 +280,11 @@ def test_the_state_of_a_group() -> None:
 
 
 def test_values_of_a_later_release_are_refused_as_such() -> None:
-    with pytest.raises(NewerFormatError, match=r"the state of a transactional id of version 2; .* up to 1"):
+    with pytest.raises(UnknownFormatError, match=r"the state of a transactional id of version 2; .* up to 1"):
         decode_transaction(bytes.fromhex("0002"))
-    with pytest.raises(NewerFormatError, match=r"the state of a transaction group of version 1; .* up to 0"):
+    with pytest.raises(
+        UnknownFormatError, match=r"the state of a transaction group of version 1; .* up to 0"
+    ):
         decode_group(b"\0\1" + bytes(30))
 
 
@@ -331,7 +333,7 @@ def test_ends_must_be_of_the_partitions() -> None:
 @given(st.binary(max_size=80), st.booleans())
 def test_garbage_is_refused_or_read_but_never_anything_else(garbage: bytes, prefixed: bool) -> None:
     for read in (read_key, decode_transaction, decode_group):
-        with contextlib.suppress(DamageError, NewerFormatError):
+        with contextlib.suppress(DamageError, UnknownFormatError):
             read(bytes.fromhex(EXAMPLE_HEX)[:20] + garbage if prefixed else garbage)
 
 

@@ -125,7 +125,7 @@ def window(size=64):
 
 def take(one, clock, size, took_s, *, times_out=False, total=None):
     try:
-        with one.taken(size, lambda: 1e9, total=total) as timed_out:
+        with one.reserve(size, lambda: 1e9, total=total) as timed_out:
             clock.now_s += took_s
             if times_out:
                 timed_out()
@@ -176,8 +176,8 @@ def test_the_time_limit_follows_the_rate():
 
 def test_requests_that_were_under_way_together_change_the_window_once():
     one, clock = window()
-    with one.taken(20 * MIB, lambda: 1e9) as first:
-        with one.taken(20 * MIB, lambda: 1e9) as second:
+    with one.reserve(20 * MIB, lambda: 1e9) as first:
+        with one.reserve(20 * MIB, lambda: 1e9) as second:
             clock.now_s = 1.5
             second()
         first()
@@ -189,13 +189,13 @@ def test_a_request_waits_for_room_and_not_longer_than_the_process():
     waited = threading.Event()
 
     def other():
-        with one.taken(40, lambda: 1e9):
+        with one.reserve(40, lambda: 1e9):
             waited.set()
 
     thread = threading.Thread(target=other)
-    with one.taken(40, lambda: 1e9):
+    with one.reserve(40, lambda: 1e9):
         thread.start()
-        with pytest.raises(StoreError, match="the broker stops"), one.taken(40, lambda: 0):
+        with pytest.raises(StoreError, match="the broker stops"), one.reserve(40, lambda: 0):
             pass
         assert not waited.is_set()
     thread.join(60)

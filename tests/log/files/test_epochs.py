@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.epochs import LeaderEpochs
 
 
@@ -59,6 +59,6 @@ def test_a_checkpoint_of_leader_epochs_that_does_not_hold_is_damage(text):
 
 
 def test_a_later_form_of_leader_epochs_is_named():
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         LeaderEpochs.decode(b"1\n0\n")
     assert LeaderEpochs.decode(b"0\n1\n3 7\n").entries == [(3, 7)]

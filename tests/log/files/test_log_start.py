@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.log_start import (
     LOG_START_FILE,
     decode_log_start,
@@ -61,5 +61,5 @@ def test_what_is_no_log_start_is_refused():
         with pytest.raises(DamageError, match="is damaged"):
             decode_log_start(content, PATH)
     for version in (b"0", b"2"):
-        with pytest.raises(NewerFormatError, match=f"in a file of version {version.decode()};"):
+        with pytest.raises(UnknownFormatError, match=f"in a file of version {version.decode()};"):
             decode_log_start(encode_log_start(31).replace(b"1", version, 1), PATH)

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.partition_metadata import (
     METADATA_FILE,
     decode_partition_metadata,
@@ -65,7 +65,7 @@ def test_another_content_is_refused_by_its_path(disk, content):
 
 def test_a_later_version_is_refused_by_its_path(disk):
     content = encode_partition_metadata(TOPIC_ID).replace(b"0", b"1", 1)
-    with pytest.raises(NewerFormatError, match=rf"^{PATH}: the partition's metadata of version 1"):
+    with pytest.raises(UnknownFormatError, match=rf"^{PATH}: the partition's metadata of version 1"):
         decode_partition_metadata(content, PATH)
     disk.write_atomic(PATH, content)
     assert topic_id_if_known(disk, DIRECTORY) is None

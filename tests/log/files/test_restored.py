@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files import restored
 from stablelog.log.files.names import RESTORED_FILE
 from stablelog.log.files.restored import Restored, decode_restored, read_restored
@@ -48,5 +48,5 @@ def test_a_file_of_a_later_release_is_refused(monkeypatch):
     monkeypatch.setattr(restored, "VERSION", 2)
     content = FOUND.encode()
     monkeypatch.undo()
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         decode_restored(content, DIRECTORY)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import SUMMARY, VERSION, Summary
 
 NAMES = [field.name for field in fields(Summary)]
@@ -48,14 +48,14 @@ def test_each_changed_byte_after_the_version_is_damage():
 def test_another_size_is_damage_and_told(size):
     content = (summary().encode() + b"\0")[:size]
     with pytest.raises(
-        (DamageError, NewerFormatError), match=rf"{size} bytes; it must have 118|of version 0"
+        (DamageError, UnknownFormatError), match=rf"{size} bytes; it must have 118|of version 0"
     ):
         Summary.decode(content)
 
 
 def test_a_later_version_is_refused_and_one_that_no_release_will_write_is_damage():
     content = summary().encode()[2:]
-    with pytest.raises(NewerFormatError, match=rf"^a segment summary of version {VERSION + 1}"):
+    with pytest.raises(UnknownFormatError, match=rf"^a segment summary of version {VERSION + 1}"):
         Summary.decode((VERSION + 1).to_bytes(2) + content)
     with pytest.raises(DamageError, match="has version -1; only version 1 is known"):
         Summary.decode(b"\xff\xff" + content)

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state import snapshots
 from stablelog.log.producer_state.producer import KeptBatch, Producer
@@ -155,7 +155,7 @@ def test_a_file_of_json_is_refused_by_its_version(size, tmp_path):
     path.write_bytes(content)
     for read in (lambda: decode_producers(content), lambda: read_producers(LocalDisk(), path)):
         with pytest.raises(
-            NewerFormatError, match=r"^a file of producers of version 1; no release has written"
+            UnknownFormatError, match=r"^a file of producers of version 1; no release has written"
         ):
             read()
 
@@ -212,5 +212,5 @@ def test_a_changed_byte_is_found():
 def test_a_later_version_is_refused():
     content = encoded(many(3))
     later = (PRODUCERS_VERSION + 1).to_bytes(2, "big") + content[2:]
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         decode_producers(later)

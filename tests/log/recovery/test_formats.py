@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import SMALL_SIZE, Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
@@ -48,7 +48,7 @@ def refused(disk):
     before = {path: disk.read_bytes(path) for path in disk.files()}
     try:
         check_formats(Listing(disk, DIRECTORY))
-    except NewerFormatError as newer:
+    except UnknownFormatError as newer:
         return newer.place, newer.found, newer.known
     finally:
         assert {path: disk.read_bytes(path) for path in disk.files()} == before
@@ -121,7 +121,7 @@ def test_each_decoder_names_the_version_that_it_does_not_know(suffix):
     }[suffix]
     for ahead in (1, 100):
         version = KNOWN[suffix] + ahead
-        with pytest.raises(NewerFormatError) as raised:
+        with pytest.raises(UnknownFormatError) as raised:
             decode(version.to_bytes(2, "big") + FILES[suffix][2:])
         assert (raised.value.found, raised.value.known) == (version, KNOWN[suffix])
     with pytest.raises(DamageError, match=f"has version {KNOWN[suffix] + 101}"):

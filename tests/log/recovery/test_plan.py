@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import SEGMENT_SUFFIXES
 from stablelog.log.verify import verify_directory
@@ -70,7 +70,7 @@ def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
     log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(31))
     changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
     before = sorted(log.disk.files())
-    with pytest.raises((DamageError, NewerFormatError), match=LOG_START_FILE):
+    with pytest.raises((DamageError, UnknownFormatError), match=LOG_START_FILE):
         log.open(clean=clean, is_established=True, leader_epoch=1)
     assert sorted(log.disk.files()) == before
     assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]

@@ -493,9 +493,9 @@ def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
 ):
     clock, calls = Clock(), []
     monkeypatch.setattr(cut_reader, "time", clock)
-    call = SocketConnection.call
+    call = SocketConnection.request_unchanged
     monkeypatch.setattr(
-        SocketConnection, "call", lambda *args, **named: calls.append(1) or call(*args, **named)
+        SocketConnection, "request_unchanged", lambda *args, **named: calls.append(1) or call(*args, **named)
     )
     reading = query(stablelog_broker, topics[:1]).start()
     transfer(client, (topics[0], 0), (topics[0], 1))

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.spark.source.listed_topics import ListedTopics
 
 COMMIT_INDEX = f"{0:020d}.commitindex"
@@ -60,7 +60,10 @@ def test_a_list_that_was_replaced_is_read_again(tmp_path, partitions):
 
 @pytest.mark.parametrize(
     ("content", "error", "said"),
-    [(b"{", DamageError, "is not a list of topics"), (b'{"version":99}', NewerFormatError, "of version 99")],
+    [
+        (b"{", DamageError, "is not a list of topics"),
+        (b'{"version":99}', UnknownFormatError, "of version 99"),
+    ],
 )
 def test_a_list_that_cannot_be_understood_is_refused_by_name(tmp_path, partitions, content, error, said):
     at = partitions(t=[])

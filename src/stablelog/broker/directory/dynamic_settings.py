@@ -34,7 +34,7 @@ class DynamicSettings:
         names them.
 
         Raises:
-            NewerFormatError, DamageError: as `load`.
+            UnknownFormatError, DamageError: as `load`.
             UsageError: this release does not accept one of the settings.
         """
         try:

@@ -42,7 +42,7 @@ class LockedDirectory:
 
     Raises:
         UnavailableError: another broker uses the directory.
-        NewerFormatError: a later release has written to the directory. Nothing was changed.
+        UnknownFormatError: a later release has written to the directory. Nothing was changed.
         DamageError: the list of topics is damaged; or `meta.properties` has another cluster id than the list of topics,
             or a node id that is not a number.
         UsageError: the directory belongs to another node, is an incomplete restore, or has files but none of a broker.

@@ -47,7 +47,7 @@ class BrokerAcls:
         denials: logs and counts denied requests.
 
     Raises:
-        NewerFormatError: a later release has written the file of rules.
+        UnknownFormatError: a later release has written the file of rules.
         DamageError: the file is damaged, or missing although the broker had written it.
     """
 

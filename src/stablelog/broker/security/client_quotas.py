@@ -46,7 +46,7 @@ class BrokerQuotas:
         throttled_ms: the sum of their throttle times in ms, by the key of the quota.
 
     Raises:
-        NewerFormatError: a later release has written the file of quotas.
+        UnknownFormatError: a later release has written the file of quotas.
         DamageError: the file is damaged, or missing although the broker had written it.
     """
 

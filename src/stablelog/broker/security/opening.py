@@ -22,7 +22,7 @@ def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
 
     Raises:
         UsageError: the data directory has ACLs, and the broker has no authorizer.
-        NewerFormatError, DamageError: as `BrokerAcls`.
+        UnknownFormatError, DamageError: as `BrokerAcls`.
     """
     directory = runtime.directory
     if runtime.config["authorizer.class.name"]:

@@ -27,7 +27,7 @@ RELOAD_INTERVAL_MS: Final = 10_000
 
 
 def load_keys(url: str) -> KeySet:
-    """Load the keys (a JSON Web Key Set) from a URL. Blocks until the server has answered: see `http.ask`.
+    """Load the keys (a JSON Web Key Set) from a URL. Blocks until the server has answered: see `http.send_request`.
 
     Raises:
         UnavailableError: the keys cannot be loaded; the message says why.
@@ -40,10 +40,10 @@ def load_keys(url: str) -> KeySet:
         return KeySet(content)
     except (OSError, HTTPException) as error:
         raise UnavailableError(
-            f"the keys of tokens cannot be loaded from {http.shown(parts)}: {http.why(error)}"
+            f"the keys of tokens cannot be loaded from {http.shown_url(parts)}: {http.failure_in_words(error)}"
         ) from error
     except DamageError as damage:
-        raise DamageError(f"{http.shown(parts)} has no keys of tokens: {damage}") from damage
+        raise DamageError(f"{http.shown_url(parts)} has no keys of tokens: {damage}") from damage
 
 
 def _read_file(url: SplitResult) -> bytes:
@@ -54,7 +54,7 @@ def _read_file(url: SplitResult) -> bytes:
 
 
 def _get_document(url: SplitResult) -> bytes:
-    response = http.ask(url, {"Accept": "application/json"})
+    response = http.send_request(url, {"Accept": "application/json"})
     if response.status != http.OK:
         raise OSError(f"the server responds with status {response.status}")
     return response.content

@@ -27,7 +27,7 @@ class BrokerUsers:
         credentials: the credentials of all users.
 
     Raises:
-        NewerFormatError, DamageError: `users.json` cannot be read, or is missing. The broker must then not start:
+        UnknownFormatError, DamageError: `users.json` cannot be read, or is missing. The broker must then not start:
             clients could not log in, or could log in with credentials that were replaced.
     """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.commit_order.index_format import CommitSummary
-from stablelog.errors import DamageError, UnavailableError, naming
+from stablelog.errors import DamageError, UnavailableError, adding_path
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import CommitFiles, IndexKind
 
@@ -23,13 +23,13 @@ def commit_files(
 
     Raises:
         UnavailableError: the commit index is not written yet.
-        NewerFormatError: a later release has written it.
+        UnknownFormatError: a later release has written it.
         DamageError: a file is damaged, or belongs to another segment. The message names the file.
     """
     path = paths[IndexKind.COMMIT_SUMMARY]
     if IndexKind.COMMIT_SUMMARY not in files:
         raise UnavailableError(f"{path} is not written yet")
-    with naming(path):
+    with adding_path(path):
         summary = CommitSummary.decode(files[IndexKind.COMMIT_SUMMARY])
     if (summary.base_offset, summary.end_offset, summary.log_crc) != (
         segment.base_offset,

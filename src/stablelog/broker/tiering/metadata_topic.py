@@ -35,7 +35,7 @@ from stablelog.broker.topic_names import REMOTE_LOG_METADATA_TOPIC
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.errors import DamageError, NewerFormatError, StablelogError, UnavailableError, UnprovenError
+from stablelog.errors import DamageError, StablelogError, UnavailableError, UnknownFormatError, UnprovenError
 from stablelog.log.partition import Isolation, Origin, Partition
 from stablelog.tier.events import Events, copy_started, partition_deleted, partition_of
 from stablelog.tier.manifest import Manifest
@@ -93,7 +93,7 @@ class _Loaded:
         """
         for position, header in headers_in(content):
             for record in () if header.is_control else decode_records(content, position):
-                with contextlib.suppress(DamageError, NewerFormatError):
+                with contextlib.suppress(DamageError, UnknownFormatError):
                     event = decode_record(record.value or b"")
                     self.count += 1
                     partition = partition_of(event)

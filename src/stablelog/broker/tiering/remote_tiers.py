@@ -57,7 +57,7 @@ class RemoteTiers:
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
-            NewerFormatError: a later release has written the record.
+            UnknownFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         manifest = self._recorded_manifest(topic, partition, is_recorded=is_recorded)
@@ -73,7 +73,7 @@ class RemoteTiers:
         copies use this list; readers do not. May run in a thread.
 
         Raises:
-            NewerFormatError: a later release has written the record.
+            UnknownFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         is_recorded = self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE)

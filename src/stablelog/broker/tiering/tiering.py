@@ -112,7 +112,7 @@ class Tiering:
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
-            NewerFormatError: a later release has written the record.
+            UnknownFormatError: a later release has written the record.
             DiskError: the record cannot be read.
         """
         if not is_internal(topic.name) and (is_recorded or partition.config.is_tiered):

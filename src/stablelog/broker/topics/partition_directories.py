@@ -12,7 +12,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.broker.topics.topic_checkpoints import TopicCheckpoints
 from stablelog.commit_order.last_commit import last_commit_sequence
 from stablelog.commit_order.opening import CommitOrdered
-from stablelog.errors import DamageError, DiskError, NewerFormatError, UnavailableError
+from stablelog.errors import DamageError, DiskError, UnavailableError, UnknownFormatError
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE, VIEW_START_FILE
@@ -109,7 +109,7 @@ class PartitionDirectories:
                     )
                     if topic.is_commit_ordered:
                         self._write_missing_start(directory, 0, VIEW_START_FILE)
-                except (DamageError, NewerFormatError):
+                except (DamageError, UnknownFormatError):
                     is_complete = False
         return is_complete
 

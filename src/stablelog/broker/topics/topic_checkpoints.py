@@ -89,7 +89,7 @@ class TopicCheckpoints:
                 offsets.
 
         Raises:
-            NewerFormatError: a later release has written one of the files.
+            UnknownFormatError: a later release has written one of the files.
             DamageError: the checkpoint of log start offsets is damaged, and no other file contains these offsets.
         """
         path = self._directory / LOG_START_CHECKPOINT

@@ -69,7 +69,7 @@ class TopicFiles:
             cluster_id: id of the cluster that the data directory belongs to.
 
         Raises:
-            NewerFormatError: a later release has written the directory; nothing was changed.
+            UnknownFormatError: a later release has written the directory; nothing was changed.
             DamageError: the list is damaged or missing, or a file of a directory of Apache Kafka is damaged; nothing
                 was changed.
         """

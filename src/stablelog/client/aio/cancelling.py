@@ -1,4 +1,4 @@
-"""Calls that end in order although their task is cancelled."""
+"""Calls that are cancelled but still end in order."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,8 +9,8 @@ from stablelog.errors import OutcomeUnknownError
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], None]) -> Result:
-    """Wait for the end of `work`. If this task is cancelled meanwhile, call `cancel`, so that `work` ends soon, and
-    still wait for its end.
+    """Wait until `work` has ended, even if this task is cancelled. On a cancellation, call `cancel`, which makes `work`
+    end soon.
 
     Raises:
         asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. Its cause is an

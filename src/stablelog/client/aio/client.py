@@ -1,4 +1,4 @@
-"""The client for asyncio programs, which writes transactions and reads whole transactions."""
+"""The asyncio client (`stablelog.aio.connect`): it writes transactions, and reads whole transactions."""
 
 import asyncio
 import re
@@ -13,32 +13,34 @@ from stablelog.client.aio.cluster import AsyncCluster
 from stablelog.client.aio.group_reader import AsyncGroupReader
 from stablelog.client.aio.reader import AsyncReader
 from stablelog.client.aio.transaction import AsyncTransaction
-from stablelog.client.base_group_reader import reading_of, subscribed
-from stablelog.client.base_reader import select
+from stablelog.client.base_group_reader import prepare_subscription, reading_of
+from stablelog.client.base_reader import check_selection
 from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.core.read_position import ReadPosition
-from stablelog.client.core.settings import settings_of
+from stablelog.client.core.settings import read_client_settings
 from stablelog.client.transaction_factory import TIMEOUT_S, TransactionFactory
 from stablelog.errors import UsageError
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 
 if TYPE_CHECKING:
     from stablelog.client.aio.admin import AsyncAdmin
 
 
 class OwnLoop:
-    """The event loop of a client: the first one that uses it."""
+    """The event loop to which an asyncio client belongs: the first one that uses it."""
 
     def __init__(self) -> None:
-        watch(self)
+        watch_forks(self)
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a forked process, belong to the event loop that uses the client first."""
+        """In a forked process, forget the event loop of the parent process: the client belongs to the next loop that
+        uses it.
+        """
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self) -> None:
-        """Raise UsageError if another event loop has used the client: the connections belong to that loop."""
+        """Raise UsageError if another event loop has used the client, because the connections belong to that loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -75,8 +77,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the client: it refuses new transactions and readers. Connections in use are closed when their
-        transaction or reader ends.
+        """Close the client: it refuses new transactions and readers. The connections of an open transaction or reader
+        are closed when it ends.
         """
         self._clusters.close()
 
@@ -108,7 +110,7 @@ class AsyncClient:
         self._loop.check()
         reading = reading_of(offsets_of, AsyncGroupReader, self._clusters.bootstrap)
         return AsyncTransaction(
-            lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading)
+            lambda on_end: self._writers.begin_transaction(group, timeout, time.monotonic(), on_end, reading)
         )
 
     def subscribe(
@@ -139,7 +141,7 @@ class AsyncClient:
             RefusedError: the client is closed.
         """
         self._loop.check()
-        cluster, reading, wait_s = subscribed(
+        cluster, reading, wait_s = prepare_subscription(
             self._clusters,
             topics,
             group,
@@ -148,7 +150,7 @@ class AsyncClient:
             wait=wait,
             instance_id=instance_id,
         )
-        return AsyncGroupReader(cluster, reading, wait_s, self._clusters.give_back, self._loop.check)
+        return AsyncGroupReader(cluster, reading, wait_s, self._clusters.return_cluster, self._loop.check)
 
     def read(
         self,
@@ -171,9 +173,9 @@ class AsyncClient:
             order: only "commit" is valid, because in no other order are transactions whole.
             cut: whether to return each transaction once, with its records of all partitions of all topics, in the order
                 of the commits. Otherwise each partition is read separately, round-robin.
-            after: where to begin: the `position` of a reader or its text, to go on after the last transaction that the
-                program has got; or a commit sequence, with cuts or with one partition; or 0 for the oldest transaction
-                that is left, or None for new commits only.
+            after: where to begin. The `position` of a reader or its text continues after the last transaction that the
+                program has got. A number is a commit sequence, for cuts or a single partition. 0 is the oldest stored
+                transaction, and None means new commits only.
             wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
             group: the transaction group of the topics; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
@@ -192,7 +194,7 @@ class AsyncClient:
         """
         return AsyncReader(
             self._clusters,
-            select(
+            check_selection(
                 topics,
                 order,
                 cut=cut,
@@ -237,7 +239,7 @@ def connect(
 
         asyncio.run(main())
     """
-    given = settings_of(settings, deadline)
+    given = read_client_settings(settings, deadline)
 
     def make() -> AsyncCluster:
         return AsyncCluster(

@@ -1,4 +1,4 @@
-"""The brokers of one cluster over asyncio's streams. What is asked of them is decided by `core.cluster`."""
+"""The brokers of one cluster over streams of asyncio. `core.cluster` has the rules."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from stablelog.client.call_threads import aside, named, numeric
+from stablelog.client.call_threads import look_up_addresses, numeric_addresses, shared_threads
 from stablelog.client.core import cluster as core
 from stablelog.client.core.addresses import host_and_port, invalid_address
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
@@ -16,9 +16,9 @@ from stablelog.client.core.connection import CLIENT_ID, BrokerConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Call, Effect, Emit, Now, Open, Pause, Receive, Result, Send, Steps
-from stablelog.client.tls import connection_error, context_of
+from stablelog.client.tls import connection_error, tls_context
 from stablelog.errors import UnavailableError
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 
@@ -26,7 +26,7 @@ READ_SIZE_MAX: Final = 1 << 20  # bytes that the stream may hold before the sock
 
 
 class StreamConnection(BrokerConnection):
-    """A connection to a broker over asyncio's streams. `open_stream` makes it.
+    """A connection to a broker over streams of asyncio. `open_stream` makes it.
 
     Args:
         address: "host:port".
@@ -51,10 +51,10 @@ class StreamConnection(BrokerConnection):
         self._writer = writer
         self._timeout_s = timeout_s
         self._is_of_parent = False  # whether the connection is one of the parent process
-        watch(self)
+        watch_forks(self)
 
     def close(self) -> None:
-        """Close the socket. Responses that have not arrived are lost, and so are bytes that were not sent yet."""
+        """Close the socket. Bytes that were not sent yet, and responses that have not arrived, are lost."""
         if not self._is_of_parent:
             with suppress(
                 RuntimeError
@@ -62,10 +62,11 @@ class StreamConnection(BrokerConnection):
                 self._writer.transport.abort()
 
     def after_fork(self) -> None:
-        """In a forked process, put the empty device in the place of its copy of the socket.
+        """In a forked process, replace the copy of the socket by the null device.
 
-        The event loop of the parent process shares its selector with the child. When the child frees the stream, asyncio
-        removes the file descriptor from that selector: this must not be the one of the connection.
+        The event loop of the parent process shares its selector with the child. When the child frees the stream,
+        asyncio removes the file descriptor from that selector. The descriptor must then not be the one of the parent's
+        connection.
         """
         self._is_of_parent = True
         copied = self._writer.get_extra_info("socket")
@@ -81,11 +82,11 @@ class StreamConnection(BrokerConnection):
     async def send(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
         """Send all pieces. Raises OSError, also after `limit_s` seconds."""
         self._writer.writelines(pieces)
-        await self._in_time(self._writer.drain(), limit_s)
+        await self._within_limit(self._writer.drain(), limit_s)
 
     async def receive(self, size: int, limit_s: float | None = None) -> memoryview:
         """Receive this many bytes. Raises OSError if the connection ends before, or after `limit_s` seconds."""
-        return await self._in_time(self._receive(size), limit_s)
+        return await self._within_limit(self._receive(size), limit_s)
 
     async def _receive(self, size: int) -> memoryview:
         received = memoryview(bytearray(size))
@@ -98,7 +99,7 @@ class StreamConnection(BrokerConnection):
             at += len(piece)
         return received
 
-    async def _in_time(self, work: Coroutine[Any, Any, Result], limit_s: float | None) -> Result:
+    async def _within_limit(self, work: Coroutine[Any, Any, Result], limit_s: float | None) -> Result:
         try:
             async with asyncio.timeout(self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)):
                 return await work
@@ -107,15 +108,15 @@ class StreamConnection(BrokerConnection):
 
 
 async def _beside(function: Callable[[], Any]) -> Any:
-    """Call a function that may block, in a thread that is left behind if this task is cancelled."""
-    return await asyncio.wrap_future(aside.start(function))
+    """Call a function that may block, in a thread. If this task is cancelled, the thread continues alone."""
+    return await asyncio.wrap_future(shared_threads.start_call(function))
 
 
 async def _connect(host: str, port: int, limit_s: float) -> socket.socket:
     """Connect to one of the addresses of a host. Raises OSError."""
-    addresses = numeric(host, port)
+    addresses = numeric_addresses(host, port)
     if addresses is None:
-        addresses = await _beside(lambda: named(host, port))
+        addresses = await _beside(lambda: look_up_addresses(host, port))
     end = time.monotonic() + limit_s
     failure: OSError = OSError(f"the name {host!r} has no address")
     for place, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -163,7 +164,7 @@ async def open_stream(
     try:
         async with asyncio.timeout(limit_s):
             if tls is not None:
-                context = await _beside(lambda: context_of(tls))
+                context = await _beside(lambda: tls_context(tls))
                 given |= {"ssl": context, "server_hostname": host, "ssl_handshake_timeout": limit_s}
             connected = await _connect(host, port, limit_s)
             try:
@@ -183,7 +184,8 @@ async def open_stream(
 
 
 class AsyncCluster:
-    """The brokers of one cluster, found by a list of addresses. One task at a time uses it.
+    """The connections to the brokers of one cluster, found by a list of addresses. Only one task at a time may use the
+    object.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
@@ -213,13 +215,13 @@ class AsyncCluster:
         self.core = core.Cluster(bootstrap, deadline_s=deadline_s, security=security, backoff_s=backoff_s)
         self._timeout_s = timeout_s
         self._client_id = client_id
-        watch(self)
+        watch_forks(self)
         self._awaited: StreamConnection | None = None  # the connection for which the present effect waits
         self._beside: asyncio.Future[Any] | None = None  # the present work that can be given up
         self._pausing: asyncio.Future[None] | None = None  # done when the present pause has to end early
 
     def after_fork(self) -> None:
-        """In a forked process, open connections of its own at the next request."""
+        """In a forked process, drop the connections of the parent process. The next request opens new ones."""
         self.core.forget_connections()
         self._pausing = None
 
@@ -229,14 +231,14 @@ class AsyncCluster:
         return self.core.bootstrap
 
     async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> BrokerConnection:
-        """Open a connection to a broker. `probe` is that of `steps.Open`."""
+        """Open a connection to a broker. `probe` has the meaning of `steps.Open.probe`."""
         security = self.core.security if probe is None else PROBES[probe]
         return await open_stream(
             address, self._timeout_s, security, client_id=self._client_id, limit_s=self._limit_s()
         )
 
     def _limit_s(self) -> float | None:
-        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
         return None if self.core.until is None else max(0.0, self.core.until - time.monotonic())
 
     def close(self) -> None:
@@ -244,12 +246,14 @@ class AsyncCluster:
         self.core.close()
 
     def cancel(self) -> None:
-        """Cancel retries, and end what the steps in progress wait for, so that they end at once."""
+        """Cancel retries, and end the wait of the running steps, so that they end soon."""
         self.core.cancel_retries()
-        self.break_off()
+        self.end_waits()
 
-    def break_off(self) -> None:
-        """End what the steps in progress wait for: close the connection, or give a call up."""
+    def end_waits(self) -> None:
+        """End the wait of the running steps: close the connection at which they wait, or stop waiting for a call in a
+        thread.
+        """
         self.end_pause()
         if self._awaited is not None:
             self._awaited.close()
@@ -257,18 +261,18 @@ class AsyncCluster:
             self._beside.cancel()
 
     def end_pause(self) -> None:
-        """End the present pause, if there is one."""
+        """End the running pause, if there is one."""
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Run steps to their end, and return their result. The steps give no items."""
+        """Run steps that emit no items. Return their result."""
         ended, result = await self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they give an item or end. Return whether they have ended, and the item or their result."""
+        """Run steps until they emit an item or end. Return whether they have ended, with the item or their result."""
         answer: Any = None
         failure: BaseException | None = None
         try:
@@ -328,10 +332,10 @@ class AsyncCluster:
             raise UnavailableError("a login has not ended in time") from error
 
     async def _cancellable(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run work that `break_off` can give up.
+        """Await work that `end_waits` can cancel.
 
         Raises:
-            UnavailableError: it was given up.
+            UnavailableError: `end_waits` has cancelled the work.
         """
         self._beside = asyncio.ensure_future(work)
         try:

@@ -20,17 +20,18 @@ from stablelog.errors import StablelogError, UsageError
 
 
 class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord]):
-    """A member of a consumer group: an asynchronous iterator of the records of the partitions that the group assigns to it.
-    One task at a time uses the reader.
+    """A member of a consumer group: an asynchronous iterator of the records of its assigned partitions. Only one task
+    at a time may use the reader.
 
-    Calls of the reader send the heartbeats of the member. A reader that the program does not call within the group's
-    session timeout loses its partitions to other members. After a cancelled call, the reader goes on where it was.
+    Calls of the reader send the heartbeats of the member. If the program does not call the reader within the group's
+    session timeout, the group assigns the partitions to other members. After a cancelled call, the next call continues
+    where the reader was.
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: decides what is read and handed out.
+        reading: the rules of the reader.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster at the end.
+        give_back: called with the cluster when the reader is closed.
         check_loop: raises UsageError in an event loop that is not that of the client.
     """
 
@@ -59,7 +60,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         return self
 
     async def __anext__(self) -> ReadRecord:
-        """Return the next record. The iteration ends if there is none for `wait` seconds; it may be begun again.
+        """Return the next record. The iteration ends if there is none for `wait` seconds; the program may begin another
+        one.
 
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
@@ -68,9 +70,9 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
-        self._check()
-        with self._calls.free():
-            record = self._reading.take_ready(time.monotonic())
+        self._check_process()
+        with self._calls.lock_if_free():
+            record = self._reading.take_ready_record(time.monotonic())
             if record is not None:
                 return record
             records = await self._read(1, 0.0)
@@ -81,8 +83,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> AsyncGenerator[list[ReadRecord], None]:
-        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; it may be
-        begun again.
+        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; the
+        program may begin another one.
 
         Args:
             max_records: maximum of records in a list.
@@ -99,22 +101,22 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             yield records
 
     async def _next_batch(self, max_records: int, max_wait: float) -> list[ReadRecord]:
-        with self._calls.free():
+        with self._calls.lock_if_free():
             return await self._read(max_records, max_wait)
 
     async def _read(self, count_max: int, collect_s: float) -> list[ReadRecord]:
         try:
-            return await self._steps(self._reading.read(count_max, self._wait_s, collect_s))
+            return await self._steps(self._reading.read_records(count_max, self._wait_s, collect_s))
         except BaseException:
-            self._reading.hand_back()
+            self._reading.undo_last_read()
             raise
 
     async def _run(self, steps: Steps[Result]) -> Result:
-        with self._calls.free():
+        with self._calls.lock_if_free():
             return await self._steps(steps)
 
     async def _steps(self, steps: Steps[Result]) -> Result:
-        self._check()
+        self._check_process()
         self._check_loop()
         self._ended.clear()
         try:
@@ -128,10 +130,10 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             self._ended.set()
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on at an offset of an assigned partition.
+        """Continue at an offset of an assigned partition.
 
-        The next commit, of `commit` or of a transaction, commits this offset, or that of the records that were handed out
-        after it. If a transaction does not commit, the reader goes back to this offset.
+        The next commit, of `commit` or of a transaction, commits this offset, or the offset after the last record that
+        the program has got since. If a transaction does not commit, the reader goes back to this offset.
 
         Args:
             topic: the topic.
@@ -150,7 +152,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     async def seek_to_time(
         self, time: datetime | int, topic: str | None = None, partition: int | None = None
     ) -> None:
-        """Go on at the first record at or after a time, in each assigned partition; at the end if there is none.
+        """Continue at the first record at or after a time, in each assigned partition; at the end if there is none.
 
         Args:
             time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
@@ -163,7 +165,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         await self._run(self._seek_to(milliseconds(time), topic, partition))
 
     async def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Go on at the first record that is left, in each assigned partition.
+        """Continue at the first stored record, in each assigned partition.
 
         Args:
             topic: only this topic; None for all.
@@ -175,7 +177,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         await self._run(self._seek_to(EARLIEST, topic, partition))
 
     async def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Go on after the last record, in each assigned partition.
+        """Continue after the last record, in each assigned partition.
 
         Args:
             topic: only this topic; None for all.
@@ -202,7 +204,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
         if self._reading.is_closed:
             return
-        self._check()
+        self._check_process()
         self._check_loop()
         if self._calls.is_running and not self._reading.is_closing:
             self._reading.is_closing = True

@@ -1,4 +1,4 @@
-"""A reader of whole transactions of the asyncio client."""
+"""A reader of whole transactions, for asyncio programs. `AsyncClient.read` makes it."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -15,11 +15,11 @@ from stablelog.client.core.transaction_stream import CommittedTransaction
 
 
 class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction]):
-    """An asynchronous iterator of whole transactions. `AsyncClient.read` makes it; one task at a time uses it.
+    """An asynchronous iterator of whole transactions. `AsyncClient.read` makes it. Only one task at a time may use it.
 
-    The iteration ends when no transaction comes within the reader's time limit. The reader then lives on: another
-    iteration goes on. After an error or a cancellation, the next call goes on from the position, too. `close`, or the
-    end of an `async with` block, gives the connections back to the client.
+    The iteration ends when no transaction comes within the reader's time limit. The program may then begin another
+    iteration. After an error or a cancellation, the next call continues at the position. `close`, or the end of an
+    `async with` block, returns the connections to the client.
 
     Args:
         clusters: the pool of the client.
@@ -46,19 +46,19 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
 
     async def __anext__(self) -> CommittedTransaction:
         self._check_loop()
-        with self._calls.free():
+        with self._calls.lock_if_free():
             if not self._given and not await self._read():
                 raise StopAsyncIteration
-            return self._hand_over()
+            return self._next_transaction()
 
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> AsyncGenerator[list[CommittedTransaction], None]:
         """Return an iterator of batches: lists of whole transactions.
 
-        A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
-        seconds have passed since its first transaction came. A larger transaction is a batch of its own. The iteration
-        ends when no transaction comes within the reader's time limit. `position` is after the last batch.
+        A batch is complete when the next transaction would bring it above `max_records`, or `max_wait` seconds after
+        its first transaction came. A larger transaction is a batch of its own. The iteration ends when no transaction
+        comes within the reader's time limit. `position` is after the last batch that the program has got.
 
         Args:
             max_records: the maximum number of records.
@@ -78,14 +78,14 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
             yield batch
 
     async def _next_batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
-        with self._calls.free():
+        with self._calls.lock_if_free():
             return await self._batch(max_records, max_wait)
 
     async def _batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
         if not self._given and not await self._read():
             return []
         until, wait_s = time.monotonic() + max_wait, self._core.wait_s
-        count, size = 1, self._size(0)
+        count, size = 1, self._record_count(0)
         try:
             while size < max_records:
                 left_s = until - time.monotonic()
@@ -93,28 +93,28 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
                 is_late = left_s < 0 and max_wait > 0
                 if is_late or (len(self._given) == count and not await self._read()):
                     break
-                size += self._size(count)
+                size += self._record_count(count)
                 if size > max_records:
                     break
                 count += 1
         finally:
             self._core.wait_s = wait_s
-        return [self._hand_over() for _ in range(count)]
+        return [self._next_transaction() for _ in range(count)]
 
     async def close(self) -> None:
-        """Give the connections back to the client. The position remains."""
-        self._end()
+        """Return the connections to the client. The position remains."""
+        self._return_cluster()
         if self._calls.is_running and self._cluster is not None:
             self._cluster.cancel()  # the call ends at once
 
     aclose = close  # the name that `contextlib.aclosing` calls
 
     async def _read(self) -> bool:
-        """Read one more transaction. Return False if there was none within the time limit."""
-        cluster, steps = self._begun()
+        """Read one more transaction. Return False if none came within the time limit."""
+        cluster, steps = self._current_steps()
         try:
             _, given = await to_the_end(cluster.advance(steps), cluster.cancel)
         except BaseException as error:
-            self._failed(error)
+            self._restart_after(error)
             raise
-        return self._take(given)
+        return self._take_item(given)

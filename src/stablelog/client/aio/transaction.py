@@ -1,8 +1,8 @@
 """A transaction for asyncio programs. Each record has a future. Either all futures succeed or all fail.
 
 If a task is cancelled during a call, the call waits for the response to its last request, does not repeat the request,
-and aborts the transaction. Then the call raises CancelledError. So the client does no more work for a call that has
-raised. The wait ends with the broker's response, or with the timeout for a broker that does not respond.
+and aborts the transaction. Then the call raises CancelledError. So the client does nothing more for a call that has
+raised. The wait ends with the response of the broker, or with the timeout.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class AsyncTransaction:
         # Held while steps of `writing` run. `_leave` runs steps while another task has the turn, and waits here.
         self._running = asyncio.Lock()
         self._is_ending = False
-        self._cluster, self._writing = begin(self._ended.decide)
+        self._cluster, self._writing = begin(self._ended.set_outcome)
         self._timer: asyncio.TimerHandle | None = None
         self._watch_deadline()
 
@@ -67,12 +67,12 @@ class AsyncTransaction:
             return  # a forked process leaves the block: the transaction is that of the parent process
         if error is None:
             try:
-                await self._end(lambda: self._writing.leave(None))
+                await self._end(lambda: self._writing.end_with_block(None))
             except asyncio.CancelledError as cancelled:
-                await self._leave(cancelled)
+                await self._abort_for(cancelled)
                 raise
         else:
-            await self._leave(error)
+            await self._abort_for(error)
 
     async def write(
         self,
@@ -107,11 +107,11 @@ class AsyncTransaction:
             UsageError: the timestamp is out of range, no topic can have this name, or UTF-8 cannot encode a text, and
                 nothing was written. Or the call is in another process or event loop.
         """
-        self._check()
+        self._check_caller()
         # Without a wait, no other task comes between the check and the record: the lock is not needed.
         if self._turn.locked() or not self._is_ready(topic):
             async with self._turn:
-                await self._make_room(topic)
+                await self._make_ready(topic)
                 return self._add(topic, value, key, headers, partition, timestamp_ms)
         return self._add(topic, value, key, headers, partition, timestamp_ms)
 
@@ -130,10 +130,10 @@ class AsyncTransaction:
         last = records.last
         try:
             return AsyncWriteFuture(
-                self._ended, *records.add(topic, value, key, headers, partition, timestamp_ms)
+                self._ended, *records.add_record(topic, value, key, headers, partition, timestamp_ms)
             )
         except BaseException:
-            records.take_back(last)  # the program does not get the future
+            records.remove_after(last)  # the program does not get the future
             raise
 
     async def write_many(
@@ -168,19 +168,19 @@ class AsyncTransaction:
             RefusedError: as for `write`.
             UnavailableError: as for `write`.
         """
-        self._check()
+        self._check_caller()
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         many = ManyRecords(values, keys, headers, partition, timestamp_ms)
         async with self._turn:
-            await self._make_room(topic)
+            await self._make_ready(topic)
             records = self._writing.records
             many.check(records, topic)
             try:
                 while not many.add_to(records, topic):
-                    await self._make_room(topic)
+                    await self._make_ready(topic)
                 return AsyncWriteManyFuture(self._ended, many)
             except BaseException:
-                self._writing.tear()  # a part of the records is in the transaction
+                self._writing.mark_interrupted()  # a part of the records is in the transaction
                 raise
 
     def _is_ready(self, topic: str) -> bool:
@@ -189,15 +189,15 @@ class AsyncTransaction:
             not self._is_ending and not writing.records.is_due and writing.is_ready(topic, time.monotonic())
         )
 
-    async def _make_room(self, topic: str) -> None:
-        """Ask for the topic, and send what is due. Raise if the transaction is not open."""
+    async def _make_ready(self, topic: str) -> None:
+        """Request the metadata of the topic if necessary, and send due batches. Raise if the transaction is not open."""
         # Check again after each wait: another task may have begun to end the transaction meanwhile. Its steps hold
         # `_running`, so this call waits for them, and then raises.
         while not self._is_ready(topic):
             if self._writing.records.is_due and not self._is_ending:
-                await self._wait(self._writing.send_due)
+                await self._run_or_abort(self._writing.send_due)
             else:
-                await self._wait(lambda: self._writing.make_ready(topic))
+                await self._run_or_abort(lambda: self._writing.make_ready(topic))
 
     async def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -231,18 +231,18 @@ class AsyncTransaction:
         """Run steps after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
         the transaction.
         """
-        self._check()
+        self._check_caller()
         has_turn = False
         try:
             async with self._turn:
                 has_turn = self._is_ending = True
-                return await self._wait(steps)
+                return await self._run_or_abort(steps)
         except asyncio.CancelledError as cancelled:
             if not has_turn:
-                await self._leave(cancelled)
+                await self._abort_for(cancelled)
             raise
 
-    def _check(self) -> None:
+    def _check_caller(self) -> None:
         """Raise UsageError in another process, and in another event loop than the one of the futures."""
         if self._process is not this_process():
             check_process(self._process, WHAT)
@@ -252,24 +252,24 @@ class AsyncTransaction:
                 "here"
             )
 
-    async def _wait(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run steps. If this task is cancelled, abort the transaction, unless its commit has been requested."""
+    async def _run_or_abort(self, steps: Callable[[], Steps[Result]]) -> Result:
+        """Run steps. If this task is cancelled, abort the transaction, unless its commit was requested."""
         try:
-            return await self._run(steps)
+            return await self._run_in_turn(steps)
         except asyncio.CancelledError as cancelled:
-            await self._leave(cancelled)
+            await self._abort_for(cancelled)
             raise
 
-    async def _leave(self, error: BaseException) -> None:
-        """Abort the transaction because of `error`, even while another task is writing into the transaction."""
+    async def _abort_for(self, error: BaseException) -> None:
+        """Abort the transaction because of `error`, even if another task is writing into it."""
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
             self._cancel()
-        await self._run(lambda: self._writing.leave(error))
+        await self._run_in_turn(lambda: self._writing.end_with_block(error))
 
-    async def _run(self, steps: Callable[[], Steps[Result]]) -> Result:
+    async def _run_in_turn(self, steps: Callable[[], Steps[Result]]) -> Result:
         """Run the steps of one call when no other steps of this transaction run. A cancelled call ends soon, but not
-        before its steps.
+        before its steps have ended.
 
         Args:
             steps: returns steps of `writing`.
@@ -281,9 +281,9 @@ class AsyncTransaction:
         async def in_turn() -> Result:
             async with self._running:
                 try:
-                    return await self._cluster.run(self._writing.cluster.in_time(steps()))
+                    return await self._cluster.run(self._writing.cluster.run_until_deadline(steps()))
                 finally:
-                    self._settle()
+                    self._announce()
 
         try:
             return await to_the_end(in_turn(), self._cancel)
@@ -297,12 +297,12 @@ class AsyncTransaction:
             _log.warning("a cancelled task waits for the outcome of a commit that is in flight")
             self._cluster.end_pause()
         elif is_first:  # a further cancellation does not break off the request for the abort
-            self._cluster.break_off()
+            self._cluster.end_waits()
 
     # --- the deadline ---
 
     def _watch_deadline(self) -> None:
-        """Abort the transaction at its deadline, also if the program makes no call."""
+        """Schedule the abort of the transaction at its deadline, for a program that makes no call."""
         self._cancel_timer()
         self._timer = self._loop.call_later(max(0.0, self._writing.deadline - time.monotonic()), self._expire)
 
@@ -311,14 +311,14 @@ class AsyncTransaction:
             self._timer = self._loop.call_later(EXPIRE_RETRY_S, self._expire)
         else:
             self._writing.expire()
-            self._settle()
+            self._announce()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _settle(self) -> None:
-        """Wake the tasks that wait for the futures, and schedule the callbacks, if the transaction has ended."""
-        self._ended.settle()
-        if self._ended.is_settled:
+    def _announce(self) -> None:
+        """If the transaction has ended, wake the tasks that wait for the futures, and schedule the callbacks."""
+        self._ended.announce()
+        if self._ended.is_announced:
             self._cancel_timer()

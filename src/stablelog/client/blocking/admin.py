@@ -1,7 +1,7 @@
 """Administration with the blocking client: `client.admin.topics.create("orders")`.
 
-Each area has the functions of its module in `client.core.admin` as methods, without the argument `cluster`. A call uses a
-connection of its own while it runs, so several threads may administer with one client.
+Each area has the functions of its module in `client.core.admin` as methods, without the argument `cluster`. Each call
+uses a connection of its own, so several threads may administer with one client.
 """
 
 import inspect
@@ -21,7 +21,8 @@ ResultT = TypeVar("ResultT")
 
 
 class AdminArea:
-    """One area of administration.
+    """The base of the areas of administration. A method runs the steps of `client.core.admin` with a cluster object of
+    its own.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
@@ -34,18 +35,18 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Lend a cluster, and run steps on it, with all their requests until its deadline."""
-        cluster = self._clusters.lend()
+        """Run steps with a cluster object of the pool. All their requests together must end before the deadline."""
+        cluster = self._clusters.lend_cluster()
         try:
-            return cluster.run(cluster.core.in_time(steps(cluster.core)))
+            return cluster.run(cluster.core.run_until_deadline(steps(cluster.core)))
         finally:
-            self._clusters.give_back(cluster)
+            self._clusters.return_cluster(cluster)
 
 
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], ResultT]:
-    """Make a method of an area of steps whose first argument is a cluster."""
+    """Make a method of an area from steps whose first argument is a cluster."""
 
     @wraps(steps)
     def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
@@ -59,14 +60,14 @@ def _lending(
 
 
 class BrokerAdmin(AdminArea):
-    """The brokers of the cluster."""
+    """Requests for the brokers of the cluster."""
 
     list = _lending(brokers.list_brokers)
     log_directories = _lending(brokers.log_directories)
 
 
 class TopicAdmin(AdminArea):
-    """Topics, their partitions, offsets and records."""
+    """Requests for topics, their partitions, offsets and records."""
 
     list = _lending(topics.list_topics)
     describe = _lending(topics.describe_topic)
@@ -78,14 +79,14 @@ class TopicAdmin(AdminArea):
 
 
 class ConfigAdmin(AdminArea):
-    """Settings of topics, brokers and groups."""
+    """Requests for the settings of topics, brokers and groups."""
 
     describe = _lending(configs.describe_configs)
     alter = _lending(configs.alter_configs)
 
 
 class GroupAdmin(AdminArea):
-    """Consumer groups and their committed offsets."""
+    """Requests for consumer groups and their committed offsets."""
 
     list = _lending(groups.list_groups)
     describe = _lending(groups.describe_group)
@@ -96,7 +97,7 @@ class GroupAdmin(AdminArea):
 
 
 class TransactionAdmin(AdminArea):
-    """Transactions of all producers."""
+    """Requests for the transactions of all producers."""
 
     list = _lending(transactions.list_transactions)
     describe = _lending(transactions.describe_transaction)
@@ -106,7 +107,7 @@ class TransactionAdmin(AdminArea):
 
 
 class UserAdmin(AdminArea):
-    """The users that log in with a stored credential."""
+    """Requests for the users that log in with a stored credential."""
 
     list = _lending(users.list_users)
     set_password = _lending(users.set_password)
@@ -114,7 +115,7 @@ class UserAdmin(AdminArea):
 
 
 class AclAdmin(AdminArea):
-    """ACLs."""
+    """Requests for ACLs."""
 
     list = _lending(acls.list_acls)
     add = _lending(acls.add_acls)
@@ -122,14 +123,14 @@ class AclAdmin(AdminArea):
 
 
 class QuotaAdmin(AdminArea):
-    """Client quotas."""
+    """Requests for client quotas."""
 
     list = _lending(quotas.list_quotas)
     alter = _lending(quotas.alter_quotas)
 
 
 class Admin:
-    """The areas of administration of a cluster, by a client's connections.
+    """Administration of a cluster, over the connections of a client. Each attribute is one area.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.

@@ -1,7 +1,7 @@
-"""The synchronous client (`stablelog.connect`), which writes transactions and reads whole transactions.
+"""The blocking client (`stablelog.connect`): it writes transactions, and reads whole transactions.
 
-`client.aio` is the same client for asyncio. For all other purposes, use Kafka's clients. Each transaction and each
-reader has its own connections, so threads can use different ones at the same time.
+`client.aio` is the same client for asyncio. For all other purposes, use a Kafka client. Each transaction and each
+reader has its own connections, so several threads can use different ones at the same time.
 """
 
 import re
@@ -15,7 +15,7 @@ from stablelog.batch.codec import Codec
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.deadlines import SHARED
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.core.settings import settings_of
+from stablelog.client.core.settings import read_client_settings
 from stablelog.client.transaction_factory import TIMEOUT_S, TransactionFactory
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the client: it refuses new transactions and readers. Connections in use are closed when their
-        transaction or reader ends.
+        """Close the client: it refuses new transactions and readers. The connections of an open transaction or reader
+        are closed when it ends.
         """
         self._clusters.close()
-        self._deadlines.wake()
+        self._deadlines.wake_thread()
 
     @cached_property
     def admin(self) -> "Admin":
@@ -91,7 +91,7 @@ class Client:
 
             reading = reading_of(offsets_of, GroupReader, self._clusters.bootstrap)
         return Transaction(
-            lambda on_end: self._writers.begin(group, timeout, time.monotonic(), on_end, reading),
+            lambda on_end: self._writers.begin_transaction(group, timeout, time.monotonic(), on_end, reading),
             self._deadlines,
         )
 
@@ -122,10 +122,10 @@ class Client:
                 or start.
             RefusedError: the client is closed.
         """
-        from stablelog.client.base_group_reader import subscribed
+        from stablelog.client.base_group_reader import prepare_subscription
         from stablelog.client.blocking.group_reader import GroupReader
 
-        cluster, reading, wait_s = subscribed(
+        cluster, reading, wait_s = prepare_subscription(
             self._clusters,
             topics,
             group,
@@ -134,7 +134,7 @@ class Client:
             wait=wait,
             instance_id=instance_id,
         )
-        return GroupReader(cluster, reading, wait_s, self._clusters.give_back)
+        return GroupReader(cluster, reading, wait_s, self._clusters.return_cluster)
 
     def read(
         self,
@@ -154,9 +154,9 @@ class Client:
             order: only "commit" is valid, because in no other order are transactions whole.
             cut: whether to return each transaction once, with its records of all partitions of all topics, in the order
                 of the commits. Otherwise each partition is read separately, round-robin.
-            after: where to begin: the `position` of a reader or its text, to go on after the last transaction that the
-                program has got; or a commit sequence, with cuts or with one partition; or 0 for the oldest transaction
-                that is left, or None for new commits only.
+            after: where to begin. The `position` of a reader or its text continues after the last transaction that the
+                program has got. A number is a commit sequence, for cuts or a single partition. 0 is the oldest stored
+                transaction, and None means new commits only.
             wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
             group: the transaction group of the topics; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
@@ -176,12 +176,12 @@ class Client:
                 partition and the offset.
             UnavailableError: no response within the deadline.
         """
-        from stablelog.client.base_reader import select
+        from stablelog.client.base_reader import check_selection
         from stablelog.client.blocking.reader import Reader
 
         return Reader(
             self._clusters,
-            select(
+            check_selection(
                 topics,
                 order,
                 cut=cut,
@@ -223,7 +223,7 @@ def connect(
             for transaction in client.read(["orders", "stock"], cut=True, wait=1):
                 print(transaction.commit_sequence, [record.value for record in transaction.records])
     """
-    given = settings_of(settings, deadline)
+    given = read_client_settings(settings, deadline)
 
     def make() -> BlockingCluster:
         return BlockingCluster(

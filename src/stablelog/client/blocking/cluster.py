@@ -1,6 +1,6 @@
-"""The brokers of one cluster over blocking sockets. What is asked of them is decided by `core.cluster`.
+"""The brokers of one cluster over blocking sockets. `core.cluster` has the rules.
 
-A pickled `BlockingCluster` contains the arguments of its constructor. In another process it opens new connections.
+A pickled `BlockingCluster` contains the arguments of its constructor, and opens new connections in the other process.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from stablelog.client.core.connection import BrokerConnection as CoreConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Result, Steps, as_steps
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 from stablelog.types import SecurityProtocol
 
 __all__ = ["DEADLINE_S", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "BlockingCluster", "blocking"]
@@ -39,22 +39,22 @@ CoreT_co = TypeVar("CoreT_co", covariant=True)
 
 
 class Shell(Protocol[CoreT_co]):
-    """An object of the blocking client: it runs the steps of its core."""
+    """An object of the blocking client that runs the steps of an object of `client.core`."""
 
     @property
     def core(self) -> CoreT_co:
-        """The object whose steps it runs."""
+        """The object of `client.core` whose steps it runs."""
 
     def run(self, steps: Steps[ResultT]) -> ResultT:
-        """Run steps to their end, and return their result."""
+        """Run steps that emit no items. Return their result."""
 
 
 def blocking(
     steps: Callable[Concatenate[CoreT, P], Steps[ResultT]],
 ) -> Callable[Concatenate[Shell[CoreT], P], ResultT]:
-    """Make a blocking function of steps whose first argument is a core, such as `core.cluster.Cluster`. The first
-    argument of the blocking function is the shell of this core. The other arguments, the errors and the docstring are
-    those of the steps.
+    """Make a blocking function from steps whose first argument is an object of `client.core`, such as
+    `core.cluster.Cluster`. The first argument of the blocking function is the shell of that object. All else, also
+    errors and docstring, is the same.
     """
 
     @wraps(steps)
@@ -69,7 +69,8 @@ def blocking(
 
 
 class BlockingCluster(BlockingRunner):
-    """The brokers of one cluster, found by a list of addresses. One thread at a time uses it.
+    """The connections to the brokers of one cluster, found by a list of addresses. Only one thread at a time may use
+    the object.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
@@ -100,10 +101,10 @@ class BlockingCluster(BlockingRunner):
         self._backoff_s = backoff_s
         self._client_id = client_id
         self._timeout_s = timeout_s
-        watch(self)
+        watch_forks(self)
 
     def after_fork(self) -> None:
-        """In a forked process, open connections of its own at the next request."""
+        """In a forked process, drop the connections of the parent process. The next request opens new ones."""
         self.core.forget_connections()
 
     def __reduce__(self) -> Any:
@@ -131,11 +132,11 @@ class BlockingCluster(BlockingRunner):
 
     @property
     def deadline_s(self) -> float:
-        """How long a call is retried before it fails."""
+        """How many seconds a call retries before it fails."""
         return self.core.deadline_s
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection that only the caller uses. The caller closes it. `probe` is that of `steps.Open`."""
+        """Open a connection that only the caller uses and closes. `probe` has the meaning of `steps.Open.probe`."""
         security = self.core.security if probe is None else PROBES[probe]
         return SocketConnection(
             address,
@@ -146,7 +147,7 @@ class BlockingCluster(BlockingRunner):
         )
 
     def limit_s(self) -> float | None:
-        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
         return None if self.core.until is None else self.core.until - time.monotonic()
 
     def close(self) -> None:
@@ -170,7 +171,8 @@ class BlockingCluster(BlockingRunner):
     # --- connections ---
 
     def connection_to(self, node_id: int) -> SocketConnection:
-        """Return the connection to a broker that metadata has named. All calls return one connection until it breaks.
+        """Return the connection to the broker with this id, which the last metadata must contain. All calls share this
+        connection until it breaks.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -197,17 +199,19 @@ class BlockingCluster(BlockingRunner):
         return _own(self.run(self.core.coordinator(transactional_id)))
 
     def lend_connection(self, address: str) -> SocketConnection:
-        """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""
+        """Return a connection that no other call uses until the caller returns it by `return_connection`."""
         return _own(self.run(self.core.lend_connection(address)))
 
-    def give_back(self, connection: SocketConnection) -> None:
-        """Keep a lent connection for reuse, unless it broke, awaits responses, or enough connections are idle."""
-        self.core.give_back(connection)
+    def return_connection(self, connection: SocketConnection) -> None:
+        """Keep a lent connection open for the next `lend_connection`. Close it instead if it broke, if a response is
+        outstanding, or if enough connections are idle.
+        """
+        self.core.return_connection(connection)
 
     # --- metadata ---
 
     def forget_metadata(self) -> None:
-        """Drop the cached leaders and coordinators; the next call requests them again."""
+        """Drop the cached leaders and coordinators. The next call requests them again."""
         self.core.forget_metadata()
 
     def address_of(self, node_id: int) -> str:
@@ -232,7 +236,7 @@ class BlockingCluster(BlockingRunner):
 
 
 def _own(connection: CoreConnection) -> SocketConnection:
-    """Return a connection that `BlockingCluster.open_connection` has opened."""
+    """Return the connection as one of this shell: `BlockingCluster.open_connection` has opened it."""
     assert isinstance(connection, SocketConnection)
     return connection
 

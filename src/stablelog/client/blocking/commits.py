@@ -1,4 +1,4 @@
-"""The client's side of DescribeCommits: the bounds of transactions in a commit-ordered partition."""
+"""DescribeCommits as a blocking call: the bounds of transactions in a commit-ordered partition."""
 
 from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import commits as core

@@ -1,7 +1,7 @@
-"""Connection to one broker over a blocking socket. What stands in the bytes is decided by `core.connection`.
+"""A connection to one broker over a blocking socket, and the loop that runs steps. `core.connection` has the protocol.
 
-`ask` and `call` send a message and return the response. `send` and `receive` are for requests that the caller has
-encoded. Several of these requests may be in flight; the broker responds in their order.
+`request` and `request_unchanged` send a message and return the response. `send` and `receive` are for requests that the
+caller has encoded: several of them may be in flight, and the broker responds in their order.
 """
 
 import socket
@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stablelog.client.buffers import BufferPool
-from stablelog.client.call_threads import aside, connect
+from stablelog.client.call_threads import connect_socket, shared_threads
 from stablelog.client.core import connection as core
 from stablelog.client.core.addresses import host_and_port, invalid_address
 from stablelog.client.core.security import PLAINTEXT, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Call, Effect, Emit, Now, Open, Pause, Receive, Result, Send, Steps
-from stablelog.client.tls import connection_error, context_of
+from stablelog.client.tls import connection_error, tls_context
 from stablelog.errors import UnavailableError
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 from stablelog.types import SecurityProtocol
 from stablelog.wire.guard import Buffer
 
@@ -56,9 +56,9 @@ class SocketConnection(core.BrokerConnection):
         super().__init__(address, client_id, security)
         limit_s = timeout_s if limit_s is None else max(0.001, min(limit_s, timeout_s))
         host, port = host_and_port(address)
-        context = None if security.tls is None else context_of(security.tls)
+        context = None if security.tls is None else tls_context(security.tls)
         try:
-            self._socket = connect(host, port, limit_s)
+            self._socket = connect_socket(host, port, limit_s)
         except (ValueError, OverflowError) as error:
             raise invalid_address(address) from error
         except OSError as error:
@@ -70,7 +70,7 @@ class SocketConnection(core.BrokerConnection):
         except OSError as error:
             self._socket.close()
             raise connection_error(address, security, error) from error
-        watch(self)
+        watch_forks(self)
         self._timeout_s, self._limit_s = timeout_s, limit_s
         self._buffers = BufferPool(BUFFERS_SIZE_MAX)
         self._ahead = b""  # bytes that were received and not asked for yet
@@ -88,7 +88,9 @@ class SocketConnection(core.BrokerConnection):
         self._socket.close()
 
     def after_fork(self) -> None:
-        """In a forked process, close its copy of the file descriptor. The connection of the parent process stays open."""
+        """In a forked process, close this process's copy of the socket. The connection of the parent process stays
+        open.
+        """
         self._socket.close()
 
     @property
@@ -98,7 +100,8 @@ class SocketConnection(core.BrokerConnection):
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
-        """The versions that the broker supports: api key -> (first version, last version). They are requested once.
+        """The versions that the broker supports: API key -> (first version, last version). The first call requests
+        them.
 
         Raises:
             UnavailableError: the broker did not respond.
@@ -109,9 +112,9 @@ class SocketConnection(core.BrokerConnection):
 
     # --- requests ---
 
-    def ask(self, request: Any) -> Any:
-        """Send a request in the newest version that the client and the broker support, at most in the version of
-        `request`.
+    def request(self, request: Any) -> Any:
+        """Send a request and return its response. The version is the newest one that the client and the broker support,
+        but not above the version of `request`.
 
         Returns:
             The response, in the version of `request`. A field that the broker does not send has its default.
@@ -120,19 +123,19 @@ class SocketConnection(core.BrokerConnection):
             UnavailableError: the broker does not support the API, or did not respond. It may have carried out the
                 request.
         """
-        return run(self.ask_steps(request))
+        return run(self.request_steps(request))
 
-    def call(self, request: Any, response_class: Any = None) -> Any:
-        """Send a request in its own version, and return the response. `response_class` replaces the class of the kio
-        library where that class cannot represent the response.
+    def request_unchanged(self, request: Any, response_class: Any = None) -> Any:
+        """Send a request in exactly its own version, and return the response. `response_class` decodes the response
+        instead of the class of the kio library, where that class cannot represent it.
 
         Raises:
             UnavailableError: the broker did not respond. It may have carried out the request.
         """
-        return run(self.call_steps(request, response_class))
+        return run(self.request_unchanged_steps(request, response_class))
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
-        """Send a request without waiting for the response. Its body may be in several pieces.
+        """Send an encoded request without waiting for the response. Its body may be in several pieces.
 
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
@@ -153,7 +156,7 @@ class SocketConnection(core.BrokerConnection):
     # --- the socket ---
 
     def _limit(self, limit_s: float | None) -> float:
-        """Set the timeout of the socket to the least of `limit_s` and the connection's own. Return it."""
+        """Set the timeout of the socket: `limit_s`, but at most the timeout of the connection. Return it."""
         limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         if limit_s <= 0:
             raise TimeoutError("timed out")
@@ -163,7 +166,7 @@ class SocketConnection(core.BrokerConnection):
         return limit_s
 
     def send_all(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
-        """Send all pieces with as few copies and system calls as possible, within `limit_s` seconds. Raises OSError."""
+        """Send all pieces with few copies and system calls, within `limit_s` seconds. Raises OSError."""
         end = time.monotonic() + self._limit(limit_s)
         if self.security.tls is not None:
             self._socket.sendall(b"".join(pieces))  # one piece: TLS makes records of it, and has no sendmsg
@@ -179,12 +182,12 @@ class SocketConnection(core.BrokerConnection):
                 left[0] = left[0][sent:]
 
     def receive_exactly(self, size: int, limit_s: float | None = None) -> memoryview:
-        """Receive this many bytes. Raises OSError if the connection ends before, or after `limit_s` seconds.
+        """Receive exactly `size` bytes. Raises OSError if the connection ends before, or after `limit_s` seconds.
 
-        The end of a response, and a small one altogether, is received with what follows it: its size and its body need
-        only one system call.
+        A system call receives some bytes beyond a small size, because a response's length prefix and body, and the next
+        response, usually arrive together.
         """
-        received = memoryview(self._buffers.take(size))
+        received = memoryview(self._buffers.take_buffer(size))
         at = 0
         end = time.monotonic() + self._limit(limit_s)
         while at < size:
@@ -205,16 +208,18 @@ class SocketConnection(core.BrokerConnection):
 
 
 class BlockingRunner:
-    """Runs the steps of the client in the calling thread: waits at sockets, and sleeps."""
+    """Runs the steps of the client in the calling thread, and carries out their effects: it waits at sockets, and
+    sleeps.
+    """
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Run steps to their end, and return their result. The steps give no items."""
+        """Run steps that emit no items. Return their result."""
         ended, result = self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they give an item or end. Return whether they have ended, and the item or their result."""
+        """Run steps until they emit an item or end. Return whether they have ended, with the item or their result."""
         answer: Any = None
         failure: BaseException | None = None
         try:
@@ -237,7 +242,7 @@ class BlockingRunner:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
     def limit_s(self) -> float | None:
-        """Return how long an effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
         return None
 
     def perform(self, effect: Effect) -> Any:
@@ -263,16 +268,16 @@ class BlockingRunner:
         return None
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function that may block, in a thread that is left behind at the end of the time."""
+        """Call a function that may block, in another thread. At the deadline, stop waiting for it."""
         limit_s = self.limit_s()
         try:
-            return function() if limit_s is None else aside.call(function, limit_s)
+            return function() if limit_s is None else shared_threads.call_within(function, limit_s)
         except TimeoutError as error:
             raise UnavailableError(f"a login has not ended in time: {error}") from error
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection to a broker, with the client's security settings or those of a probe. Only a `Cluster` does
-        so.
+        """Open a connection, with the security settings of the client or those of a probe. Only `BlockingCluster`
+        implements this.
         """
         raise AssertionError(f"a connection opens no other one: {address}")
 

@@ -1,6 +1,4 @@
-"""The client's side of DescribeCut, which returns a cut. A cut consists of a commit sequence R and of one offset for
-each partition: before this offset, the partition has all its commits up to R, and no later ones.
-"""
+"""DescribeCut as a blocking call: the cut of commit-ordered topics at a commit sequence."""
 
 from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import cuts as core

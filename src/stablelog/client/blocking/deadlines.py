@@ -1,7 +1,7 @@
-"""A thread that aborts the transactions of all clients at their deadlines. The futures of a transaction therefore fail at its
-deadline even if the program makes no call.
+"""One thread that aborts the transactions of all clients at their deadlines. So the futures of a transaction fail at
+its deadline, even if the program makes no call.
 
-The thread runs no code of the program. The callbacks of futures run in threads of their own, so that a callback that waits
+The thread runs no code of the program. The callbacks of futures run in threads of their own, so that a slow callback
 delays no other transaction.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stablelog.client.core.settings import EXPIRE_RETRY_S
-from stablelog.processes import watch
+from stablelog.processes import watch_forks
 
 _log = logging.getLogger("stablelog.client")
 
@@ -22,47 +22,48 @@ Expire = Callable[[], bool]
 
 
 class TransactionDeadlines:
-    """The open transactions of several clients, and a thread that waits for their deadlines. The thread runs while a
-    transaction is open. After the last one, it ends at the deadline that it waits for, or when a client is closed.
+    """The deadlines of the open transactions of several clients, and the thread that waits for them. The thread runs
+    while a transaction is open. After the end of the last one, it stops at the deadline for which it waits, or when a
+    client is closed.
     """
 
     def __init__(self) -> None:
         self.after_fork()
-        watch(self)
+        watch_forks(self)
 
     def after_fork(self) -> None:
-        """Forget the transactions of the parent process, and its thread, which a forked process does not have."""
+        """In a forked process, forget the transactions and the thread of the parent process."""
         self._changed = threading.Condition()
         self._due: dict[Expire, float] = {}
         self._next = 0.0  # the time (`time.monotonic`) at which the thread wakes up
         self._is_watched = False
 
-    def add(self, expire: Expire, deadline: float) -> None:
-        """Call a function of an open transaction, in the thread, at its deadline (`time.monotonic`)."""
+    def add_transaction(self, expire: Expire, deadline: float) -> None:
+        """Call the function `expire` of a transaction in the thread when its deadline (`time.monotonic`) has come."""
         with self._changed:
             self._due[expire] = deadline
             if not self._is_watched:
-                threading.Thread(target=self._watch, name="stablelog-deadlines", daemon=True).start()
+                threading.Thread(target=self._run_thread, name="stablelog-deadlines", daemon=True).start()
                 self._is_watched = True
             elif deadline < self._next:
                 self._changed.notify()
 
-    def hurry(self, expire: Expire) -> None:
-        """Call the function at once, in the thread."""
-        self.add(expire, 0.0)
+    def expire_now(self, expire: Expire) -> None:
+        """Call the function `expire` of a transaction in the thread at once."""
+        self.add_transaction(expire, 0.0)
 
-    def remove(self, expire: Expire) -> None:
-        """Remove the function of a transaction that has ended."""
+    def remove_transaction(self, expire: Expire) -> None:
+        """Remove a transaction that has ended."""
         with self._changed:
             self._due.pop(expire, None)
 
-    def wake(self) -> None:
-        """Wake the thread, so that it ends if no transaction is open, instead of sleeping until an old deadline."""
+    def wake_thread(self) -> None:
+        """Wake the thread. If no transaction is open, it ends instead of sleeping until an old deadline."""
         with self._changed:
             self._changed.notify()
 
-    def _watch(self) -> None:
-        while (overdue := self._wait()) is not None:
+    def _run_thread(self) -> None:
+        while (overdue := self._wait_for_overdue()) is not None:
             for expire in overdue:
                 with self._changed:
                     if self._due.pop(expire, None) is None:
@@ -76,8 +77,8 @@ class TransactionDeadlines:
                     with self._changed:
                         self._due.setdefault(expire, time.monotonic() + EXPIRE_RETRY_S)
 
-    def _wait(self) -> list[Expire] | None:
-        """Wait until transactions are overdue, and return them; return None if no transaction is open."""
+    def _wait_for_overdue(self) -> list[Expire] | None:
+        """Wait until transactions are overdue, and return their functions. Return None if no transaction is open."""
         with self._changed:
             while self._due:
                 now = time.monotonic()
@@ -90,8 +91,8 @@ class TransactionDeadlines:
             return None
 
 
-def call_aside(settle: Callable[[], None]) -> bool:
-    """Call the callbacks of one transaction in a thread of their own, which ends after them.
+def call_in_thread(settle: Callable[[], None]) -> bool:
+    """Call the callbacks of one transaction in a new thread, which ends after them.
 
     Args:
         settle: calls the callbacks.

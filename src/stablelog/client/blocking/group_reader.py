@@ -15,11 +15,11 @@ from stablelog.client.core.transaction_stream import ReadRecord
 
 
 class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
-    """A member of a consumer group: an iterator of the records of the partitions that the group assigns to it. One thread
-    at a time uses the reader.
+    """A member of a consumer group: an iterator of the records of its assigned partitions. Only one thread at a time
+    may use the reader.
 
-    Calls of the reader send the heartbeats of the member. A reader that the program does not call within the group's
-    session timeout loses its partitions to other members.
+    Calls of the reader send the heartbeats of the member. If the program does not call the reader within the group's
+    session timeout, the group assigns the partitions to other members.
     """
 
     def __enter__(self) -> Self:
@@ -35,7 +35,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         return self
 
     def __next__(self) -> ReadRecord:
-        """Return the next record. The iteration ends if there is none for `wait` seconds; it may be begun again.
+        """Return the next record. The iteration ends if there is none for `wait` seconds; the program may begin another
+        one.
 
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
@@ -44,15 +45,15 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             try:
-                record = self._reading.take_ready(time.monotonic())
+                record = self._reading.take_ready_record(time.monotonic())
                 if record is not None:
                     return record
-                records = self._cluster.run(self._reading.read(1, self._wait_s, 0.0))
+                records = self._cluster.run(self._reading.read_records(1, self._wait_s, 0.0))
             except BaseException:
-                self._reading.hand_back()
+                self._reading.undo_last_read()
                 raise
         if not records:
             raise StopIteration
@@ -61,8 +62,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> Generator[list[ReadRecord], None, None]:
-        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; it may be
-        begun again.
+        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; the
+        program may begin another one.
 
         Args:
             max_records: maximum of records in a list.
@@ -76,22 +77,24 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
 
     def _batches(self, max_records: int, max_wait: float) -> Generator[list[ReadRecord], None, None]:
         while True:
-            self._check()
-            with self._calls.free():
+            self._check_process()
+            with self._calls.lock_if_free():
                 try:
-                    records = self._cluster.run(self._reading.read(max_records, self._wait_s, max_wait))
+                    records = self._cluster.run(
+                        self._reading.read_records(max_records, self._wait_s, max_wait)
+                    )
                 except BaseException:
-                    self._reading.hand_back()
+                    self._reading.undo_last_read()
                     raise
             if not records:
                 return
             yield records
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on at an offset of an assigned partition.
+        """Continue at an offset of an assigned partition.
 
-        The next commit, of `commit` or of a transaction, commits this offset, or that of the records that were handed out
-        after it. If a transaction does not commit, the reader goes back to this offset.
+        The next commit, of `commit` or of a transaction, commits this offset, or the offset after the last record that
+        the program has got since. If a transaction does not commit, the reader goes back to this offset.
 
         Args:
             topic: the topic.
@@ -105,14 +108,14 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             UsageError: the partition is not assigned to this reader, or a transaction of this reader is open; or the reader
                 is closed, or was made in another process.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             self._cluster.run(self._seek(topic, partition, offset))
 
     def seek_to_time(
         self, time: datetime | int, topic: str | None = None, partition: int | None = None
     ) -> None:
-        """Go on at the first record at or after a time, in each assigned partition; at the end if there is none.
+        """Continue at the first record at or after a time, in each assigned partition; at the end if there is none.
 
         Args:
             time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
@@ -122,12 +125,12 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             self._cluster.run(self._seek_to(milliseconds(time), topic, partition))
 
     def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Go on at the first record that is left, in each assigned partition.
+        """Continue at the first stored record, in each assigned partition.
 
         Args:
             topic: only this topic; None for all.
@@ -136,12 +139,12 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             self._cluster.run(self._seek_to(EARLIEST, topic, partition))
 
     def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Go on after the last record, in each assigned partition.
+        """Continue after the last record, in each assigned partition.
 
         Args:
             topic: only this topic; None for all.
@@ -150,8 +153,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         Raises:
             As `seek`.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             self._cluster.run(self._seek_to(LATEST, topic, partition))
 
     def commit(self) -> None:
@@ -164,14 +167,14 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """
-        self._check()
-        with self._calls.free():
+        self._check_process()
+        with self._calls.lock_if_free():
             self._cluster.run(self._reading.commit())
 
     def close(self) -> None:
         """Leave the group without a commit. The group assigns the partitions to other members at once."""
-        self._check()
-        lock = self._calls.after()
+        self._check_process()
+        lock = self._calls.lock_after_call()
         self._reading.is_closing = True  # a call of another thread ends
         with lock:
             if self._reading.is_closed:

@@ -1,14 +1,14 @@
-"""The client's side of joint commits, as blocking calls: `core.joint` says what they are.
+"""Joint commits as blocking calls: several open transactions that are committed together. `core.joint` explains them.
 
 A writer with several tasks calls `begin` in each task. Each task writes its records in its own transaction, whose
-transactional id is `child_id(...)`, and does not commit it. The process that knows which tasks have succeeded calls
-`commit` with these transactions, the children. Every call may be repeated after any failure: the broker then gives the
+transactional id is `child_id(...)`, and leaves it open. The process that knows which tasks have succeeded calls
+`commit` with the transactions of these tasks. Each call may be repeated after any failure: the broker then gives the
 same response again.
 """
 
 from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import joint as core
-from stablelog.client.core.joint import FOR_EVER, NO_ORDER, GroupTarget, JointCommit, JointVersion, Shown
+from stablelog.client.core.joint import FOR_EVER, NO_ORDER, ChildId, GroupTarget, JointCommit, JointVersion
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "Child",
     "JointCommit",
     "GroupTarget",
-    "Shown",
+    "ChildId",
     "abort",
     "begin",
     "child_id",

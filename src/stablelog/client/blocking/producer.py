@@ -1,6 +1,4 @@
-"""Producer of complete record batches over blocking sockets. What it sends is decided by
-`core.producer`.
-"""
+"""Producer of complete record batches over blocking sockets. `core.producer` has the rules."""
 
 from collections.abc import Callable
 
@@ -10,10 +8,10 @@ from stablelog.client.core.producer import TIMEOUT_MS
 
 
 class BlockingProducer:
-    """A producer of whole batches. It has one transaction at a time, or none at all.
+    """A producer of encoded batches, with at most one open transaction.
 
-    Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
-    be aborted. Without transactions, the producer can only be closed then.
+    Call `begin` first, and again after an abort. After an exception of `append` or `flush`, the transaction can only be
+    aborted, and a producer without transactions can only be closed.
 
     Args:
         cluster: the brokers.
@@ -25,7 +23,7 @@ class BlockingProducer:
             -1 if the broker has the batch already and no longer knows its offset.
 
     Attributes:
-        core: decides what is sent.
+        core: the rules of the producer.
         run: runs the steps of `core`.
     """
 
@@ -64,7 +62,7 @@ class BlockingProducer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch was added to the transaction. Without a batch, the coordinator does not know the
+        """Whether a batch belongs to the transaction. Before the first batch, the coordinator does not know the
         transaction.
         """
         return self.core.has_begun
@@ -75,13 +73,13 @@ class BlockingProducer:
     end = blocking(core.BatchProducer.end)
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over an open transaction, for example of another process, so that `end` can end it. All its batches must
-        be acknowledged.
+        """Continue the open transaction of another producer, for example of another process, in order to end it. The
+        broker must have acknowledged all its batches.
         """
         self.core.resume(producer_id, producer_epoch)
 
     def close(self) -> None:
-        """Return the connections to the cluster. An open transaction stays open until a joint commit or its timeout
-        ends it.
+        """Return the connections to the cluster. An open transaction is not ended: a joint commit or its timeout does
+        this.
         """
         self.core.close()

@@ -1,4 +1,4 @@
-"""A reader of whole transactions of the blocking client."""
+"""A reader of whole transactions, for programs with threads. `Client.read` makes it."""
 
 import time
 from collections.abc import Generator, Iterator
@@ -12,11 +12,11 @@ from stablelog.client.core.transaction_stream import CommittedTransaction
 
 
 class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
-    """An iterator of whole transactions. `Client.read` makes it; one thread at a time uses it.
+    """An iterator of whole transactions. `Client.read` makes it. Only one thread at a time may use it.
 
-    The iteration ends when no transaction comes within the reader's time limit. The reader then lives on: another
-    iteration goes on. After an error, the next call goes on from the position, too. `close`, or the end of a `with`
-    block, gives the connections back to the client.
+    The iteration ends when no transaction comes within the reader's time limit. The program may then begin another
+    iteration. After an error, the next call continues at the position. `close`, or the end of a `with` block, returns
+    the connections to the client.
     """
 
     def __enter__(self) -> Self:
@@ -31,19 +31,19 @@ class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
         return self
 
     def __next__(self) -> CommittedTransaction:
-        with self._calls.free():
+        with self._calls.lock_if_free():
             if not self._given and not self._read():
                 raise StopIteration
-            return self._hand_over()
+            return self._next_transaction()
 
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> Generator[list[CommittedTransaction], None, None]:
         """Return an iterator of batches: lists of whole transactions.
 
-        A batch is complete when the next transaction would have more than `max_records` with it, or when `max_wait`
-        seconds have passed since its first transaction came. A larger transaction is a batch of its own. The iteration
-        ends when no transaction comes within the reader's time limit. `position` is after the last batch.
+        A batch is complete when the next transaction would bring it above `max_records`, or `max_wait` seconds after
+        its first transaction came. A larger transaction is a batch of its own. The iteration ends when no transaction
+        comes within the reader's time limit. `position` is after the last batch that the program has got.
 
         Args:
             max_records: the maximum number of records.
@@ -62,14 +62,14 @@ class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
             yield batch
 
     def _next_batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
-        with self._calls.free():
+        with self._calls.lock_if_free():
             return self._batch(max_records, max_wait)
 
     def _batch(self, max_records: int, max_wait: float) -> list[CommittedTransaction]:
         if not self._given and not self._read():
             return []
         until, wait_s = time.monotonic() + max_wait, self._core.wait_s
-        count, size = 1, self._size(0)
+        count, size = 1, self._record_count(0)
         try:
             while size < max_records:
                 left_s = until - time.monotonic()
@@ -77,24 +77,24 @@ class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
                 is_late = left_s < 0 and max_wait > 0
                 if is_late or (len(self._given) == count and not self._read()):
                     break
-                size += self._size(count)
+                size += self._record_count(count)
                 if size > max_records:
                     break
                 count += 1
         finally:
             self._core.wait_s = wait_s
-        return [self._hand_over() for _ in range(count)]
+        return [self._next_transaction() for _ in range(count)]
 
     def close(self) -> None:
-        """Give the connections back to the client. The position remains."""
-        self._end()
+        """Return the connections to the client. The position remains."""
+        self._return_cluster()
 
     def _read(self) -> bool:
-        """Read one more transaction. Return False if there was none within the time limit."""
-        cluster, steps = self._begun()
+        """Read one more transaction. Return False if none came within the time limit."""
+        cluster, steps = self._current_steps()
         try:
             _, given = cluster.advance(steps)
         except BaseException as error:
-            self._failed(error)
+            self._restart_after(error)
             raise
-        return self._take(given)
+        return self._take_item(given)

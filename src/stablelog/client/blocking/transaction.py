@@ -1,7 +1,8 @@
 """A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail.
 
-A signal handler may interrupt each call at any line: its exception leaves a transaction that can be committed or aborted,
-and a handler that calls the same transaction is refused instead of waiting for the call that it has interrupted.
+A signal handler may interrupt a call at any line. After its exception, the transaction can still be committed or
+aborted. A signal handler that calls the transaction whose call it has interrupted is refused, because it would wait for
+itself.
 """
 
 import threading
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stablelog.client.blocking.cluster import BlockingCluster
-from stablelog.client.blocking.deadlines import TransactionDeadlines, call_aside
+from stablelog.client.blocking.deadlines import TransactionDeadlines, call_in_thread
 from stablelog.client.core.arguments import Headers
 from stablelog.client.core.outcomes import Committed, Outcome
 from stablelog.client.core.record_buffer import ManyRecords
@@ -47,9 +48,9 @@ class Transaction:
         self._turn: Any = threading.RLock()
         # Held while callbacks of futures are called. They may call `commit` again.
         self._settling: Any = threading.RLock()
-        cluster, self._writing = begin(self._ended.decide)
+        cluster, self._writing = begin(self._ended.set_outcome)
         self._run = cluster.run
-        deadlines.add(self._expire, self._writing.deadline)
+        deadlines.add_transaction(self._expire, self._writing.deadline)
 
     def __repr__(self) -> str:
         writing = self._writing
@@ -64,7 +65,7 @@ class Transaction:
     ) -> None:
         if error is not None and self._process is not this_process():
             return  # a forked process leaves the block: the transaction is that of the parent process
-        self._end(lambda: self._writing.leave(error))
+        self._end(lambda: self._writing.end_with_block(error))
 
     def write(
         self,
@@ -101,26 +102,26 @@ class Transaction:
                 nothing was written. Or the transaction was begun in another process, or this is a signal handler that
                 has interrupted a call of this transaction.
         """
-        self._check()
+        self._check_caller()
         writing = self._writing
         try:
             with self._turn:
                 records = writing.records
                 if records.is_due or not writing.is_ready(topic, time.monotonic()):
-                    self._make_room(topic)
+                    self._make_ready(topic)
                     records = writing.records
                 if timestamp_ms is None:
                     timestamp_ms = int(time.time() * 1000)
                 last = records.last
                 try:
                     return WriteFuture(
-                        self._ended, *records.add(topic, value, key, headers, partition, timestamp_ms)
+                        self._ended, *records.add_record(topic, value, key, headers, partition, timestamp_ms)
                     )
                 except BaseException:
-                    records.take_back(last)  # the program does not get the future
+                    records.remove_after(last)  # the program does not get the future
                     raise
         except BaseException:
-            self._settle()  # if the call has aborted the transaction
+            self._announce()  # if the call has aborted the transaction
             raise
 
     def write_many(
@@ -155,32 +156,32 @@ class Transaction:
             RefusedError: as for `write`.
             UnavailableError: as for `write`.
         """
-        self._check()
+        self._check_caller()
         writing = self._writing
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         many = ManyRecords(values, keys, headers, partition, timestamp_ms)
         try:
             with self._turn:
-                self._make_room(topic)
+                self._make_ready(topic)
                 many.check(writing.records, topic)
                 try:
                     while not many.add_to(writing.records, topic):
-                        self._make_room(topic)
+                        self._make_ready(topic)
                     return WriteManyFuture(self._ended, many)
                 except BaseException:
-                    writing.tear()  # a part of the records is in the transaction
+                    writing.mark_interrupted()  # a part of the records is in the transaction
                     raise
         except BaseException:
-            self._settle()
+            self._announce()
             raise
 
-    def _make_room(self, topic: str) -> None:
-        """Ask for the topic, and send what is due. Raise if the transaction is not open."""
+    def _make_ready(self, topic: str) -> None:
+        """Request the metadata of the topic if necessary, and send due batches. Raise if the transaction is not open."""
         writing = self._writing
         if not writing.is_ready(topic, time.monotonic()):
-            self._call(writing.make_ready(topic))
+            self._run_steps(writing.make_ready(topic))
         if writing.records.is_due:
-            self._call(writing.send_due())
+            self._run_steps(writing.send_due())
 
     def commit(self) -> Committed:
         """Commit all records that were written. The call may be repeated after any failure and then returns the same
@@ -212,15 +213,17 @@ class Transaction:
         self._end(self._writing.abort)
 
     def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
-        self._check()
+        self._check_caller()
         try:
             with self._turn:
-                return self._call(steps())
+                return self._run_steps(steps())
         finally:
-            self._settle()
+            self._announce()
 
-    def _check(self) -> None:
-        """Raise UsageError if this call would wait for itself, or use what belongs to another process."""
+    def _check_caller(self) -> None:
+        """Raise UsageError if the caller is a signal handler that would wait for the call it has interrupted, or
+        another process.
+        """
         if self._process is not this_process():
             check_process(self._process, WHAT)
         if self._turn._is_owned():  # noqa: SLF001 - as in `_is_held_here`, without a call for each record
@@ -229,33 +232,32 @@ class Transaction:
                 "handler"
             )
 
-    def _call(self, steps: Steps[Result]) -> Result:
-        """Run steps of `writing`. An error about an unknown outcome names this transaction."""
+    def _run_steps(self, steps: Steps[Result]) -> Result:
+        """Run steps of `writing`. An OutcomeUnknownError gets this transaction as its attribute."""
         try:
-            return self._run(self._writing.cluster.in_time(steps))
+            return self._run(self._writing.cluster.run_until_deadline(steps))
         except OutcomeUnknownError as unknown:
             unknown.transaction = self
             raise
 
-    def _settle(self) -> None:
-        """Wake those who wait for the futures, and call the callbacks, if the transaction has ended."""
+    def _announce(self) -> None:
+        """If the transaction has ended, wake the threads that wait for the futures, and call the callbacks."""
         if _is_held_here(self._settling):
             return  # this is a callback of a future; the call that has called it goes on
         try:
             with self._settling:
-                self._ended.settle()
+                self._ended.announce()
         except BaseException:
-            self._deadlines.hurry(
+            self._deadlines.expire_now(
                 self._expire
             )  # the thread goes on where a signal handler has interrupted this one
             raise
-        if self._ended.is_settled:
-            self._deadlines.remove(self._expire)
+        if self._ended.is_announced:
+            self._deadlines.remove_transaction(self._expire)
 
     def _expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open, and have the callbacks of a transaction that has ended
-        called in another thread. Never waits for a broker or a callback. Return False if it is to be called again,
-        because another call is in progress.
+        """Abort the transaction at its deadline if it is open. If it has ended, have its callbacks called in another
+        thread. Never waits for a broker or a callback. Return False if another call is in progress: call again later.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -263,12 +265,12 @@ class Transaction:
             self._writing.expire()
         finally:
             self._turn.release()
-        self._ended.wake_all()
-        return self._ended.is_settled or call_aside(self._settle)
+        self._ended.wake_waiters()
+        return self._ended.is_announced or call_in_thread(self._announce)
 
 
 def _is_held_here(lock: Any) -> bool:
-    """Whether this thread holds an RLock. It asks the lock itself, which no exception of a signal handler can leave
-    wrong; threading.Condition does the same.
+    """Whether this thread holds an RLock. The lock itself is asked, because a flag beside it could be wrong after an
+    exception of a signal handler; threading.Condition does the same.
     """
     return bool(lock._is_owned())  # noqa: SLF001 - there is no public way

@@ -1,8 +1,8 @@
-"""Checks of what a program passes to the client.
+"""Checks of the arguments that a program passes to the client.
 
-One rule for all calls: an argument of a wrong type raises TypeError, and a value that is not valid raises UsageError. The
-message has the argument, what was given, and what is right. What only a broker can know, such as whether a topic exists,
-raises RefusedError later. A bool is no number here, although it is one for Python.
+One rule holds for all calls: an argument of a wrong type raises TypeError, and a value that is not valid raises
+UsageError. The message names the argument, the given value and what is valid. What only a broker knows, such as whether
+a topic exists, raises RefusedError later. A bool is not accepted as a number, although it is one in Python.
 """
 
 import math
@@ -32,8 +32,8 @@ BATCH_RECORDS: Final = 500  # the default of `max_records` of `batches`
 COLLECT_S: Final = 0.1  # the default of `max_wait` of `batches`
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, shortened."""
+def shown_value(value: object) -> str:
+    """Return the text of a value for an error message, shortened if it is long."""
     try:
         text = repr(value)
     except ValueError:  # it has an integer with more digits than Python writes
@@ -42,51 +42,51 @@ def shown(value: object) -> str:
 
 
 def wrong_type(name: str, value: object, right: str) -> TypeError:
-    """Return the error for an argument of a wrong type."""
-    return TypeError(f"{name} must be {right}, and not {type(value).__name__} ({shown(value)})")
+    """Return the TypeError for an argument. The message names the right type (`right`) and the given value."""
+    return TypeError(f"{name} must be {right}, and not {type(value).__name__} ({shown_value(value)})")
 
 
 def text(name: str, value: object, right: str = "text (str)") -> str:
-    """Return an argument that is a str."""
+    """Check that an argument is a str, and return it."""
     if not isinstance(value, str):
         raise wrong_type(name, value, right)
     return value
 
 
-def flag(name: str, value: object) -> bool:
-    """Return an argument that is True or False."""
+def true_or_false(name: str, value: object) -> bool:
+    """Check that an argument is True or False, and return it."""
     if not isinstance(value, bool):
         raise wrong_type(name, value, "True or False")
     return value
 
 
-def whole(name: str, value: object, right: str) -> int:
-    """Return an argument that is a whole number of Python or of a library such as NumPy."""
+def whole_number(name: str, value: object, right: str) -> int:
+    """Check that an argument is a whole number, of Python or of a library such as NumPy, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong_type(name, value, right)
     number = operator.index(value)
     if number.bit_length() > WHOLE_BITS_MAX:
-        raise UsageError(f"{name}={shown(number)} is out of range: {right}")
+        raise UsageError(f"{name}={shown_value(number)} is out of range: {right}")
     return number
 
 
 def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SECONDS_MAX) -> float:
-    """Return an argument that is a number of seconds."""
+    """Check that an argument is a number of seconds in the valid range, and return it as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_type(name, value, "a number of seconds")
     if not 0 <= value <= most or not (value or is_zero_valid):  # NaN, too, which is in no range
         least = "from 0" if is_zero_valid else "greater than 0, up"
-        raise UsageError(f"{name}={shown(value)} is not valid: a number of seconds {least} to {most}")
+        raise UsageError(f"{name}={shown_value(value)} is not valid: a number of seconds {least} to {most}")
     return float(value)
 
 
 def wait_seconds(wait: Any) -> float | None:
-    """Return the argument `wait` of a reader. None stands for no limit, and so does infinity."""
+    """Check the argument `wait` of a reader. None and infinity both mean "no limit"."""
     return None if wait is None or wait == math.inf else seconds("wait", wait)
 
 
 def timeout_seconds(timeout: Any) -> float | None:
-    """Return the argument `timeout` of a future. None stands for no limit. A negative number counts as 0."""
+    """Check the argument `timeout` of a future. None and infinity both mean "no limit". A negative number counts as 0."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
@@ -97,14 +97,14 @@ def timeout_seconds(timeout: Any) -> float | None:
 
 
 def function(name: str, value: Any) -> Any:
-    """Return an argument that is a function."""
+    """Check that an argument is a function, and return it."""
     if not callable(value):
         raise wrong_type(name, value, "a function")
     return value
 
 
 def addresses(bootstrap: Any) -> list[str]:
-    """Return the addresses of the argument `bootstrap`."""
+    """Split the argument `bootstrap` into its addresses."""
     right = "write host:port, and commas between addresses"
     found = [
         address.strip()
@@ -115,22 +115,22 @@ def addresses(bootstrap: Any) -> list[str]:
         match = re.fullmatch(r"\[?[^\s\[\]/]+\]?:(\d+)", address)
         if match is None or len(match[1]) > PORT_DIGITS_MAX or not 0 < int(match[1]) <= PORT_MAX:
             why = right if match is None else f"a port is a number from 1 to {PORT_MAX}"
-            raise UsageError(f"the bootstrap address {shown(address)} is not valid: {why}")
+            raise UsageError(f"the bootstrap address {shown_value(address)} is not valid: {why}")
     if not found:
         raise UsageError(f"there is no bootstrap address: {right}")
     return found
 
 
 def topic_name(value: object, name: str = "topic") -> str:
-    """Return a name that a topic can have."""
+    """Check that a topic can have this name, and return it."""
     topic = text(name, value, "the name of a topic (str)")
     if not is_topic_name(topic):
-        raise UsageError(f"{name}={shown(topic)} is not a valid topic name: {TOPIC_NAME_RULE}")
+        raise UsageError(f"{name}={shown_value(topic)} is not a valid topic name: {TOPIC_NAME_RULE}")
     return topic
 
 
 def topic_names(topics: object) -> tuple[str, ...]:
-    """Return the argument `topics` of a reader, each name once."""
+    """Check the argument `topics` of a reader. Return its names, each once."""
     if isinstance(topics, str):
         return (topic_name(topics, "topics"),)
     if isinstance(topics, bytes | bytearray | memoryview) or not isinstance(topics, Iterable):
@@ -142,7 +142,7 @@ def topic_names(topics: object) -> tuple[str, ...]:
 
 
 def content(name: str, value: object) -> bytes | None:
-    """Return a key, a value or the value of a header as bytes."""
+    """Check a key, a value or the value of a header, and return it as bytes."""
     if value is None or isinstance(value, bytes):
         return value
     if not isinstance(value, str):
@@ -157,16 +157,16 @@ def content(name: str, value: object) -> bytes | None:
 
 
 def request_text(name: str, value: object, right: str = "text (str)") -> str:
-    """Return an argument that is a text which a request can contain."""
+    """Check that an argument is a text that a request can contain, and return it."""
     found = text(name, value, right)
     size = len(content(name, found) or b"")
     if size > TEXT_SIZE_MAX:
-        raise UsageError(f"{name}={shown(found)} has {size} bytes: at most {TEXT_SIZE_MAX} are valid")
+        raise UsageError(f"{name}={shown_value(found)} has {size} bytes: at most {TEXT_SIZE_MAX} are valid")
     return found
 
 
 def contents(name: str, values: Any) -> list[bytes | None]:
-    """Return the keys or the values of several records as bytes."""
+    """Check the keys or the values of several records, and return them as bytes."""
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(values, Iterable):
         raise wrong_type(name, values, "a list of bytes, text or None")
     return [
@@ -176,46 +176,48 @@ def contents(name: str, values: Any) -> list[bytes | None]:
 
 
 def record_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Return the headers of a record."""
+    """Check the headers of a record, and return them as pairs."""
     right = "a mapping from names to values, or pairs of name and value"
     if isinstance(headers, str | bytes | bytearray) or not isinstance(headers, Iterable):
         raise wrong_type("headers", headers, right)
     found = []
     for pair in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"headers must be {right}, and {shown(pair)} is no pair")
+            raise TypeError(f"headers must be {right}, and {shown_value(pair)} is no pair")
         name, value = pair
         content("the name of a header", text("the name of a header", name))
-        found.append((name, content(f"the value of the header {shown(name)}", value)))
+        found.append((name, content(f"the value of the header {shown_value(name)}", value)))
     return tuple(found)
 
 
 def timestamp(timestamp_ms: Any) -> int:
-    """Return the argument `timestamp_ms` of a record."""
-    number = whole("timestamp_ms", timestamp_ms, "a whole number of milliseconds since 1970 (int)")
+    """Check the argument `timestamp_ms` of a record, and return it."""
+    number = whole_number("timestamp_ms", timestamp_ms, "a whole number of milliseconds since 1970 (int)")
     if not 0 <= number <= TIMESTAMP_MAX:
-        raise UsageError(f"timestamp_ms={shown(number)} is out of range: from 0 to {TIMESTAMP_MAX}")
+        raise UsageError(f"timestamp_ms={shown_value(number)} is out of range: from 0 to {TIMESTAMP_MAX}")
     return number
 
 
 def partition_number(partition: Any) -> int:
-    """Return the argument `partition` of a record. The broker knows how many partitions there are."""
-    return whole("partition", partition, "the number of a partition (int)")
+    """Check that an argument can be the number of a partition, and return it. Only the broker knows whether the
+    partition exists.
+    """
+    return whole_number("partition", partition, "the number of a partition (int)")
 
 
-def place(topic: Any, partition: Any) -> tuple[str, int | None]:
-    """Return the arguments that name a topic, and a partition of it or None."""
+def topic_and_partition(topic: Any, partition: Any) -> tuple[str, int | None]:
+    """Check the arguments `topic` and `partition`. The partition may be None."""
     return topic_name(topic), None if partition is None else partition_number(partition)
 
 
 def offset_number(offset: Any) -> int:
-    """Return the argument `offset`. The broker knows which offsets there are."""
-    return whole("offset", offset, "an offset (int)")
+    """Check that an argument can be an offset, and return it. Only the broker knows whether the log has the offset."""
+    return whole_number("offset", offset, "an offset (int)")
 
 
 def batch_limits(max_records: Any, max_wait: Any) -> tuple[int, float]:
-    """Return the arguments of `batches` of a reader."""
-    count = whole("max_records", max_records, "a number of records (int)")
+    """Check the arguments of `batches` of a reader, and return them."""
+    count = whole_number("max_records", max_records, "a number of records (int)")
     if count < 1:
-        raise UsageError(f"max_records={shown(count)} is not valid: at least one record")
+        raise UsageError(f"max_records={shown_value(count)} is not valid: at least one record")
     return count, seconds("max_wait", max_wait)

@@ -1,4 +1,4 @@
-"""Queue of a producer's batches that wait to be sent."""
+"""Queue of the batches that a producer has still to send, by partition."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _index = attrgetter("index")
 
 @dataclass(eq=False, slots=True)
 class PendingBatch:
-    """A batch that is not acknowledged yet.
+    """A batch that the broker has not acknowledged.
 
     Attributes:
         index: the number of the batch in the order of the calls of `Producer.append`.
@@ -31,7 +31,9 @@ class PendingBatch:
 
 
 class BatchQueue:
-    """The batches that are not in flight, by partition. The cost of `take` does not grow with the number of batches."""
+    """The batches that are not in flight, by partition. The cost of removing a batch does not grow with the length of
+    the queue.
+    """
 
     def __init__(self) -> None:
         self.size = 0  # bytes
@@ -43,32 +45,32 @@ class BatchQueue:
 
     @property
     def targets(self) -> set[TopicPartition]:
-        """The partitions for which a batch waits."""
+        """The partitions that have a batch in the queue."""
         return set(self._waiting)
 
-    def oldest(self) -> list[PendingBatch]:
-        """Return the oldest batch of each partition, sorted by age, oldest first."""
+    def oldest_batches(self) -> list[PendingBatch]:
+        """Return the oldest batch of each partition. The list is sorted by age, oldest first."""
         return sorted((batches[0] for batches in self._waiting.values()), key=_index)
 
-    def has_before(self, pending: PendingBatch) -> bool:
-        """Whether an older batch of the same partition waits."""
+    def has_older(self, pending: PendingBatch) -> bool:
+        """Whether the queue has an older batch of the same partition, which must be sent first."""
         batches = self._waiting.get((pending.topic, pending.partition))
         return batches is not None and batches[0].index < pending.index
 
-    def add(self, pending: PendingBatch) -> None:
-        """Add a batch that is newer than all batches in the queue."""
+    def add_batch(self, pending: PendingBatch) -> None:
+        """Add a batch that is newer than all batches of the queue."""
         self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
         self.size += len(pending.batch)
 
-    def put_back(self, batches: Iterable[PendingBatch]) -> None:
-        """Put batches that `take` has removed into the queue again, each at its place in the order."""
+    def requeue_batches(self, batches: Iterable[PendingBatch]) -> None:
+        """Put batches that `remove_oldest` has removed into the queue again, each at its old place in the order."""
         for pending in batches:
             target = (pending.topic, pending.partition)
             self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))
             self.size += len(pending.batch)
 
-    def take(self, pending: PendingBatch) -> None:
-        """Remove the oldest batch of a partition from the queue."""
+    def remove_oldest(self, pending: PendingBatch) -> None:
+        """Remove a batch from the queue to send it. It must be the oldest batch of its partition."""
         target = (pending.topic, pending.partition)
         batches = self._waiting[target]
         assert batches[0] is pending

@@ -1,4 +1,4 @@
-"""The batches that a reader has fetched: each is checked before its records are used."""
+"""Decoding of fetched batches. The CRC of each batch is checked before its records are used."""
 
 import logging
 from collections.abc import Iterator
@@ -15,12 +15,13 @@ _log = logging.getLogger("stablelog.client")
 def read_batches(
     target: TopicPartition, batches: Buffer, offset: int, *, skips_unreadable: bool = False
 ) -> Iterator[tuple[BatchHeader, list[Record] | None]]:
-    """Check and decode the batches of a partition that end after `offset`.
+    """Decode the fetched batches of a partition, and check the CRC of each. Batches that end at or before `offset` are
+    skipped.
 
     Args:
         target: the partition.
         batches: whole batches, and a part of the next one.
-        offset: the batches that end at or before it are left out.
+        offset: batches that end at or before this offset are skipped.
         skips_unreadable: whether to go on after records that cannot be decoded although the CRC of their batch is
             right: their producer has written them so. A line of the log says how many there are.
 

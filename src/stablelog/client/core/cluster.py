@@ -1,4 +1,4 @@
-"""The brokers of a cluster: connections, retries, leaders and coordinators."""
+"""The rules by which the client finds the brokers of a cluster: connections, retries, leaders and coordinators."""
 
 import itertools
 import logging
@@ -43,7 +43,7 @@ _log = logging.getLogger("stablelog.client")
 
 
 class Cluster:
-    """The brokers of one cluster, found by a list of addresses. One call at a time uses it.
+    """The client's knowledge of one cluster, and the steps that find its brokers. One call at a time runs its steps.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
@@ -103,9 +103,7 @@ class Cluster:
         self._idle.clear()
 
     def forget_connections(self) -> None:
-        """Drop all connections without closing them, and retry again: in a forked process, they are those of the parent
-        process.
-        """
+        """In a forked process, drop the connections, which the parent process uses, and allow retries again."""
         self._connections, self._idle, self.waiting_on, self.until = {}, {}, [], None
         self.forget_metadata()
         self.allow_retries()
@@ -113,8 +111,8 @@ class Cluster:
     # --- time ---
 
     @contextmanager
-    def within(self, until: float) -> Iterator[None]:
-        """Context in which no effect waits for a broker after this time, by the shell's clock."""
+    def limit_waits_until(self, until: float) -> Iterator[None]:
+        """Context in which no step waits for a broker after this time, by the clock of the shell."""
         before = self.until
         self.until = until if before is None else min(before, until)
         try:
@@ -122,13 +120,17 @@ class Cluster:
         finally:
             self.until = before
 
-    def in_time(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
-        """Run the steps of one call of the program, with all their attempts, until the deadline, or for `limit_s`."""
-        with self.within((yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)):
+    def run_until_deadline(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
+        """Run the steps of one call of the program, with all its retries. The call fails at the deadline of the
+        cluster, or after `limit_s` seconds.
+        """
+        with self.limit_waits_until(
+            (yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)
+        ):
             return (yield from steps)
 
-    def left_s(self, now: float) -> float:
-        """Return how many seconds are left for attempts of the present call, at most the deadline."""
+    def time_left_s(self, now: float) -> float:
+        """Return how many seconds the present call may still retry."""
         left_s = self.deadline_s if self.until is None else self.until - GRACE_S - now
         return max(0.0, min(self.deadline_s, left_s))
 
@@ -152,7 +154,7 @@ class Cluster:
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         now = yield NOW
         deadline = (now if self.silent_since is None else self.silent_since) + deadline_s
-        with self.within(max(now, deadline) + GRACE_S):
+        with self.limit_waits_until(max(now, deadline) + GRACE_S):
             return (yield from self._retrying(what, attempt, deadline, deadline_s))
 
     def _retrying(
@@ -190,18 +192,18 @@ class Cluster:
             backoff = min(2 * backoff, backoff_max)
 
     def cancel_retries(self) -> None:
-        """Stop all retries until `allow_retries`: a call whose next attempt fails raises at once. End a long poll."""
+        """Forbid retries until `allow_retries`: a call whose attempt fails raises at once. End a long poll."""
         self.are_retries_cancelled = True
         for connection in self.waiting_on:
             connection.close()
 
     def check_cancelled(self, what: str) -> None:
-        """Raise UnavailableError if `cancel_retries` was called. `what` names the work in the message."""
+        """Raise UnavailableError if retries are cancelled. `what` names the work in the message."""
         if self.are_retries_cancelled:
             raise UnavailableError(f"{what}: the call was cancelled")
 
     def allow_retries(self) -> None:
-        """Allow retries again, each call until its deadline."""
+        """End the effect of `cancel_retries`: each call retries until its deadline again."""
         self.are_retries_cancelled = False
 
     # --- connections ---
@@ -217,8 +219,7 @@ class Cluster:
         return self._nodes[node_id]
 
     def connection_to(self, node_id: int) -> Steps[BrokerConnection]:
-        """Return the connection to a broker that metadata has named. All calls return one connection until it breaks.
-        Its versions are known.
+        """Return the connection to a broker of the last metadata. Open it if there is none.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -227,7 +228,7 @@ class Cluster:
         return (yield from self._connection(self.address_of(node_id)))
 
     def any_connection(self) -> Steps[BrokerConnection]:
-        """Return a connection to any broker. Its versions are known.
+        """Return a connection to any broker of the cluster.
 
         Raises:
             UnavailableError: no broker responds.
@@ -239,7 +240,7 @@ class Cluster:
             # An address that does not answer leaves time for the others.
             share = now + ((self.until or now + self.deadline_s) - now) / (len(addresses) - place)
             try:
-                with self.within(share):
+                with self.limit_waits_until(share):
                     return (yield from self._connection(address))
             except UnavailableError as failure:
                 failures[str(failure)] = None
@@ -262,24 +263,24 @@ class Cluster:
         return known
 
     def explain_closing(self, address: str) -> Steps[None]:
-        """Raise AuthenticationError if the broker has closed a connection because its listener has another security
-        protocol. This is checked once for each address, and not if it has answered before: then the broker is stopping.
+        """Raise AuthenticationError if a broker closes new connections because its listener has another security
+        protocol. Each address is examined once, and never if it has responded before: then the broker is stopping.
         """
         if address not in self._explained and not self.are_retries_cancelled:
             self._explained.add(address)
             now = yield NOW
-            with self.within(now + ((self.until or now + self.deadline_s) - now) / 2):
-                from stablelog.client.core.login import explain
+            with self.limit_waits_until(now + ((self.until or now + self.deadline_s) - now) / 2):
+                from stablelog.client.core.login import explain_closed_connection
 
-                yield from explain(address, self.security)
+                yield from explain_closed_connection(address, self.security)
 
     def lend_connection(self, address: str) -> Steps[BrokerConnection]:
-        """Lend a connection that only the caller uses. `give_back` keeps it open for the next call."""
+        """Return a connection that no other call uses until the caller returns it by `return_connection`."""
         idle = self._idle.get(address)
         return idle.pop() if idle else (yield Open(address))
 
-    def give_back(self, connection: BrokerConnection) -> None:
-        """Keep a lent connection for reuse, unless it broke, awaits responses, or enough connections are idle."""
+    def return_connection(self, connection: BrokerConnection) -> None:
+        """Keep a lent connection for reuse. Close it if it broke, awaits a response, or enough are idle."""
         idle = self._idle.setdefault(connection.address, [])
         if connection.is_closed or connection.is_awaiting:
             connection.close()
@@ -291,7 +292,7 @@ class Cluster:
     # --- metadata ---
 
     def forget_metadata(self) -> None:
-        """Drop the cached leaders and coordinators; the next call requests them again."""
+        """Drop the cached leaders and coordinators. The next call requests them again."""
         self._topics.clear()
         self._seen_at.clear()
         self._coordinators.clear()
@@ -319,7 +320,7 @@ class Cluster:
 
     def _metadata(self, names: tuple[str, ...] | None) -> Steps[dict[str, Topic]]:
         connection = yield from self.any_connection()
-        response = yield from connection.ask_steps(metadata_request(names))
+        response = yield from connection.request_steps(metadata_request(names))
         check(response.error_code, "asking for metadata")
         self.cluster_id = response.cluster_id
         self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
@@ -336,9 +337,9 @@ class Cluster:
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> Steps[dict[str, int]]:
-        """Return the number of partitions of each topic that is to be written. No topic is created: the broker would
-        create one that is not commit-ordered, and a topic's order never changes. No request is sent for topics whose
-        metadata is not older than FRESH_S.
+        """Return the number of partitions of each topic that a transaction is going to write. A missing topic is an
+        error. It is not created, because the broker would create it without commit order, and the order of a topic
+        never changes. Metadata that is at most FRESH_S old is used without a request.
 
         Raises:
             UnknownTopicOrPartitionError: a topic does not exist. The message names the command that creates it.
@@ -358,7 +359,7 @@ class Cluster:
         return {name: len(self._topics[name].partitions) for name in names}
 
     def topic(self, name: str) -> Steps[Topic]:
-        """Return a topic from cached metadata, or request its metadata. `retrying` drops the cache before each retry.
+        """Return the metadata of a topic from the cache, or request it. `retrying` empties the cache before each retry.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -369,8 +370,8 @@ class Cluster:
         return self._topics[name]
 
     def leader(self, topic: str, partition: int) -> Steps[int]:
-        """Return the node id of a partition's leader from cached metadata, or request the metadata. `retrying` drops
-        the cache before each retry.
+        """Return the node id of the leader of a partition from cached metadata, or request the metadata. `retrying`
+        empties the cache before each retry.
 
         Raises:
             RefusedError: the topic or partition does not exist.
@@ -387,8 +388,8 @@ class Cluster:
         return leader_id
 
     def leader_epoch(self, topic: str, partition: int) -> Steps[int]:
-        """Return a partition's leader epoch: that of the broker that has sent the last response, or a later one; -1 if
-        the broker does not tell it.
+        """Return the leader epoch of a partition, as the broker of the last response reports it; -1 if the broker
+        reports none.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -428,8 +429,7 @@ class Cluster:
         return (yield from self.connection_to(node_ids[key]))
 
     def coordinator_ids(self, keys: Iterable[str], kind: int) -> Steps[dict[str, int]]:
-        """Return the node id of the coordinator of each key. Coordinators are cached; those that are not known are asked
-        for together. `retrying` drops the cache before each retry.
+        """Return the node id of the coordinator of each key, from the cache or by one request for all others.
 
         Raises:
             RetriableError: a coordinator is not available yet.
@@ -445,7 +445,7 @@ class Cluster:
                 self._coordinators[kind, key] = found.node_id
         return {key: self._coordinators[kind, key] for key in wanted}
 
-    def by_leader(self, targets: Iterable[TopicPartition]) -> Steps[dict[int, list[TopicPartition]]]:
+    def group_by_leader(self, targets: Iterable[TopicPartition]) -> Steps[dict[int, list[TopicPartition]]]:
         """Group partitions by the node id of their leader. Call this inside an attempt of `retrying`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The client's side of DescribeCommits: the bounds of transactions in a commit-ordered partition."""
+"""Requests for the bounds of transactions in a commit-ordered partition (DescribeCommits)."""
 
 import uuid
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import NamedTuple
 from kio.static.primitive import i32, i64
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.extension import ask_of_topics
+from stablelog.client.core.extension import request_about_topics
 from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.steps import Steps
 from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
-    """A committed transaction. Its records in the partition have the positions from `start_offset` to before
+    """A committed transaction in one partition: its records have the positions from `start_offset` to before
     `end_offset`.
 
-    An item with commit sequence -1 stands for adjacent records outside transactions.
+    A commit sequence of -1 stands for adjacent records outside transactions.
     """
 
     start_offset: int
@@ -29,12 +29,12 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The result of `describe_commits`.
+    """The response to `describe_commits`.
 
     Attributes:
-        topic_id: distinguishes the topic from a later one with the same name.
-        start_offset: the first position of the partition that can be read.
-        end_offset: the position after the last one that can be read.
+        topic_id: the id of the topic. A topic that is deleted and created again has another id.
+        start_offset: the position of the first record that is still stored.
+        end_offset: the position after the last record that consumers can read.
         commits: the transactions, in commit order.
     """
 
@@ -55,7 +55,7 @@ def describe_commits(
     with_outside: bool = False,
     wait_s: float = 0,
 ) -> Steps[Commits]:
-    """Return the next transactions of a partition that can be read: at most 1,000.
+    """Return the next transactions of a partition that consumers can read already, at most 1,000.
 
     Args:
         cluster: the brokers.
@@ -80,7 +80,7 @@ def describe_commits(
         with_outside=with_outside,
         wait_s=wait_s,
     )
-    answer = yield from ask_of_topics(
+    answer = yield from request_about_topics(
         cluster,
         lambda: cluster.leader_connection(topic, partition),
         request,

@@ -1,8 +1,8 @@
-"""The client's side of one connection: requests, responses, and the versions that the broker supports.
+"""The client's side of one connection: requests, responses, and the API versions of the broker.
 
-A shell's class of connections extends `BrokerConnection` by the bytes' way to the broker. `ask_steps` and `call_steps` send a
-message and return the response. `send_steps` and `receive_steps` are for requests that the caller has encoded. Several
-of these requests may be in flight; the broker responds in their order.
+A shell derives a class from `BrokerConnection` that adds the transport of bytes. `request_steps` and
+`request_unchanged_steps` send a message and return the response. `send_steps` and `receive_steps` are for requests that
+the caller has encoded: several of them may be in flight, and the broker responds in their order.
 """
 
 import io
@@ -58,7 +58,7 @@ RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice i
 
 
 class BrokerConnection(ABC):
-    """A connection to a broker. It works with Apache Kafka, too.
+    """A connection to a broker, stablelog or Apache Kafka, without the transport of bytes.
 
     Args:
         address: "host:port".
@@ -94,7 +94,7 @@ class BrokerConnection(ABC):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """In a forked process, close the copy of a connection of the parent process, and change nothing for it."""
+        """In a forked process, close this process's copy of the socket. The parent process keeps its connection."""
 
     @property
     @abstractmethod
@@ -109,7 +109,7 @@ class BrokerConnection(ABC):
     # --- versions and features ---
 
     def negotiate(self) -> Steps[None]:
-        """Ask the broker for the versions that it supports, unless they are known, and log in.
+        """Request the API versions of the broker, unless they are known, and log in.
 
         Raises:
             UnavailableError: the broker did not respond.
@@ -120,7 +120,7 @@ class BrokerConnection(ABC):
         request = message_class(ApiKey.API_VERSIONS, FEATURES_SINCE, "request")(
             client_software_name="stablelog", client_software_version="1"
         )
-        answer = yield from self.call_steps(request)
+        answer = yield from self.request_unchanged_steps(request)
         self._features = {
             feature.name: feature.max_version_level for feature in getattr(answer, "finalized_features", ())
         }
@@ -128,7 +128,7 @@ class BrokerConnection(ABC):
         yield from self.authenticate()
 
     def authenticate(self) -> Steps[None]:
-        """Log in, or authenticate again. No request may be in flight."""
+        """Log in, or authenticate again before the session ends (KIP-368). No request may be in flight."""
         if self.security.credentials is None:
             return
         self.renew_at = None
@@ -143,20 +143,22 @@ class BrokerConnection(ABC):
             self.renew_at = (yield NOW) + max(RENEW_AFTER * lifetime_ms / 1000, RENEW_MIN_S)
 
     def _renew(self) -> Steps[None]:
-        """Authenticate again if the session ends soon. Responses to requests in flight are received before."""
+        """Authenticate again if the session is about to end. First receive the responses to the requests in flight,
+        because authentication needs a connection without any.
+        """
         if self.renew_at is None or (yield NOW) < self.renew_at:
             return
         for _ in range(self._frames.awaited_count - len(self._early)):
             self._early.append((yield from self._receive_frame()))
-        held = self._frames.set_aside()
+        held = self._frames.remove_in_flight()
         early, self._early = self._early, deque()
         yield from self.authenticate()
-        self._frames.resume(held)
+        self._frames.restore_in_flight(held)
         self._early = early
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
-        """The versions that the broker supports: api key -> (first version, last version). `negotiate` comes first."""
+        """The versions that the broker supports: API key -> (first version, last version). Call `negotiate` before."""
         assert self._versions is not None, "negotiate comes first"
         return self._versions
 
@@ -166,11 +168,11 @@ class BrokerConnection(ABC):
         assert self.versions is not None
         return self._features
 
-    def speaks(self, api_key: int, version: int = 0) -> bool:
+    def supports_api(self, api_key: int, version: int = 0) -> bool:
         """Whether the broker supports this API in this version or a later one."""
         return self.versions.get(api_key, (0, -1))[1] >= version
 
-    def version(self, api_key: int, newest: int) -> int:
+    def newest_version(self, api_key: int, newest: int) -> int:
         """Return the newest version of an API that the client and the broker support.
 
         Args:
@@ -196,9 +198,9 @@ class BrokerConnection(ABC):
 
     # --- requests ---
 
-    def ask_steps(self, request: Any) -> Steps[Any]:
-        """Send a request in the newest version that the client and the broker support, at most in the version of
-        `request`.
+    def request_steps(self, request: Any) -> Steps[Any]:
+        """Send a request and return its response. The version is the newest one that the client and the broker support,
+        but not above the version of `request`.
 
         Returns:
             The response, in the version of `request`. A field that the broker does not send has its default.
@@ -209,13 +211,15 @@ class BrokerConnection(ABC):
         """
         yield from self.negotiate()
         api_key, newest = request.__api_key__, request.__version__
-        version = self.version(api_key, newest)
-        response = yield from self.call_steps(adapt(request, message_class(api_key, version, "request")))
+        version = self.newest_version(api_key, newest)
+        response = yield from self.request_unchanged_steps(
+            adapt(request, message_class(api_key, version, "request"))
+        )
         return adapt(response, message_class(api_key, newest, "response"))
 
-    def call_steps(self, request: Any, response_class: Any = None) -> Steps[Any]:
-        """Send a request in its own version, and return the response. `response_class` replaces the class of the kio
-        library where that class cannot represent the response.
+    def request_unchanged_steps(self, request: Any, response_class: Any = None) -> Steps[Any]:
+        """Send a request in exactly its own version, and return the response. `response_class` decodes the response
+        instead of the class of the kio library, where that class cannot represent it.
 
         Raises:
             UnavailableError: the broker did not respond. It may have carried out the request.
@@ -230,16 +234,16 @@ class BrokerConnection(ABC):
             and version
         ):
             # A broker that does not know this version of ApiVersions responds in version 0.
-            return (yield from self.call_steps(message_class(api_key, 0, "request")()))
-        response = self.read(response_class, data)
+            return (yield from self.request_unchanged_steps(message_class(api_key, 0, "request")()))
+        response = self.decode_response(response_class, data)
         throttle_time = getattr(response, "throttle_time", None)
         if throttle_time:
-            yield from self.note_throttle(throttle_time.total_seconds())
+            yield from self.set_throttle(throttle_time.total_seconds())
         return response
 
-    def ask_all_steps(self, requests: Sequence[Any]) -> Steps[list[Any]]:
-        """Send requests of one of stablelog's own APIs at once, without a wait for the response to the one before. Return
-        the responses in the order of the requests.
+    def request_all_steps(self, requests: Sequence[Any]) -> Steps[list[Any]]:
+        """Send several requests of one of stablelog's own APIs without waiting between them. Return the responses in
+        the order of the requests.
 
         Raises:
             UnavailableError: not all responses have arrived. The connection is closed.
@@ -253,7 +257,7 @@ class BrokerConnection(ABC):
             for request in requests:
                 response_class = message_class(request.__api_key__, request.__version__, "response")
                 data = yield from self.receive_steps(flexible=response_class.__flexible__)
-                responses.append(self.read(response_class, data))
+                responses.append(self.decode_response(response_class, data))
             is_complete = True
             return responses
         finally:
@@ -267,17 +271,17 @@ class BrokerConnection(ABC):
             request.__api_key__, request.__version__, [body.getbuffer()], flexible=request.__flexible__
         )
 
-    def note_throttle(self, throttle_s: float) -> Steps[None]:
-        """Take note of a response's throttle time: the client is above a quota. The next request is sent after this time,
-        but at most after THROTTLE_MAX_S, as Kafka's clients do (KIP-219). The broker begins no request before. A client
-        that did not wait would time out, connect anew and use up still more of its quota.
+    def set_throttle(self, throttle_s: float) -> Steps[None]:
+        """Delay the next request by the throttle time of a response, at most by THROTTLE_MAX_S, as Kafka's clients do
+        (KIP-219). The broker sends such a time when the client is above a quota, and handles no request before it has
+        passed. A client that did not wait would time out, connect again and exceed its quota further.
         """
         if throttle_s > 0:
             until = (yield NOW) + min(throttle_s, THROTTLE_MAX_S)
             self._throttled_until = max(until, self._throttled_until or until)
 
     def _wait_for_quota(self) -> Steps[None]:
-        """Wait until the throttle time is over.
+        """Wait until the throttle time of the last response has passed.
 
         Raises:
             RetriableError: the call was cancelled before, or its deadline has passed. The throttle time goes on.
@@ -293,7 +297,7 @@ class BrokerConnection(ABC):
             )
         self._throttled_until = None
 
-    def read(self, response_class: Any, data: Buffer) -> Any:
+    def decode_response(self, response_class: Any, data: Buffer) -> Any:
         """Decode the body of a response.
 
         Raises:
@@ -307,9 +311,9 @@ class BrokerConnection(ABC):
             raise
 
     @contextmanager
-    def reading(self, api_key: int) -> Iterator[None]:
-        """Context for decoding a response. After a decoding error, close the connection: its next bytes cannot be
-        trusted.
+    def closing_on_decode_error(self, api_key: int) -> Iterator[None]:
+        """Context in which the caller decodes a response. If decoding fails, close the connection: the position of the
+        next response in the stream is then unknown.
 
         Raises:
             UnavailableError: decoding failed; the connection is closed.
@@ -323,8 +327,8 @@ class BrokerConnection(ABC):
     def _break_off(
         self, error: BaseException, errors: tuple[type[Exception], ...], what: str, api_key: int
     ) -> None:
-        """Close the connection after any error, also after Ctrl-C: a request may be sent only in part, or a response
-        read only in part.
+        """Close the connection after any error, also after Ctrl-C, because a request may be sent only in part, or a
+        response read only in part.
 
         Args:
             error: the error, which the caller raises again.
@@ -360,13 +364,13 @@ class BrokerConnection(ABC):
             yield from self._wait_for_quota()
         if self.renew_at is not None:
             yield from self._renew()
-        frame = self._frames.encode(api_key, version, pieces, flexible=flexible)
+        frame = self._frames.encode_request(api_key, version, pieces, flexible=flexible)
         try:
             yield Send(self, frame)
         except BaseException as error:
             self._break_off(error, (OSError,), "did not accept", api_key)
             raise
-        self._frames.note_sent(api_key)
+        self._frames.add_in_flight(api_key)
 
     def receive_steps(self, *, flexible: bool) -> Steps[memoryview]:
         """Receive the body of the response to the oldest request in flight.
@@ -381,13 +385,13 @@ class BrokerConnection(ABC):
         frame = self._early.popleft() if self._early else (yield from self._receive_frame())
         self._has_answered = self._has_answered or api_key not in BEFORE_LOGIN
         try:
-            return self._frames.take_body(frame, flexible=flexible)
+            return self._frames.match_response(frame, flexible=flexible)
         except BaseException as error:
             self._break_off(error, (OSError, ValueError), "did not respond to", api_key)
             raise
 
     def _receive_frame(self) -> Steps[memoryview]:
-        """Receive the next response, without its size."""
+        """Receive the next response without its length prefix."""
         api_key = self._frames.next_api_key
         try:
             prefix = yield Receive(self, SIZE.size)

@@ -14,7 +14,7 @@ GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
 
 
 class Coordinator(NamedTuple):
-    """A broker that coordinates a group or a transactional id."""
+    """The broker that coordinates one group or one transactional id."""
 
     node_id: int
     host: str
@@ -36,17 +36,19 @@ def find_coordinators(
         RefusedError: the broker refuses to name a coordinator.
         UnavailableError: the broker does not respond.
     """
-    if connection.speaks(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
+    if connection.supports_api(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
         from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=tuple(keys))
-        answers = {one.key: one for one in (yield from connection.ask_steps(request)).coordinators}
+        answers = {one.key: one for one in (yield from connection.request_steps(request)).coordinators}
     else:
         from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
 
         answers = {}
         for key in keys:
-            answers[key] = yield from connection.ask_steps(FindOneCoordinatorRequest(key=key, key_type=kind))
+            answers[key] = yield from connection.request_steps(
+                FindOneCoordinatorRequest(key=key, key_type=kind)
+            )
     found = {}
     for key in keys:
         if key not in answers:

@@ -1,5 +1,5 @@
-"""The client's side of DescribeCut, which returns a cut. A cut consists of a commit sequence R and of one offset for
-each partition: before this offset, the partition has all its commits up to R, and no later ones.
+"""Requests for a cut of commit-ordered topics (DescribeCut). A cut is a commit sequence R with one offset for each
+partition. All commits of the partition up to R lie before the offset, and all later ones behind it.
 """
 
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from kio.static.primitive import i64
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.extension import ask_of_topics
+from stablelog.client.core.extension import request_about_topics
 from stablelog.client.core.steps import Steps
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
 class PendingMarker(NamedTuple):
-    """A commit marker that is not durable yet, so that the cut cannot contain its commit.
+    """A commit marker that is not durable yet. The cut cannot contain this commit until the marker is durable.
 
-    `transactional_id` is empty if the broker does not know it any more.
+    `transactional_id` is empty if the broker has forgotten it.
     """
 
     commit_sequence: int
@@ -29,8 +29,8 @@ class PendingMarker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut of some topics: for each partition the offset before which it has all its commits up to commit sequence R,
-    and no later ones.
+    """A cut of some topics: a commit sequence R and one offset for each partition. All commits of the partition up to R
+    lie before the offset, and all later ones behind it.
 
     Attributes:
         group: the transaction group; empty for the default group.
@@ -54,8 +54,8 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """Return the commit sequence after which no transaction has lost records in any partition. If it is unknown,
-        return the cut's own commit sequence.
+        """Return the greatest commit sequence of a transaction that may have lost records to retention. All later
+        transactions are complete in all partitions. If the sequence is unknown, return the commit sequence of the cut.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])
@@ -64,9 +64,9 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Steps[Cut]:
-    """Return for each partition the offset before which it has all commits up to a commit sequence, and no later ones
-    (a cut). By default, the commit sequence is the last resolved one. It is resolved when all markers of the commits up
-    to it are durable.
+    """Request a cut: for each partition the offset that divides its commits up to a commit sequence from the later
+    ones. The default is the last *resolved* commit sequence. A commit sequence is resolved when all markers of the
+    commits up to it are durable.
 
     Args:
         cluster: the brokers.
@@ -79,7 +79,7 @@ def describe_cut(
         UnavailableError: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
-    answer = yield from ask_of_topics(cluster, cluster.any_connection, request, "asking for a cut")
+    answer = yield from request_about_topics(cluster, cluster.any_connection, request, "asking for a cut")
     partitions = {(topic.name, p.partition_index): p for topic in answer.topics for p in topic.partitions}
     return Cut(
         answer.group,

@@ -1,10 +1,10 @@
-"""How a transaction of the native client is committed: by a joint commit, or at Apache Kafka by EndTxn.
+"""Two ways to end a transaction of the native client: a joint commit at a stablelog broker, or EndTxn at Apache Kafka.
 
 A stablelog broker stores which version of a key of joint commits is committed, so that a repeated commit gets the same
-response. Kafka's coordinator stores only the last transaction of a transactional id. Therefore no other transaction uses
-the id while a commit is in doubt, and a repeated EndTxn then says how this transaction has ended. If the coordinator
-cannot say it, for example because an operator has fenced the producer since, the log says it: a batch of the transaction
-is committed, or its producer is in the list of aborted transactions.
+response. Kafka's coordinator stores only the last transaction of a transactional id. Therefore no other transaction
+uses the id while a commit is in doubt, and a repeated EndTxn tells how this transaction has ended. The coordinator may
+be unable to tell, for example because an operator has fenced the producer since. Then the client reads the log: either
+a batch of the transaction is committed, or its producer is in the list of aborted transactions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from stablelog.client.core import joint
 from stablelog.client.core.cluster import LATEST, Cluster
 from stablelog.client.core.joint import JointCommit
 from stablelog.client.core.keys import RETENTION_S, WriterKey
-from stablelog.client.core.outcomes import UNDECIDED, UNHEARD, unknown, unknown_for_ever
+from stablelog.client.core.outcomes import UNDECIDED, UNHEARD, lost_outcome, unknown_outcome
 from stablelog.client.core.partitions import fetch, list_offsets
 from stablelog.client.core.positions import offsets_after_commit
 from stablelog.client.core.producer import TV1_END, TV2_END, BatchProducer
@@ -43,7 +43,7 @@ Place = tuple[TopicPartition, int]  # of a batch: the partition, and the offset 
 
 
 class TransactionEnding(Protocol):
-    """The requests that end a transaction.
+    """How a transaction ends at the broker: the requests for its commit and its abort.
 
     Attributes:
         transactional_id: that of the transaction's producer.
@@ -71,16 +71,18 @@ class TransactionEnding(Protocol):
         """
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort. Return whether the transaction was committed before. As `commit`."""
+        """Request the abort. Return whether the transaction was committed before. Arguments and errors are those of
+        `commit`.
+        """
 
 
 class JointEnding:
-    """Ends a transaction by a joint commit of this one transaction.
+    """Ends a transaction by a joint commit whose only child it is (stablelog).
 
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
-        token: the digest of the joint commit, which is that of no other one.
+        token: the digest of the joint commit: a value that no other commit has.
     """
 
     is_joint = True
@@ -92,7 +94,7 @@ class JointEnding:
     def commit(
         self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
     ) -> Steps[JointCommit]:
-        """Request the commit; as `TransactionEnding.commit`."""
+        """Request the commit. Arguments and errors are those of `TransactionEnding.commit`."""
         return (
             yield from joint.commit(
                 self._cluster,
@@ -107,7 +109,7 @@ class JointEnding:
         )
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort; as `TransactionEnding.abort`."""
+        """Request the abort. Arguments and errors are those of `TransactionEnding.abort`."""
         return (
             yield from joint.abort(
                 self._cluster,
@@ -118,16 +120,16 @@ class JointEnding:
             )
         )
 
-    def _children(self, producer: BatchProducer) -> list[joint.Shown]:
+    def _children(self, producer: BatchProducer) -> list[joint.ChildId]:
         return [(self.transactional_id, producer.producer_id, producer.producer_epoch)]
 
 
 class KafkaEnding:
-    """Ends a transaction at a broker without joint commits, such as Apache Kafka.
+    """Ends a transaction by EndTxn, at a broker without joint commits such as Apache Kafka.
 
     Args:
         cluster: the brokers.
-        transactional_id: an id that no other open transaction uses, and none while this one is in doubt.
+        transactional_id: no other transaction may use this id until the outcome of this one is known.
     """
 
     is_joint = False
@@ -140,27 +142,27 @@ class KafkaEnding:
     def commit(
         self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
     ) -> Steps[JointCommit]:
-        """Request the commit; as `TransactionEnding.commit`."""
+        """Request the commit. Arguments and errors are those of `TransactionEnding.commit`."""
 
         def note() -> None:
             self._is_commit_unanswered = True
             on_unanswered()
 
         try:
-            yield from self._end(producer, note, commit=True)
+            yield from self._request_end(producer, note, commit=True)
         except RefusedError as refused:
             if not self._is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state:
                 raise  # the transaction is not committed
             if refused.code not in _ENDED:
-                raise unknown(UNDECIDED, refused) from refused
+                raise unknown_outcome(UNDECIDED, refused) from refused
             if not (yield from self._is_committed(producer, place, refused)):
                 raise
         return NO_SEQUENCE
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort; as `TransactionEnding.abort`."""
+        """Request the abort. Arguments and errors are those of `TransactionEnding.abort`."""
         try:
-            yield from self._end(producer, lambda: None, commit=False)
+            yield from self._request_end(producer, lambda: None, commit=False)
         except RefusedError as refused:
             if refused.code not in _ENDED or not self._is_commit_unanswered:
                 raise
@@ -177,11 +179,11 @@ class KafkaEnding:
         try:
             return (yield from is_committed(self._cluster, producer, place, ended))
         except UnknownTopicOrPartitionError as missing:
-            raise unknown_for_ever(f"the broker no longer knows it ({ended}), and {missing}") from missing
+            raise lost_outcome(f"the broker no longer knows it ({ended}), and {missing}") from missing
         except RefusedError as refused:  # it is about the read, not about the transaction
-            raise unknown(UNDECIDED, refused) from refused
+            raise unknown_outcome(UNDECIDED, refused) from refused
 
-    def _end(
+    def _request_end(
         self, producer: BatchProducer, on_unanswered: Callable[[], None], *, commit: bool
     ) -> Steps[None]:
         what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
@@ -196,7 +198,7 @@ class KafkaEnding:
             coordinator = yield from self._cluster.coordinator(self.transactional_id)
             is_answered = False
             try:
-                answer = yield from coordinator.ask_steps(request)
+                answer = yield from coordinator.request_steps(request)
                 is_answered = answer.error_code is ErrorCode.none or answer.error_code in _NOT_CARRIED_OUT
             finally:
                 if not is_answered:
@@ -206,10 +208,11 @@ class KafkaEnding:
         yield from self._cluster.retrying(what, attempt)
 
 
-def place_of(
+def appended_place(
     batches: Mapping[TopicPartition, Sequence[int]], base_offsets: Mapping[int, int]
 ) -> Place | None:
-    """Return where a batch of a transaction was appended. None if no offset is known.
+    """Return the partition and the offset of one appended batch of a transaction; None if no offset is known. By this
+    batch the client can look up in the log how the transaction has ended.
 
     Args:
         batches: by partition, the number of each batch.
@@ -229,7 +232,8 @@ def find_offsets(
     partitions: Mapping[TopicPartition, PartitionBuffer],
     base_offsets: Mapping[int, int],
 ) -> Steps[None]:
-    """Set the offsets of the records of a committed transaction; as `positions.offsets_after_commit`.
+    """Find the offsets of the records of a committed transaction, and store them in `partitions`. Errors are those of
+    `positions.offsets_after_commit`.
 
     Args:
         cluster: the brokers.
@@ -239,7 +243,7 @@ def find_offsets(
         base_offsets: the offset of each batch by its number; -1 if unknown.
     """
     written = [records for records in partitions.values() if records.sent_count]
-    sent = [records.sent(base_offsets) for records in written]
+    sent = [records.sent_batches(base_offsets) for records in written]
     if ending.is_joint:
         found = yield from offsets_after_commit(cluster, commit_sequence, sent)
     else:
@@ -248,8 +252,8 @@ def find_offsets(
         records.offsets = offsets
 
 
-def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
-    """Return how a transaction ends at this broker.
+def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
+    """Choose how to end a transaction at this broker: by a joint commit if the broker supports that, else by EndTxn.
 
     Args:
         cluster: the brokers.
@@ -261,7 +265,7 @@ def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding
         UnavailableError: no broker responds.
     """
     connection = yield from cluster.retrying("asking the broker for its APIs", cluster.any_connection)
-    if connection.speaks(ApiKey.COMMIT_JOINT):
+    if connection.supports_api(ApiKey.COMMIT_JOINT):
         return JointEnding(cluster, key, token)
     if key.group:
         raise RefusedError(
@@ -275,13 +279,13 @@ def ending_of(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding
 def is_committed(
     cluster: Cluster, producer: BatchProducer, place: Place | None, refused: RefusedError
 ) -> Steps[bool]:
-    """Read in the log whether an ended transaction of a producer is committed.
+    """Look up in the log whether an ended transaction of a producer was committed.
 
     Args:
         cluster: the brokers.
         producer: the producer.
         place: where a batch of the transaction was appended; None if no offset is known.
-        refused: why the coordinator does not say it; for the message.
+        refused: why the coordinator cannot tell the outcome; for the message.
 
     Raises:
         OutcomeUnknownError: the batch is not in the log any more, or its place is not known.
@@ -289,7 +293,7 @@ def is_committed(
         UnavailableError: no response within the deadline.
     """
     if place is None:
-        raise unknown_for_ever(f"the broker no longer knows it: {refused}") from refused
+        raise lost_outcome(f"the broker no longer knows it: {refused}") from refused
     target, offset = place
 
     def attempt() -> Steps[None]:
@@ -305,7 +309,7 @@ def is_committed(
     header = next(iter(headers), None)
     writer = (producer.producer_id, producer.producer_epoch)
     if header is None or fetched is None or (header.producer_id, header.producer_epoch) != writer:
-        raise unknown_for_ever(
+        raise lost_outcome(
             f"the broker no longer knows it ({refused}), and its records in {target[0]}-{target[1]} are removed"
         ) from refused
     return all(id_ != producer.producer_id or first > offset for id_, first in fetched.aborted)

@@ -1,4 +1,4 @@
-"""Requests of stablelog's own APIs, which no other broker supports."""
+"""Requests of stablelog's own APIs, such as CommitJoint, with retries. No other broker supports them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from stablelog.client.responses import (
     RETRIABLE_CODES,
     RetriableError,
     UnknownTopicOrPartitionError,
-    refusal,
+    refused_error,
 )
 from stablelog.errors import RefusedError
 
@@ -30,7 +30,8 @@ def call_extension(
     retriable: frozenset[ErrorCode],
     on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[Any]:
-    """Send a request until the broker responds without a retriable error. Return the response.
+    """Send a request of one of stablelog's own APIs. Repeat it while the broker does not respond or responds with a
+    retriable error. Return the response.
 
     Args:
         cluster: the brokers.
@@ -47,14 +48,14 @@ def call_extension(
 
     def attempt() -> Steps[Any]:
         connection = yield from connect()
-        if not connection.speaks(request.__api_key__):
+        if not connection.supports_api(request.__api_key__):
             raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
             )
         is_answered = False
         try:
-            response = yield from connection.ask_steps(request)
+            response = yield from connection.request_steps(request)
             is_answered = response.error_code not in retriable | BROKEN_OFF
         finally:
             if on_unanswered is not None and not is_answered:
@@ -66,10 +67,10 @@ def call_extension(
     return (yield from cluster.retrying(what, attempt))
 
 
-def ask_of_topics(
+def request_about_topics(
     cluster: Cluster, connect: Callable[[], Steps[BrokerConnection]], request: Any, what: str
 ) -> Steps[Any]:
-    """Call `call_extension` for a request about topics, and check the response.
+    """Send a request about topics by `call_extension`, and raise the error of the response, if it has one.
 
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.
@@ -81,5 +82,5 @@ def ask_of_topics(
     if response.error_code is ErrorCode.unknown_topic_or_partition:
         raise UnknownTopicOrPartitionError(message)
     if response.error_code is not ErrorCode.none:
-        raise refusal(response.error_code, message)
+        raise refused_error(response.error_code, message)
     return response

@@ -1,4 +1,4 @@
-"""Fetch requests of the client, which name topics and have no session."""
+"""Fetch requests of the client. They name topics instead of topic ids, and use no fetch session."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -33,7 +33,7 @@ def send_fetch(
     Raises:
         UnavailableError: the request could not be sent completely.
     """
-    version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
+    version = connection.newest_version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
     body = encode_fetch_request(version, offsets, size_max, ISOLATIONS[isolation], wait_ms=wait_ms)
     yield from connection.send_steps(ApiKey.FETCH, version, [body], flexible=version >= VERSION_FLEXIBLE)
 
@@ -44,9 +44,9 @@ def receive_fetch(connection: BrokerConnection) -> Steps[FetchResponse]:
     Raises:
         UnavailableError: the broker did not respond, or its response is invalid.
     """
-    version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
+    version = connection.newest_version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
     response = yield from connection.receive_steps(flexible=version >= VERSION_FLEXIBLE)
-    with connection.reading(ApiKey.FETCH):
+    with connection.closing_on_decode_error(ApiKey.FETCH):
         fetched = read_fetch_response(version, response)
-    yield from connection.note_throttle(fetched.throttle_ms / 1000)
+    yield from connection.set_throttle(fetched.throttle_ms / 1000)
     return fetched

@@ -1,6 +1,5 @@
-"""Frames of Kafka's protocol, as the client writes and reads them: a size, a header, and the body of a message.
-
-The responses of one connection come in the order of its requests.
+"""Frames of Kafka's protocol on the client's side: a size, a header, and the body of a message. The broker responds in
+the order of the requests.
 """
 
 import struct
@@ -19,7 +18,7 @@ CORRELATION_ID_MAX: Final = 0x7FFFFFFF
 
 
 class ClientFrames:
-    """The requests of one connection that are in flight, and the frames of its requests and responses.
+    """Encodes the requests of one connection into frames, and matches each response to the oldest request in flight.
 
     Args:
         client_id: the name of this client in the broker's log and metrics.
@@ -37,12 +36,14 @@ class ClientFrames:
 
     @property
     def next_api_key(self) -> int:
-        """The API of the oldest request in flight, whose response comes next."""
+        """The API of the oldest request in flight. The next response belongs to this request."""
         assert self._awaited, "no response is due"
         return self._awaited[0][1]
 
-    def encode(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> list[Buffer]:
-        """Return the frame of a request, in pieces. The request is not in flight before `note_sent`.
+    def encode_request(
+        self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool
+    ) -> list[Buffer]:
+        """Return the frame of a request, in pieces. Call `add_in_flight` when the frame is sent.
 
         Args:
             api_key: the request's API.
@@ -60,8 +61,8 @@ class ClientFrames:
         size = len(header) + sum(len(piece) for piece in pieces)
         return [SIZE.pack(size) + header, *pieces]
 
-    def note_sent(self, api_key: int) -> None:
-        """Record that the request that was encoded last is in flight."""
+    def add_in_flight(self, api_key: int) -> None:
+        """Record that the last encoded request was sent, so that a response is due."""
         self._awaited.append((self._correlation_id, api_key))
 
     @property
@@ -69,18 +70,20 @@ class ClientFrames:
         """The number of requests in flight."""
         return len(self._awaited)
 
-    def set_aside(self) -> deque[tuple[int, int]]:
-        """Return the requests in flight, of which none is in flight then. `resume` takes them back."""
+    def remove_in_flight(self) -> deque[tuple[int, int]]:
+        """Remove all requests in flight, and return them for `restore_in_flight`. A login uses this: its responses must
+        not be matched to earlier requests.
+        """
         held, self._awaited = self._awaited, deque()
         return held
 
-    def resume(self, held: deque[tuple[int, int]]) -> None:
-        """Take the requests back that `set_aside` returned."""
+    def restore_in_flight(self, held: deque[tuple[int, int]]) -> None:
+        """Add the requests again that `remove_in_flight` has removed."""
         assert not self._awaited, "a response is due"
         self._awaited = held
 
     def read_size(self, prefix: Buffer) -> int:
-        """Return the size in bytes of the rest of a response, of which `prefix` is the beginning.
+        """Decode the length prefix of a response. Return the size of the rest in bytes.
 
         Raises:
             ValueError: no response has this size.
@@ -90,8 +93,9 @@ class ClientFrames:
             raise ValueError(f"the broker announced a response of {size} bytes, which is not a valid size")
         return int(size)
 
-    def take_body(self, frame: memoryview, *, flexible: bool) -> memoryview:
-        """Return the body of the response to the oldest request in flight, which is then no longer in flight.
+    def match_response(self, frame: memoryview, *, flexible: bool) -> memoryview:
+        """Match a response to the oldest request in flight, which is then no longer in flight. Return the body of the
+        response.
 
         Args:
             frame: the response without its size.

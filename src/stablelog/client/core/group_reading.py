@@ -1,11 +1,11 @@
-"""A reader of a consumer group: what it hands out, what of that is committed, and when it goes back.
+"""The rules of a reader of a consumer group: which records the program gets, which offsets are committed, and when it
+goes back.
 
-The group assigns partitions to the reader (`membership`). The reader notes for each partition up to where the program has
-got records: the offsets *handed out*. `commit`, or a transaction (`group_writing`), commits them. After a transaction that
-did not commit, the reader goes back to the committed offsets.
-
-A partition that the group takes away is kept for GRACE_S while its records are not committed. Then it is *given up*:
-another member reads these records again, so that a transaction that depends on them may not commit.
+For each assigned partition (`membership`) the reader stores the offset after the last record that the program has got:
+the offset *handed out*. `commit`, or a transaction (`group_writing`), commits these offsets. After a transaction that
+did not commit, the reader goes back to the committed offsets. A revoked partition is kept for up to GRACE_S until its
+records are committed. Then it is *given up*: another member reads them again, so a transaction that depends on them
+must not commit.
 """
 
 import uuid
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.membership import GroupMember
-from stablelog.client.core.outcomes import aborted
+from stablelog.client.core.outcomes import aborted_error
 from stablelog.client.core.partitions import list_offsets
 from stablelog.client.core.pauses import PausedPartitions
 from stablelog.client.core.record_reader import ReadBatch, RecordReader, records_of
@@ -48,12 +48,12 @@ NOT_A_MEMBER: Final = frozenset(
 
 
 class SeekTarget(NamedTuple):
-    """Where a seek has put a partition, until an offset is committed after it.
+    """The offset to which a seek has moved a partition, until an offset is committed after it.
 
     Attributes:
         offset: the next offset to read.
-        token: the metadata of the next committed offset. It says that this offset was committed after the seek, also if
-            the outcome of the commit was unknown.
+        token: the metadata of the next committed offset. If the coordinator returns it, an offset was committed after the
+            seek, even if the response to that commit was lost.
     """
 
     offset: int
@@ -61,7 +61,7 @@ class SeekTarget(NamedTuple):
 
 
 class GroupReading:
-    """The decisions of a reader of a consumer group. One call at a time runs its steps; `go_back` is for any moment.
+    """The rules of one reader of a consumer group. One call at a time runs its steps; `rewind_later` is for any moment.
 
     Args:
         cluster: the brokers; used by this reader alone.
@@ -72,9 +72,9 @@ class GroupReading:
     Attributes:
         cluster: as given.
         member: as given.
-        leaving: the partitions that the group has taken away, and that are kept for their records to be committed.
-        is_closing: whether a call that waits has to end, because the reader is closed.
-        is_closed: whether the reader has left the group for good.
+        leaving: revoked partitions whose records the program has got and not committed yet.
+        is_closing: whether the reader is being closed, so that a waiting call must end.
+        is_closed: whether the reader has left the group and cannot be used any more.
     """
 
     def __init__(self, cluster: Cluster, member: GroupMember, isolation: str, start: str) -> None:
@@ -106,21 +106,20 @@ class GroupReading:
 
     # --- records ---
 
-    def take_ready(self, now: float) -> ReadRecord | None:
-        """Hand out the next record if it is here and no request is due. `now` is in seconds of the shell's clock."""
+    def take_ready_record(self, now: float) -> ReadRecord | None:
+        """Return the next record if one is in memory and no request is due. `now` is the clock of the shell."""
         self._undelivered = None
         if (
             not self._records
-            or now >= self.member.due
+            or now >= self.member.next_due_s
             or self.leaving
             or self._backs_done != self._backs_wanted
         ):
             return None
-        return self._take(1)[0]
+        return self._take_records(1)[0]
 
-    def read(self, count_max: int, wait_s: float | None, collect_s: float) -> Steps[list[ReadRecord]]:
-        """Hand out records, with the heartbeats of the member as they are due. After an error, nothing was handed out, and
-        the call may be repeated.
+    def read_records(self, count_max: int, wait_s: float | None, collect_s: float) -> Steps[list[ReadRecord]]:
+        """Return records, and send heartbeats when they are due. After an error the program has got nothing.
 
         Args:
             count_max: maximum of records.
@@ -142,31 +141,31 @@ class GroupReading:
         while True:
             self._check_open()
             try:
-                yield from self._follow()
-                is_placed = yield from self._go_back()
+                yield from self._follow_assignment()
+                is_placed = yield from self._try_to_rewind()
                 if is_placed and self._loss is not None and not self._records:
                     loss, self._loss = self._loss, None
                     raise loss
-                self._decode(count_max)
+                self._decode_batches(count_max)
                 now = yield NOW
                 # A rebalance may have taken away all records that were collected.
                 until = None if not self._records else now + collect_s if until is None else until
                 limit = until if until is not None else None if wait_s is None else began + wait_s
                 if len(self._records) >= count_max or (limit is not None and now >= limit):
-                    return self._take(count_max)
+                    return self._take_records(count_max)
                 left_s = WAIT_S if limit is None else min(WAIT_S, limit - now)
-                left_s = min(left_s, max(WAIT_MIN_S, self.member.due - now))
-                self._reader.paused = self._paused.of(self._reader.positions)
-                if not is_placed or not self._reader.active():
+                left_s = min(left_s, max(WAIT_MIN_S, self.member.next_due_s - now))
+                self._reader.paused = self._paused.select_paused(self._reader.positions)
+                if not is_placed or not self._reader.active_partitions():
                     yield Pause(min(PAUSE_S, left_s))
                 else:
-                    yield from self._fetch(left_s)
+                    yield from self._fetch_round(left_s)
             except StablelogError:
                 if not self._records or self._backs_done != self._backs_wanted:
                     raise
-                return self._take(count_max)  # the error comes again with the next call
+                return self._take_records(count_max)  # the error comes again with the next call
 
-    def _take(self, count_max: int) -> list[ReadRecord]:
+    def _take_records(self, count_max: int) -> list[ReadRecord]:
         records = self._records
         taken = [records.popleft() for _ in range(min(count_max, len(records)))]
         targets = {(record.topic, record.partition) for record in taken}
@@ -179,8 +178,8 @@ class GroupReading:
                 self._handed_out[target] = self._reader.positions[target]
         return taken
 
-    def hand_back(self) -> None:
-        """Take back what the last call handed out: the program did not get it, because an exception came between."""
+    def undo_last_read(self) -> None:
+        """Undo the last read: an exception of a signal handler came before the program got its records."""
         if self._undelivered is not None:
             taken, before = self._undelivered
             for target, offset in before.items():
@@ -191,13 +190,13 @@ class GroupReading:
             self._records.extendleft(reversed(taken))
             self._undelivered = None
 
-    def _decode(self, count: int) -> None:
-        """Decode batches until `count` records are there."""
+    def _decode_batches(self, count: int) -> None:
+        """Decode fetched batches until `count` records are in memory."""
         while self._batches and len(self._records) < count:
             self._records.extend(records_of(self._batches[0]))
             self._batches.popleft()
 
-    def _fetch(self, wait_s: float) -> Steps[None]:
+    def _fetch_round(self, wait_s: float) -> Steps[None]:
         yield from self._resolve_starts()
         found = yield from self._reader.read_round(wait_s)
         self._batches.extend(found.batches)
@@ -210,23 +209,23 @@ class GroupReading:
 
     # --- the group ---
 
-    def _follow(self) -> Steps[None]:
-        """Send a heartbeat if one is due, and follow the assignment."""
+    def _follow_assignment(self) -> Steps[None]:
+        """Send a heartbeat if one is due. Stop reading revoked partitions, and start the assigned ones."""
         if self.leaving:
             if self._handed_out.keys() & self.leaving and (yield NOW) < self._leave_at:
                 return
-            self._give_up(self.leaving)
+            self._stop_commits_of(self.leaving)
             self.leaving = set()
-        change = yield from self.member.follow()
-        self._forget((*change.revoked, *change.lost))
-        self._give_up(change.lost)
+        change = yield from self.member.follow_assignment()
+        self._stop_reading((*change.revoked, *change.lost))
+        self._stop_commits_of(change.lost)
         if self._handed_out.keys() & set(change.revoked):
             self.leaving, self._leave_at = set(change.revoked), (yield NOW) + GRACE_S
         for target, committed in change.assigned.items():
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def _resolve_starts(self) -> Steps[None]:
-        """Ask for the ends of partitions that are read from their end, so that the reader can go back to them."""
+        """Replace the position "end" of new partitions by the end offset, so that a rewind can return to it."""
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
             found = yield from list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation)
@@ -234,43 +233,43 @@ class GroupReading:
                 self._starts[target] = found[target].offset
                 self._reader.seek(target, found[target].offset)
 
-    def _forget(self, targets: Iterable[TopicPartition]) -> None:
-        """Stop reading partitions."""
+    def _stop_reading(self, targets: Iterable[TopicPartition]) -> None:
+        """Stop reading these partitions, and drop their records."""
         gone = set(targets)
         if not gone:
             return
         for target in gone:
-            self._reader.forget(target)
+            self._reader.remove_partition(target)
             self._starts.pop(target, None)
             self._sought.pop(target, None)
-        self._drop(gone)
+        self._drop_records(gone)
 
-    def _drop(self, targets: Collection[TopicPartition]) -> None:
-        """Drop the records of partitions that were read and not handed out."""
+    def _drop_records(self, targets: Collection[TopicPartition]) -> None:
+        """Drop records of these partitions that were fetched and that the program has not got."""
         self._batches = deque(batch for batch in self._batches if batch.target not in targets)
         self._records = deque(one for one in self._records if (one.topic, one.partition) not in targets)
 
-    def _give_up(self, targets: Iterable[TopicPartition]) -> None:
-        """Note that others may read the uncommitted records of these partitions again."""
+    def _stop_commits_of(self, targets: Iterable[TopicPartition]) -> None:
+        """Stop committing offsets of these partitions: other members may read their records again."""
         for target in targets:
             if self._handed_out.pop(target, None) is not None:
                 self._given_up.add(target)
 
     # --- going back ---
 
-    def go_back(self) -> None:
-        """Make the next call begin at the committed offsets. What was handed out cannot be committed any more."""
+    def rewind_later(self) -> None:
+        """Make the next call go back to the committed offsets."""
         self._backs_wanted += 1
 
-    def _go_back(self) -> Steps[bool]:
-        """Go back to the committed offsets if this was wanted. Return False if they are not known yet."""
+    def _try_to_rewind(self) -> Steps[bool]:
+        """Go back to the committed offsets if that is due. Return False if they are not known yet."""
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
         self._batches.clear()
         self._records.clear()
         targets = list(self._reader.positions)
-        committed = (yield from self.member.committed_now(targets)) if targets else {}
+        committed = (yield from self.member.committed_offsets_once(targets)) if targets else {}
         if committed is None:
             return False
         self._handed_out.clear()
@@ -287,8 +286,8 @@ class GroupReading:
         self._backs_done = wanted
         return True
 
-    def _go_back_now(self) -> Steps[None]:
-        """Go back if this was wanted, and wait until it is done.
+    def _rewind_now(self) -> Steps[None]:
+        """Go back to the committed offsets if that is due, and retry until they are known.
 
         Raises:
             RefusedError: the user may not read the group.
@@ -296,8 +295,8 @@ class GroupReading:
         """
 
         def attempt() -> Steps[None]:
-            if not (yield from self._go_back()):
-                yield from self._follow()  # a member that was replaced joins again
+            if not (yield from self._try_to_rewind()):
+                yield from self._follow_assignment()  # a member that was replaced joins again
                 raise RetriableError("the committed offsets are not known yet")
 
         if self._backs_done != self._backs_wanted:
@@ -306,7 +305,7 @@ class GroupReading:
     # --- seeks and pauses ---
 
     def seek(self, target: TopicPartition, offset: int) -> Steps[None]:
-        """Go on at an offset of an assigned partition. The next commit commits this offset, or that of later records.
+        """Read on from an offset of an assigned partition. The next commit commits this offset or a later one.
 
         Raises:
             OffsetOutOfRangeError: the offset is not in the log.
@@ -315,34 +314,34 @@ class GroupReading:
             UsageError: the partition is not assigned to this reader, a transaction of this reader is open, or the reader is
                 closed.
         """
-        yield from self._back_before_seek()
-        (wanted,) = self._assigned(target[0], target[1])
+        yield from self._rewind_before_seek()
+        (wanted,) = self._seekable_partitions(target[0], target[1])
         yield from check_offsets(self.cluster, {target: offset}, "read_uncommitted")
-        self._move({wanted: offset})
+        self._move_to_offsets({wanted: offset})
 
-    def seek_to(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
-        """Go on at the start or the end of assigned partitions, or at a time; as `seek`.
+    def seek_to_spec(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
+        """Read on from the start, the end or a time in assigned partitions. Errors are those of `seek`.
 
         Args:
             spec: EARLIEST, LATEST, or a timestamp in ms: the first record at or after it, or the end if there is none.
             topic: only the partitions of this topic; None for all.
             partition: only this partition of the topic; None for all.
         """
-        yield from self._back_before_seek()
-        targets = self._assigned(topic, partition)
+        yield from self._rewind_before_seek()
+        targets = self._seekable_partitions(topic, partition)
         # The ends first: a record that is written meanwhile is read.
         ends = yield from list_offsets(self.cluster, dict.fromkeys(targets, LATEST), self._isolation)
         found = yield from list_offsets(self.cluster, dict.fromkeys(targets, spec), self._isolation)
-        self._move(
+        self._move_to_offsets(
             {one: found[one].offset if found[one].offset >= 0 else ends[one].offset for one in targets}
         )
 
-    def _back_before_seek(self) -> Steps[None]:
+    def _rewind_before_seek(self) -> Steps[None]:
         self.check_free()
-        yield from self._go_back_now()
+        yield from self._rewind_now()
 
-    def _assigned(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
-        """Return assigned partitions that a seek may move."""
+    def _seekable_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
+        """Return the assigned partitions that a seek moves."""
         targets = [
             one
             for one in self._reader.positions
@@ -357,32 +356,32 @@ class GroupReading:
             )
         return sorted(targets)
 
-    def _move(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._drop(offsets)
+    def _move_to_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._drop_records(offsets)
         self._undelivered = None
         for target, offset in offsets.items():
             self._reader.seek(target, offset)
             self._handed_out[target] = offset
             self._sought[target] = SeekTarget(offset, f"seek:{uuid.uuid4().hex}")
 
-    def tokens(self) -> dict[TopicPartition, str]:
-        """Return the metadata with which the next offsets are committed, of the partitions that were moved by a seek."""
+    def seek_tokens(self) -> dict[TopicPartition, str]:
+        """Return the metadata of the next committed offset of each partition that a seek has moved."""
         return {target: sought.token for target, sought in self._sought.items()}
 
     def pause(self, topic: str, partition: int | None) -> None:
-        """Hand out no more records of a partition, or of all partitions of a topic, until `resume`."""
+        """Return no more records of a partition, or of all partitions of a topic, until `resume` is called."""
         self._paused.pause(topic, partition)
-        for target in self._paused.of(self._reader.positions):
+        for target in self._paused.select_paused(self._reader.positions):
             ready = [one.offset for one in self._records if (one.topic, one.partition) == target]
             ready += [
                 max(one.first_offset, one.header.base_offset) for one in self._batches if one.target == target
             ]
             if ready:
                 self._reader.seek(target, ready[0])
-        self._drop(self._paused.of(self._reader.positions))
+        self._drop_records(self._paused.select_paused(self._reader.positions))
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """Hand out records of a paused partition or topic again.
+        """Return the records of a paused partition or topic again.
 
         Raises:
             UsageError: a partition is to be resumed, and the whole topic was paused.
@@ -391,13 +390,13 @@ class GroupReading:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the reader has."""
+        """The partitions that the group has assigned to this reader."""
         return frozenset(self._reader.positions)
 
     # --- commits ---
 
     def commit(self) -> Steps[None]:
-        """Commit the offsets of all records that were handed out.
+        """Commit, for each partition, the offset after the last record that the program has got.
 
         Raises:
             RefusedError: the group has given partitions to another member before, which reads their records again. The
@@ -408,38 +407,40 @@ class GroupReading:
         self._check_open()
         if self._is_writing:
             raise UsageError("a transaction of this reader is open: it commits the offsets")
-        yield from self.cluster.in_time(self._back_to_seeks())
+        yield from self.cluster.run_until_deadline(self._rewind_to_seeks())
         offsets = dict(self._handed_out) if self._backs_done == self._backs_wanted else {}
         try:
-            yield from self.cluster.in_time(self.member.commit(offsets, self.tokens()))
+            yield from self.cluster.run_until_deadline(
+                self.member.commit_offsets(offsets, self.seek_tokens())
+            )
         except RefusedError as refused:
             if refused.code not in NOT_A_MEMBER:
                 raise
-            self._give_up(offsets)
-        self.committed(offsets)
+            self._stop_commits_of(offsets)
+        self.mark_committed(offsets)
         if self._given_up:
             gone, self._given_up = sorted(self._given_up), set()
             raise RefusedError(
                 ErrorCode.illegal_generation,
-                f"the offsets of {_names(gone)} are not committed: {self._taken_away()}. That member reads the records "
+                f"the offsets of {_names(gone)} are not committed: {self._taken_away_message()}. That member reads the records "
                 "after the last commit again",
             )
 
-    def _back_to_seeks(self) -> Steps[None]:
-        """Go back before a commit if a seek is not committed: the commit is then one of the seek."""
+    def _rewind_to_seeks(self) -> Steps[None]:
+        """Before a commit, go back if a seek is not committed, so that the commit contains its offset."""
         sought = list(self._sought)
         if sought:
-            yield from self._go_back_now()
+            yield from self._rewind_now()
             self._given_up.update(target for target in sought if target not in self._reader.positions)
 
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note that these offsets are committed."""
+    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record that these offsets are committed, so that the next commit leaves them out."""
         for target, offset in offsets.items():
             self._sought.pop(target, None)
             if self._handed_out.get(target, offset + 1) <= offset:
                 del self._handed_out[target]
 
-    def _taken_away(self) -> str:
+    def _taken_away_message(self) -> str:
         return (
             f"group {self.member.group_id!r} has given these partitions to another member, because of a rebalance or because "
             "this reader was not called within the session timeout"
@@ -447,8 +448,8 @@ class GroupReading:
 
     # --- transactions ---
 
-    def begin(self, writer: object) -> None:
-        """Note that a transaction has begun. Call `check_free` before."""
+    def begin_transaction(self, writer: object) -> None:
+        """Record that a transaction of this reader is open. Call `check_free` before."""
         self._writer, self._is_writing = writer, True
 
     def check_free(self) -> None:
@@ -457,38 +458,38 @@ class GroupReading:
         if self._is_writing:
             raise UsageError("another transaction of this reader is open: end it first")
 
-    def end(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
-        """Note the end of a transaction: the offsets that it has committed. None if it has failed, or if its outcome is
-        unknown; then the reader goes back. A transaction before the last one changes nothing.
+    def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
+        """Record the end of a transaction and its committed offsets. None means that it failed, or that its outcome is
+        unknown: then the reader goes back. Only the last transaction counts.
         """
         if committed is not None:
-            self.committed(committed)
+            self.mark_committed(committed)
         if writer is self._writer:
             self._is_writing = False
             if committed is None:
-                self.go_back()
+                self.rewind_later()
 
-    def offsets_for(self, writer: object) -> dict[TopicPartition, int]:
+    def offsets_to_commit(self, writer: object) -> dict[TopicPartition, int]:
         """Return the offsets that this transaction commits.
 
         Raises:
             TransactionAbortedError: records that were handed out before may be handed out again.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
-            raise aborted("its reader goes back to the committed offsets, or is closed")
+            raise aborted_error("its reader goes back to the committed offsets, or is closed")
         if self._given_up:
-            raise aborted(f"{self._taken_away()}: {_names(sorted(self._given_up))}")
+            raise aborted_error(f"{self._taken_away_message()}: {_names(sorted(self._given_up))}")
         return dict(self._handed_out)
 
     # --- the end ---
 
     def close(self) -> Steps[None]:
-        """Leave the group. Other members read the uncommitted records again. Never raises."""
+        """Leave the group. Other members read the uncommitted records again. Errors are ignored."""
         if self.is_closed:
             return
         self.is_closed = True
         with suppress(StablelogError):
-            yield from self.cluster.in_time(self.member.leave())
+            yield from self.cluster.run_until_deadline(self.member.leave_group())
 
     def _check_open(self) -> None:
         if self.is_closed or self.is_closing:

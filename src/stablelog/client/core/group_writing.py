@@ -1,8 +1,9 @@
-"""A transaction that also commits what a reader of a consumer group has handed out.
+"""A transaction that also commits the offsets of a reader of a consumer group: either its records and the offsets are
+committed, or none of them.
 
-Before the commit, the offsets are written into the transaction with the member's id and epoch (TxnOffsetCommit): the
-group's coordinator refuses those of a member that the group has replaced (KIP-447). Until the transaction has ended, no
-other member gets the offsets of these partitions. So either records and offsets are committed, or none of them.
+Before the commit, the client writes the offsets into the transaction with the id and the epoch of the member
+(TxnOffsetCommit). The coordinator of the group refuses them if the group has replaced the member (KIP-447). No other
+member gets the offsets of these partitions until the transaction has ended.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from kio.schema.txn_offset_commit.v4 import request as v4
 from kio.schema.txn_offset_commit.v5 import request as v5
 
 from stablelog.batch.codec import Codec
-from stablelog.client.core.admin.groups import note_committed
+from stablelog.client.core.admin.groups import remove_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
@@ -24,7 +25,7 @@ from stablelog.client.core.outcomes import Committed, FailureT, Outcome, Writing
 from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.steps import Result, Steps
 from stablelog.client.core.writing import Writing
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refusal
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, refused_error
 from stablelog.client.topics import by_topic
 from stablelog.errors import TransactionAbortedError
 from stablelog.types import TopicPartition
@@ -33,7 +34,7 @@ WHAT: Final = "adding offsets to the transaction"
 
 
 class GroupWriting(Writing):
-    """A transaction with the offsets of a reader.
+    """A transaction that also commits the offsets of a reader.
 
     Args:
         reading: the reader.
@@ -59,15 +60,15 @@ class GroupWriting(Writing):
         self._group_offsets: dict[TopicPartition, int] = {}
 
     def flush(self) -> Steps[None]:
-        """Send all records and the offsets; as `Writing.flush`."""
+        """Send all records and the offsets of the reader. Errors are those of `Writing.flush`."""
         yield from super().flush()
-        yield from self._or_abort(self._add_offsets())
+        yield from self._abort_on_error(self._add_offsets())
 
     def _add_offsets(self) -> Steps[None]:
-        self._group_offsets = self._reading.offsets_for(self)
+        self._group_offsets = self._reading.offsets_to_commit(self)
         if self._group_offsets:
             if self.producer is None:
-                yield from self._begin()
+                yield from self._begin_producer()
             assert self.producer is not None
             yield from add_offsets(
                 self.cluster,
@@ -75,45 +76,47 @@ class GroupWriting(Writing):
                 self.producer,
                 self._reading.member,
                 self._group_offsets,
-                self._reading.tokens(),
+                self._reading.seek_tokens(),
             )
 
     # --- the end: the reader learns of it whenever the program does ---
 
     def commit(self) -> Steps[Committed]:
-        """Commit the written records and the offsets; as `Writing.commit`."""
-        return (yield from self._or_go_back(super().commit()))
+        """Commit the records and the offsets of the reader. Result and errors are those of `Writing.commit`."""
+        return (yield from self._rewind_on_error(super().commit()))
 
     def abort(self) -> Steps[None]:
-        """Abort the transaction; as `Writing.abort`."""
-        yield from self._or_go_back(super().abort())
+        """Abort the transaction. Errors are those of `Writing.abort`."""
+        yield from self._rewind_on_error(super().abort())
 
-    def leave(self, error: BaseException | None) -> Steps[None]:
-        """End the transaction with its `with` block; as `Writing.leave`."""
-        yield from self._or_go_back(super().leave(error))
+    def end_with_block(self, error: BaseException | None) -> Steps[None]:
+        """End the transaction with its `with` block. Errors are those of `Writing.end_with_block`."""
+        yield from self._rewind_on_error(super().end_with_block(error))
 
-    def _or_go_back(self, steps: Steps[Result]) -> Steps[Result]:
+    def _rewind_on_error(self, steps: Steps[Result]) -> Steps[Result]:
         try:
             return (yield from steps)
         finally:
-            self._note_end()
+            self._end_reader_transaction()
 
-    def _note_end(self) -> None:
-        self._reading.end(self, self._group_offsets if self._state is WritingState.COMMITTED else None)
+    def _end_reader_transaction(self) -> None:
+        self._reading.end_transaction(
+            self, self._group_offsets if self._state is WritingState.COMMITTED else None
+        )
 
     def _check_state(self) -> None:
         if self.failure is not None:
-            self._note_end()
+            self._end_reader_transaction()
         super()._check_state()
 
-    def _settle(self, commit_sequence: int) -> Committed:
-        committed = super()._settle(commit_sequence)
-        self._note_end()
+    def _set_committed(self, commit_sequence: int) -> Committed:
+        committed = super()._set_committed(commit_sequence)
+        self._end_reader_transaction()
         return committed
 
-    def _fail(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
-        failed = super()._fail(failure, state)
-        self._note_end()
+    def _set_failed(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
+        failed = super()._set_failed(failure, state)
+        self._end_reader_transaction()
         return failed
 
 
@@ -148,14 +151,16 @@ def add_offsets(
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(member.group_id, GROUP_COORDINATOR)
-        answer = yield from connection.ask_steps(_request(transactional_id, producer, member, left, metadata))
-        failures = note_committed(answer, left)
+        answer = yield from connection.request_steps(
+            _request(transactional_id, producer, member, left, metadata)
+        )
+        failures = remove_committed(answer, left)
         for code, place in failures:
             what = f"{WHAT}: group {member.group_id!r}, {place}: {code.name}"
             if code in NOT_A_MEMBER:
                 raise TransactionAbortedError(code, f"{what}: the group has replaced this member")
             if code not in RETRIABLE_CODES:
-                raise refusal(code, what)
+                raise refused_error(code, what)
         if left:
             raise RetriableError(f"{WHAT}: {[code.name for code, _ in failures]}")
 
@@ -166,7 +171,7 @@ def _add_group(
     cluster: Cluster, transactional_id: str, producer: BatchProducer, group_id: str
 ) -> Steps[None]:
     connection = yield from cluster.coordinator(transactional_id)
-    answer = yield from connection.ask_steps(
+    answer = yield from connection.request_steps(
         AddOffsetsToTxnRequest(
             transactional_id=transactional_id,
             producer_id=producer.producer_id,
@@ -177,7 +182,7 @@ def _add_group(
     if answer.error_code in RETRIABLE_CODES:
         raise RetriableError(f"{WHAT}: {answer.error_code.name}")
     if answer.error_code is not ErrorCode.none:
-        raise refusal(answer.error_code, f"{WHAT} of {transactional_id}: {answer.error_code.name}")
+        raise refused_error(answer.error_code, f"{WHAT} of {transactional_id}: {answer.error_code.name}")
 
 
 def _request(

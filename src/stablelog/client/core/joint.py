@@ -1,11 +1,11 @@
-"""The client's side of joint commits: several open transactions that are committed together.
+"""Requests for joint commits: several open transactions, the *children*, that are committed together or not at all.
 
 A *key* names a series of joint commits. A *version* is the number of one joint commit under its key; each version is
 committed at most once. A *run* is one start of the program that writes, such as a Spark driver.
 
 A writer with several tasks calls `begin` in each task. Each task writes its records in its own transaction, whose
-transactional id is `child_id(...)`, and does not commit it. The process that knows which tasks have succeeded calls
-`commit` with these transactions, the children. Every call may be repeated after any failure: the broker then gives the
+transactional id is `child_id(...)`, and leaves it open. The process that knows which tasks have succeeded calls
+`commit` with the transactions of these tasks. Each call may be repeated after any failure: the broker then gives the
 same response again.
 
 What the broker does: docs/protocol.md, "Joint commit".
@@ -22,7 +22,7 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.extension import call_extension
 from stablelog.client.core.steps import Steps
-from stablelog.client.responses import RetriableError, refusal
+from stablelog.client.responses import RetriableError, refused_error
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import (
@@ -43,13 +43,13 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.kafka_storage_error,
     }
 )
-Shown = tuple[str, int, int]  # transactional id, producer id, producer epoch
+ChildId = tuple[str, int, int]  # transactional id, producer id, producer epoch
 GroupTarget = tuple[str, str, int]  # consumer group, topic, partition
 
 
 @dataclass(frozen=True, slots=True)
 class JointVersion:
-    """The result of `begin`.
+    """The result of `begin`: whether this version of the joint commit is committed already, and by which run.
 
     Attributes:
         committed: whether the requested version of the joint commit, or a later version of its key, is committed. If
@@ -93,20 +93,20 @@ class JointCommit:
 
 
 def supported(cluster: Cluster) -> Steps[bool]:
-    """Whether the broker supports joint commits. A stablelog broker does, Apache Kafka does not.
+    """Return whether the broker supports joint commits. A stablelog broker does, Apache Kafka does not.
 
     Raises:
         UnavailableError: no broker responds.
     """
     connection = yield from cluster.retrying("asking the broker for its APIs", cluster.any_connection)
-    return connection.speaks(ApiKey.COMMIT_JOINT)
+    return connection.supports_api(ApiKey.COMMIT_JOINT)
 
 
 def next_order(cluster: Cluster) -> Steps[int]:
-    """Return a number that is greater than all numbers that were returned before. A writer requests one at its start:
-    by these numbers the broker tells later starts of the writer from earlier ones.
+    """Return a number that is greater than all numbers of earlier calls. A writer requests one at its start, so that
+    the broker can tell later starts of the writer from earlier ones.
 
-    The number is a producer id: the broker gives each id once, in rising order, also after a restart.
+    The number is a producer id: the broker assigns each id once, in rising order, also after a restart.
 
     Raises:
         UnavailableError: no broker responds.
@@ -115,7 +115,7 @@ def next_order(cluster: Cluster) -> Steps[int]:
 
     def attempt() -> Steps[int]:
         connection = yield from cluster.any_connection()
-        answer = yield from connection.ask_steps(
+        answer = yield from connection.request_steps(
             InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
         )
         if answer.error_code is not ErrorCode.none:
@@ -134,15 +134,15 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Steps[JointVersion]:
-    """Ask whether a version of a joint commit is still open, that is, not committed. From now on an open version
-    belongs to `run`: an earlier run can no longer commit it.
+    """Ask whether a version of a joint commit is committed. If not, the version belongs to `run` from now on: an
+    earlier run can no longer commit it.
 
     Args:
         cluster: the brokers.
         key: the key of the joint commit.
         version: the number of this joint commit under its key: from 0, rising with each commit; gaps are allowed.
         run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children of
-            other runs of this version, and refuses new ones. With None, this call only asks and changes nothing.
+            other runs of this version, and refuses new ones. With None, the call changes nothing.
         order: a number from `next_order`, which is greater for later starts of the writer; -1 for none. A run with a
             lower number cannot take over the version from this run. So tasks of an earlier start that still run cannot
             prevent the commit of a later start.
@@ -168,7 +168,7 @@ def commit(
     cluster: Cluster,
     key: str,
     version: int,
-    children: Iterable[Shown],
+    children: Iterable[ChildId],
     *,
     group_offsets: Mapping[GroupTarget, int | tuple[int, str | None]] | None = None,
     run: str | None = None,
@@ -177,7 +177,7 @@ def commit(
     group: str = "",
     on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[JointCommit]:
-    """Commit the children together with one commit sequence, or none of them.
+    """Commit all children together with one commit sequence, or none of them.
 
     The broker aborts all other children of this version and of earlier versions, and refuses new ones.
 
@@ -223,12 +223,12 @@ def abort(
     cluster: Cluster,
     key: str,
     version: int,
-    children: Iterable[Shown] = (),
+    children: Iterable[ChildId] = (),
     *,
     run: str | None = None,
     group: str = "",
 ) -> Steps[bool]:
-    """Abort the children of a joint commit, unless this version of it is committed. This never undoes a commit.
+    """Abort the children of a joint commit, unless this version is committed already. A commit is never undone.
 
     Args:
         cluster: the brokers.
@@ -257,7 +257,7 @@ def abort(
     return bool(answer.committed)
 
 
-def _children(children: Iterable[Shown]) -> tuple[JointChild, ...]:
+def _children(children: Iterable[ChildId]) -> tuple[JointChild, ...]:
     return tuple(
         JointChild(transactional_id=i, producer_id=i64(p), producer_epoch=i16(e)) for i, p, e in children
     )
@@ -286,5 +286,5 @@ def _ask(
         cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE, on_unanswered
     )
     if answer.error_code is not ErrorCode.none:
-        raise refusal(answer.error_code, f"{what}: {answer.error_message}")
+        raise refused_error(answer.error_code, f"{what}: {answer.error_message}")
     return answer

@@ -1,4 +1,6 @@
-"""The key of a client's joint commits, which its transactions use one after the other. `client.key_pool` has the pool."""
+"""The key of the joint commits by which a client commits its transactions, one transaction after the other.
+`client.key_pool` reuses the keys.
+"""
 
 import uuid
 from dataclasses import dataclass, field
@@ -26,13 +28,13 @@ EPOCH_MAX: Final = 30_000
 
 @dataclass(slots=True)
 class WriterKey:
-    """The key of a joint commit, and the version that its next commit gets.
+    """A key of joint commits with the version for its next commit. Only one transaction at a time uses the key.
 
     Attributes:
         group: the transaction group.
         name: the key.
         version: the version of the next commit; greater than every version of the key that was committed.
-        may_be_ending: whether the broker may still be writing the abort markers of the key's last transaction.
+        may_be_ending: whether the broker may still write the abort markers of the last transaction that used the key.
         process: the process that made the key.
     """
 

@@ -1,6 +1,6 @@
-"""The login of a connection (SASL, KIP-43, KIP-152), as steps, and what a listener speaks if the client cannot use it.
+"""The login of a connection (SASL, KIP-43, KIP-152), and the search for the reason why a listener closes connections.
 
-What a mechanism needs is imported when the client uses it, because commands import this module.
+The module of a mechanism is imported when the client uses that mechanism, because all commands import this module.
 """
 
 import secrets
@@ -33,7 +33,7 @@ BAD_CERTIFICATE: Final = "does not accept the client's certificate (ssl.keystore
 
 
 class LoginConnection(Protocol):
-    """A connection, as far as a login needs it (`connection.Connection`)."""
+    """The methods of `connection.BrokerConnection` that a login uses."""
 
     address: str
     security: SecuritySettings
@@ -42,10 +42,10 @@ class LoginConnection(Protocol):
     def versions(self) -> dict[int, tuple[int, int]]:
         """The versions of each API that the broker supports."""
 
-    def ask_steps(self, request: Any) -> Steps[Any]:
+    def request_steps(self, request: Any) -> Steps[Any]:
         """Send a request in the newest version that both sides support, and return the response."""
 
-    def call_steps(self, request: Any) -> Steps[Any]:
+    def request_unchanged_steps(self, request: Any) -> Steps[Any]:
         """Send a request in its own version, and return the response."""
 
 
@@ -63,7 +63,7 @@ def log_in(connection: LoginConnection, credentials: LoginCredentials) -> Steps[
 
 
 class _ClientLogin:
-    """One login."""
+    """One login on a connection, with the mechanism of the credentials."""
 
     def __init__(self, connection: LoginConnection, credentials: LoginCredentials) -> None:
         self._connection = connection
@@ -72,7 +72,7 @@ class _ClientLogin:
 
     def run(self) -> Steps[int]:
         mechanism = self._credentials.mechanism
-        answer = yield from self._connection.call_steps(_handshake(mechanism))
+        answer = yield from self._connection.request_unchanged_steps(_handshake(mechanism))
         if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
             raise self._refusal(
                 f"it does not accept {mechanism}: set sasl.mechanism to one of {', '.join(sorted(answer.mechanisms)) or 'its mechanisms'}",
@@ -88,56 +88,58 @@ class _ClientLogin:
             raise self._refusal(answer.error_code.name.replace("_", " "), answer.error_code)
         try:
             if mechanism == OAUTHBEARER:
-                return (yield from self._show_token())
+                return (yield from self._log_in_with_token())
             if mechanism == PLAIN:
                 from stablelog.wire.sasl.plain import encode_plain
 
                 message = encode_plain(self._credentials.user, self._credentials.password)
-                return (yield from self._say(message))[1]
-            return (yield from self._prove())
+                return (yield from self._exchange_messages(message))[1]
+            return (yield from self._log_in_with_scram())
         except SaslMessageError as error:
             # A broker that breaks the rules of SCRAM, or that does not know the credential, may be a false one. Another
             # password would not help.
             is_token = mechanism == OAUTHBEARER
             raise self._refusal(str(error), is_users_fault=is_token) from None
 
-    def _prove(self) -> Steps[int]:
+    def _log_in_with_scram(self) -> Steps[int]:
         """Log in with SCRAM."""
         from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
 
         nonce = yield Call(partial(secrets.token_urlsafe, NONCE_SIZE))
         user, password = self._credentials.user, self._credentials.password
         scram = ScramClient(BY_SASL_NAME[self._credentials.mechanism], user, password, nonce)
-        challenge, _ = yield from self._say(scram.first())
+        challenge, _ = yield from self._exchange_messages(scram.first())
         response = yield Call(partial(scram.final, challenge))
-        signature, lifetime_ms = yield from self._say(response)
+        signature, lifetime_ms = yield from self._exchange_messages(response)
         scram.check(signature)
         return lifetime_ms
 
-    def _show_token(self) -> Steps[int]:
+    def _log_in_with_token(self) -> Steps[int]:
         """Log in with OAUTHBEARER."""
-        from stablelog.client.core.tokens import token_of
+        from stablelog.client.core.tokens import get_token
         from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
 
-        token = yield Call(partial(token_of, self._credentials, self._connection.address))
+        token = yield Call(partial(get_token, self._credentials, self._connection.address))
         self._secrets.append(token)
-        challenge, lifetime_ms = yield from self._say(encode_token(token))
+        challenge, lifetime_ms = yield from self._exchange_messages(encode_token(token))
         if not challenge:
             return lifetime_ms
         try:
-            yield from self._say(ABORT)
+            yield from self._exchange_messages(ABORT)
         except AuthenticationError as error:
             raise self._refusal(decode_error(challenge)) from error
         raise self._refusal(decode_error(challenge))
 
-    def _say(self, message: bytes) -> Steps[tuple[bytes, int]]:
-        """Send a message, and return the broker's with the session's lifetime in milliseconds."""
+    def _exchange_messages(self, message: bytes) -> Steps[tuple[bytes, int]]:
+        """Send a message of the mechanism. Return the message of the broker and the lifetime of the session in
+        milliseconds.
+        """
         from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 
         last = self._connection.versions.get(SaslAuthenticateRequest.__api_key__, (0, -1))[1]
         if last < 0:
             raise self._refusal("it does not support SaslAuthenticate")
-        answer = yield from self._connection.ask_steps(SaslAuthenticateRequest(auth_bytes=message))
+        answer = yield from self._connection.request_steps(SaslAuthenticateRequest(auth_bytes=message))
         if answer.error_code is not ErrorCode.none:
             raise self._refusal(answer.error_message or answer.error_code.name, answer.error_code)
         return bytes(answer.auth_bytes), answer.session_lifetime // MILLISECOND
@@ -168,7 +170,7 @@ class _ClientLogin:
 
 
 class _Listener(Enum):
-    """What a probe learns of a listener."""
+    """What a probe has found out about a listener."""
 
     SILENT = auto()  # it does not respond, or not with or without TLS as the probe does
     CLOSING = auto()  # it closes the connection after the TLS handshake
@@ -177,9 +179,9 @@ class _Listener(Enum):
     LOGIN = auto()  # it requires a login
 
 
-def explain(address: str, security: SecuritySettings) -> Steps[None]:
-    """Find out why a broker closes the connections: its listener may have another security protocol, or require another
-    client certificate.
+def explain_closed_connection(address: str, security: SecuritySettings) -> Steps[None]:
+    """Find out why a broker closes the connections of this client: the listener may have another security protocol, or
+    require another client certificate.
 
     The steps connect with and without TLS, and send ApiVersions and SaslHandshake, which contain no secret.
 
@@ -192,7 +194,7 @@ def explain(address: str, security: SecuritySettings) -> Steps[None]:
         if found is _Listener.CLOSING:
             raise AuthenticationError(ErrorCode.invalid_config, certificate_message(address, security))
         if found in (_Listener.OPEN, _Listener.LOGIN):
-            spoken = SecurityProtocol.of(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
+            spoken = SecurityProtocol.from_flags(is_tls=is_tls, is_sasl=found is _Listener.LOGIN)
             if spoken is not security.protocol:
                 # Who can change the traffic can pretend this, so the message does not only give the advice.
                 loses_tls = security.protocol.is_tls and not spoken.is_tls
@@ -206,7 +208,9 @@ def explain(address: str, security: SecuritySettings) -> Steps[None]:
 
 
 def certificate_message(address: str, security: SecuritySettings) -> str:
-    """Return the message for a listener that closes connections because of the client's certificate."""
+    """Return the error message for a listener that closes connections because it does not accept the client's
+    certificate.
+    """
     if security.tls is None:
         return (
             f"the listener at {address} has TLS and closes each connection without a client certificate: set "
@@ -218,8 +222,8 @@ def certificate_message(address: str, security: SecuritySettings) -> str:
 
 
 def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
-    """Connect to a listener, and find out what it is. A broker that is stopping may close a connection, too: a listener
-    is `CLOSING` only if it does so several times.
+    """Connect to a listener, and find out which security protocol it has. A stopping broker may close a connection,
+    too. So the result is `CLOSING` only if the listener closes several connections in a row.
     """
     found = _Listener.SILENT
     for _ in range(PROBE_COUNT):
@@ -243,7 +247,7 @@ def _probe_once(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
         return _Listener.SILENT
     try:
         yield from connection.negotiate()
-        answer: Any = yield from connection.call_steps(_handshake("?"))
+        answer: Any = yield from connection.request_unchanged_steps(_handshake("?"))
     except AuthenticationError:  # an alert: the listener requires a certificate
         return _Listener.CLOSING
     except UnavailableError as failure:

@@ -1,4 +1,4 @@
-"""Long polls: waits for new records at the brokers, instead of requests again and again."""
+"""Long polls: fetch requests that the broker answers when a record arrives, so that an idle reader sends few requests."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -23,11 +23,10 @@ SEVERAL_LEADERS_WAIT_S: Final = 0.1
 def wait_for_records(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], wait_s: float, size_max: int
 ) -> Steps[dict[TopicPartition, Fetched | None]]:
-    """Wait at the brokers until one of these partitions changes: a *long poll*. It is one Fetch request to each leader,
-    of read_committed and for at least one byte. It is not retried.
+    """Wait until one of these partitions has a new record, or can no longer be read from its offset. The wait is a
+    *long poll*: one Fetch request to each leader, for read_committed and at least one byte. It is not retried.
 
-    The wait ends early if a partition has a record at its offset or after it, or cannot be read from there. It ends
-    also when `cancel_retries` is called. With several leaders, it is SEVERAL_LEADERS_WAIT_S at most.
+    `cancel_retries` ends the wait early. With several leaders, the wait is at most SEVERAL_LEADERS_WAIT_S.
 
     Args:
         cluster: the brokers.
@@ -50,7 +49,7 @@ def wait_for_records(
     # If the network is silent, half of the deadline is left to try another connection.
     until = now + min(wait_s, WAIT_MAX_S, cluster.deadline_s / 2) + cluster.deadline_s / 2 + GRACE_S / 2
     try:
-        with cluster.within(until):
+        with cluster.limit_waits_until(until):
             yield from _poll(cluster, offsets, wait_s, size_max, changed)
         cluster.silent_since = None
     except Exception as failure:
@@ -74,11 +73,11 @@ def _poll(
     size_max: int,
     changed: dict[TopicPartition, Fetched | None],
 ) -> Steps[None]:
-    """Send the requests of `wait_for_records`, and note in `changed` what has changed."""
+    """Send the requests of `wait_for_records`, and store the responses of changed partitions in `changed`."""
     waiting_on = cluster.waiting_on
     by_leader = {
         leader_id: {target: offsets[target] for target in targets}
-        for leader_id, targets in (yield from cluster.by_leader(offsets)).items()
+        for leader_id, targets in (yield from cluster.group_by_leader(offsets)).items()
     }
     wait_s = min(wait_s, WAIT_MAX_S if len(by_leader) == 1 else SEVERAL_LEADERS_WAIT_S)
     for leader_id, wanted in by_leader.items():

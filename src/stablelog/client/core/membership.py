@@ -1,8 +1,9 @@
-"""A member of a consumer group by KIP-848: the coordinator assigns the partitions, and the member follows.
+"""Membership in a consumer group by KIP-848: the coordinator assigns partitions, and the member takes and releases
+them.
 
-The member sends a heartbeat when its user asks it to, and the heartbeat interval has passed or something has changed. A
-heartbeat that takes partitions away reports them; the user commits their offsets, and the next heartbeat tells the
-coordinator that they are free.
+`follow_assignment` sends a heartbeat if the heartbeat interval has passed or the coordinator has to learn something. It
+returns the partitions that the group takes away. The caller commits their offsets, and the next heartbeat tells the
+coordinator that these partitions are free.
 """
 
 import base64
@@ -13,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.admin.groups import CommittedOffset, note_committed, read_committed
+from stablelog.client.core.admin.groups import CommittedOffset, offsets_in_response, remove_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
 from stablelog.client.core.steps import NOW, Pause, Steps
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, check, is_retriable, refusal
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, check, is_retriable, refused_error
 from stablelog.client.topics import by_topic
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
@@ -37,11 +38,12 @@ _OTHER_PROTOCOL: Final = (ErrorCode.group_id_not_found, ErrorCode.inconsistent_g
 
 
 class Change(NamedTuple):
-    """What a heartbeat has changed.
+    """The changes of the assignment that a heartbeat has brought.
 
     Attributes:
-        revoked: partitions that the group gives to another member. Commit their offsets before the next heartbeat.
-        lost: partitions that another member may have already. Their offsets cannot be committed.
+        revoked: partitions that the group is going to assign to another member. Commit their offsets before the next
+            heartbeat.
+        lost: partitions that another member may have already. Their offsets can no longer be committed.
         assigned: new partitions, with the offsets that the group has committed; None without one.
     """
 
@@ -54,7 +56,7 @@ NO_CHANGE: Final = Change()
 
 
 class GroupMember:
-    """A member of a consumer group.
+    """A member of a consumer group: its epoch, and the partitions that it has.
 
     Args:
         cluster: the brokers.
@@ -66,7 +68,7 @@ class GroupMember:
         group_id: as given.
         topics: as given; a regular expression alone in a tuple.
         instance_id: as given.
-        member_id: the id of this member, drawn by the client.
+        member_id: the id of this member, a random UUID.
         epoch: the epoch of this member; 0 before it has joined.
         owned: the partitions that this member has.
     """
@@ -91,8 +93,8 @@ class GroupMember:
         self._has_news = True  # whether the coordinator does not know yet what the member owns
         self._is_unanswered = False  # whether the response to the last heartbeat was lost
 
-    def follow(self) -> Steps[Change]:
-        """Send a heartbeat if one is due, and follow the assignment.
+    def follow_assignment(self) -> Steps[Change]:
+        """Send a heartbeat if one is due. Return the partitions that the member has lost and got.
 
         Raises:
             RefusedError: the coordinator refuses the member for good: the broker has no groups of KIP-848, the user may
@@ -100,45 +102,47 @@ class GroupMember:
             UnavailableError: no coordinator responds within the deadline.
         """
         now = yield NOW
-        if now < self.due:
+        if now < self.next_due_s:
             return NO_CHANGE
         if now < self._due and not self._has_news and not self._unnamed:
-            return (yield from self._approach())
-        answer = yield from self._cluster.retrying(f"heartbeat of group {self.group_id!r}", self._beat)
+            return (yield from self._reconcile())
+        answer = yield from self._cluster.retrying(
+            f"heartbeat of group {self.group_id!r}", self._send_heartbeat
+        )
         self._due = (yield NOW) + answer.heartbeat_interval.total_seconds()
         if answer.error_code in _FENCED:
-            return self._fenced()
+            return self._rejoin()
         self._has_news = False
-        self._take(answer)
+        self._apply_heartbeat(answer)
         if self._unnamed:
             yield from self._name_topics()
-        return (yield from self._approach())
+        return (yield from self._reconcile())
 
-    def _take(self, answer: Any) -> None:
-        """Take the epoch of a heartbeat's answer, and the assignment if it has one."""
+    def _apply_heartbeat(self, answer: Any) -> None:
+        """Store the epoch in the response to a heartbeat, and the assignment if the response has one."""
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self._unnamed = {topic.topic_id: topic.partitions for topic in answer.assignment.topic_partitions}
             self._target = set()
 
     @property
-    def due(self) -> float:
-        """When `follow` has something to do, in seconds of the shell's clock."""
+    def next_due_s(self) -> float:
+        """The time at which `follow_assignment` has to be called next, in seconds of the clock of the shell."""
         if self._has_news or self._unnamed:
             return 0.0
         return self._due if self._target is None else min(self._due, self._approach_at)
 
-    def _fenced(self) -> Change:
+    def _rejoin(self) -> Change:
         lost, self.owned = tuple(sorted(self.owned)), set()
         self.epoch, self._due, self._has_news, self._target = JOIN, 0.0, True, None
         self._unnamed.clear()
         return Change(lost=lost)
 
-    def _beat(self) -> Steps[Any]:
+    def _send_heartbeat(self) -> Steps[Any]:
         connection = yield from self._coordinator()
-        request = self._request(self.epoch, is_whole=self._is_unanswered)
+        request = self._heartbeat_request(self.epoch, is_whole=self._is_unanswered)
         self._is_unanswered = True
-        answer = yield from connection.ask_steps(request)
+        answer = yield from connection.request_steps(request)
         self._is_unanswered = False
         if answer.error_code is ErrorCode.unreleased_instance_id:
             raise RetriableError(f"another member has the instance id {self.instance_id!r}")
@@ -154,13 +158,15 @@ class GroupMember:
 
     def _coordinator(self) -> Steps[BrokerConnection]:
         connection = yield from self._cluster.coordinator(self.group_id, GROUP_COORDINATOR)
-        if not connection.speaks(ApiKey.CONSUMER_GROUP_HEARTBEAT):
+        if not connection.supports_api(ApiKey.CONSUMER_GROUP_HEARTBEAT):
             raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"the broker {connection.address} has no consumer groups of KIP-848, which this client needs: use a broker "
                 "that has them (stablelog, or Apache Kafka from 4.0 on), or a client with the classic protocol",
             )
-        if self._pattern is not None and not connection.speaks(ApiKey.CONSUMER_GROUP_HEARTBEAT, WITH_PATTERN):
+        if self._pattern is not None and not connection.supports_api(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, WITH_PATTERN
+        ):
             raise RefusedError(
                 ErrorCode.unsupported_version,
                 f"the broker {connection.address} does not know subscriptions by regular expressions: use a broker that does "
@@ -168,9 +174,9 @@ class GroupMember:
             )
         return connection
 
-    def _request(self, epoch: int, *, is_whole: bool = False) -> Any:
-        """Return a heartbeat. If the response to the last one was lost, the coordinator has to be asked for the assignment
-        again: it responds with it to a request with all fields.
+    def _heartbeat_request(self, epoch: int, *, is_whole: bool = False) -> Any:
+        """Return the request of a heartbeat. It has all fields if the response to the last one was lost: to such a
+        request the coordinator responds with the assignment again.
         """
         from kio.schema.consumer_group_heartbeat.v1.request import (
             ConsumerGroupHeartbeatRequest,
@@ -205,7 +211,9 @@ class GroupMember:
         )
 
     def _name_topics(self) -> Steps[None]:
-        """Find the names of assigned topics. A topic that was created just now may take some heartbeats."""
+        """Look up the names of assigned topics in metadata, because an assignment contains only topic ids. A topic that
+        was created just now may be found some heartbeats later.
+        """
         assert self._target is not None
         names = {topic.topic_id: name for name, topic in (yield from self._cluster.metadata()).items()}
         for topic_id in [one for one in self._unnamed if one in names]:
@@ -213,8 +221,10 @@ class GroupMember:
             self._topic_ids[name] = topic_id
             self._target |= {(name, index) for index in self._unnamed.pop(topic_id)}
 
-    def _approach(self) -> Steps[Change]:
-        """Give up what the target does not have; take the rest when the coordinator knows that."""
+    def _reconcile(self) -> Steps[Change]:
+        """Release partitions that the assignment no longer has. When the coordinator has learned of this, take the new
+        ones.
+        """
         if self._target is None or (now := (yield NOW)) < self._approach_at:
             return NO_CHANGE
         revoked = tuple(sorted(self.owned - self._target))
@@ -225,7 +235,7 @@ class GroupMember:
         new = sorted(self._target - self.owned)
         committed: Mapping[TopicPartition, CommittedOffset] | None = {}
         if new:
-            committed = yield from self.committed_now(new)
+            committed = yield from self.committed_offsets_once(new)
         if committed is None:
             self._approach_at = now + RETRY_S  # heartbeats go on meanwhile
             return NO_CHANGE
@@ -241,18 +251,18 @@ class GroupMember:
 
     # --- offsets ---
 
-    def committed_now(
+    def committed_offsets_once(
         self, partitions: Iterable[TopicPartition]
     ) -> Steps[dict[TopicPartition, CommittedOffset] | None]:
-        """Return the offsets that the group has committed for these partitions. None if the coordinator does not respond,
-        if an open transaction has written such offsets, or if the member has no place in the group any more: send the next
-        heartbeat in time, and call again.
+        """Request the committed offsets of these partitions, without a retry. Return None if the coordinator cannot
+        tell them: it does not respond, an open transaction has written such offsets, or the group has removed this
+        member. Call again after the next heartbeat.
 
         Raises:
             RefusedError: the user may not read the group.
         """
         try:
-            return (yield from self.committed(partitions, deadline_s=PLACE_S))
+            return (yield from self.committed_offsets(partitions, deadline_s=PLACE_S))
         except UnavailableError:
             return None
         except RefusedError as refused:
@@ -261,11 +271,11 @@ class GroupMember:
             self._due = 0.0  # the coordinator answers the same to the heartbeat, and the member joins again
             return None
 
-    def committed(
+    def committed_offsets(
         self, partitions: Iterable[TopicPartition], *, deadline_s: float | None = None
     ) -> Steps[dict[TopicPartition, CommittedOffset]]:
-        """Return the offsets that the group has committed for these partitions, after the end of transactions that have
-        written such offsets.
+        """Return the committed offsets of these partitions. Wait for the end of transactions that have written such
+        offsets.
 
         Args:
             partitions: the partitions.
@@ -295,15 +305,15 @@ class GroupMember:
                 ),
             )
             request = OffsetFetchRequest(groups=(group,), require_stable=True)
-            (answer,) = (yield from connection.ask_steps(request)).groups
-            return read_committed(answer, self.group_id)
+            (answer,) = (yield from connection.request_steps(request)).groups
+            return offsets_in_response(answer, self.group_id)
 
         return (yield from self._cluster.retrying(f"offsets of group {self.group_id!r}", attempt, deadline_s))
 
-    def commit(
+    def commit_offsets(
         self, offsets: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str] | None = None
     ) -> Steps[None]:
-        """Commit the offsets of the next records to read.
+        """Commit, for each partition, the offset of the next record to read.
 
         Args:
             offsets: the offset of each partition.
@@ -344,13 +354,13 @@ class GroupMember:
                     for name, indexes in by_topic(left).items()
                 ),
             )
-            failures = note_committed((yield from connection.ask_steps(request)), left)
+            failures = remove_committed((yield from connection.request_steps(request)), left)
             for code, place in failures:
                 if code is ErrorCode.stale_member_epoch:
                     yield from self._learn_epoch()
                     raise RetriableError(f"the epoch of the member of group {self.group_id!r} has changed")
                 if code not in RETRIABLE_CODES:
-                    raise refusal(
+                    raise refused_error(
                         code, f"committing the offset of {place} of group {self.group_id!r}: {code.name}"
                     )
             if failures:
@@ -361,15 +371,18 @@ class GroupMember:
             yield from self._cluster.retrying(f"committing offsets of group {self.group_id!r}", attempt)
 
     def _learn_epoch(self) -> Steps[None]:
-        """Ask for the present epoch. An assignment in the response is kept for the next `follow`."""
-        answer = yield from self._beat()
+        """Request the present epoch by a heartbeat. An assignment in the response is used by the next
+        `follow_assignment`.
+        """
+        answer = yield from self._send_heartbeat()
         if answer.error_code in _FENCED:
-            raise refusal(answer.error_code, f"the member has left group {self.group_id!r}")
-        self._take(answer)
+            raise refused_error(answer.error_code, f"the member has left group {self.group_id!r}")
+        self._apply_heartbeat(answer)
 
-    def leave(self) -> Steps[None]:
-        """Leave the group, so that its partitions are assigned to others at once. A static member keeps them for its
-        session timeout. Raises nothing. If the request fails, the coordinator removes the member after its session timeout.
+    def leave_group(self) -> Steps[None]:
+        """Leave the group, so that its coordinator assigns the partitions to other members at once. A static member
+        keeps its partitions for the session timeout. Errors are ignored: the coordinator removes the member after the
+        session timeout.
         """
         if self.epoch == JOIN:
             return
@@ -377,7 +390,7 @@ class GroupMember:
         self._has_news = False
         try:
             connection = yield from self._coordinator()
-            yield from connection.ask_steps(self._request(epoch))
+            yield from connection.request_steps(self._heartbeat_request(epoch))
         except (RefusedError, UnavailableError, RetriableError) as failure:
             if not is_retriable(failure):
                 return

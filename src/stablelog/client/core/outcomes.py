@@ -1,7 +1,7 @@
-"""The outcomes of a transaction of the native client, and the errors that name them.
+"""The outcomes of a transaction of the native client, and the error for each of them.
 
-A program tells three outcomes apart. `TransactionAbortedError`: nothing is committed, and the program can write the
-transaction again. `OutcomeUnknownError`: the program has to call `commit` again. Any other error is final.
+A program has to tell three errors apart. After `TransactionAbortedError` nothing is committed, and the program can
+write the transaction again. After `OutcomeUnknownError` it has to call `commit` again. Any other error is final.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Committed:
 
 
 class WritingState(Enum):
-    """What the client knows of a transaction."""
+    """What the client knows of the outcome of a transaction."""
 
     OPEN = auto()
     IN_DOUBT = auto()  # the commit was requested, and the client does not have its complete result yet
@@ -73,61 +73,73 @@ Outcome = Committed | RefusedError | DataLossError
 FailureT = TypeVar("FailureT", RefusedError, DataLossError)
 
 
-def aborted(why: str) -> TransactionAbortedError:
-    """Return the error of a transaction that is aborted and can be written again."""
+def aborted_error(why: str) -> TransactionAbortedError:
+    """Return the error for a transaction that is aborted and can be written again. The message contains the reason
+    (`why`).
+    """
     return TransactionAbortedError(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")
 
 
-def failure_of(cause: BaseException | None) -> RefusedError:
-    """Return the error of a transaction that is aborted because of `cause`; None if the program has asked for the
-    abort. It is a `TransactionAbortedError`, unless the broker refuses the same records again.
+def abort_error(cause: BaseException | None) -> RefusedError:
+    """Return the error for a transaction that is aborted because of `cause`; None if the program has called `abort`.
+    The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
     """
     if isinstance(cause, RefusedError):
         if isinstance(cause, TransactionAbortedError) or cause.code not in REPEATABLE:
             return cause
         failure = TransactionAbortedError(cause.code, str(cause))
     else:
-        failure = aborted("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
+        failure = aborted_error("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
     failure.__cause__ = cause
     return failure
 
 
 def is_silence(cause: BaseException | None) -> bool:
-    """Whether no broker has responded, so that a request for the abort would wait in vain."""
+    """Whether the error means that no broker responds. A request for the abort would then only wait, too."""
     return isinstance(cause, UnavailableError) and not isinstance(cause, TransactionAbortedError)
 
 
-def decides(refused: RefusedError) -> bool:
-    """Whether the broker has looked at the transaction before it refused the request."""
+def is_decision(refused: RefusedError) -> bool:
+    """Whether a broker's refusal is a decision about the transaction. Otherwise the broker has refused the request
+    before it looked at the transaction.
+    """
     return not isinstance(refused, AuthenticationError) and refused.code not in UNHEARD | BROKEN_OFF
 
 
-def unknown(what: str, failure: BaseException) -> OutcomeUnknownError:
-    """Return the error of a commit that was requested and whose outcome is unknown. `what` is unknown."""
+def unknown_outcome(what: str, failure: BaseException) -> OutcomeUnknownError:
+    """Return the error for a commit that was requested and whose outcome is unknown. The message names what is unknown
+    (`what`) and the last failure.
+    """
     return OutcomeUnknownError(
         f"it is unknown {what}: {failure}. Call commit() of this transaction again to learn the outcome. Do not write its "
         "records again before"
     )
 
 
-def unknown_for_ever(why: str) -> OutcomeUnknownError:
-    """Return the error of a commit whose outcome the broker can no longer tell."""
+def lost_outcome(why: str) -> OutcomeUnknownError:
+    """Return the error for a commit whose outcome the broker has forgotten, so that the client can never learn it."""
     return OutcomeUnknownError(
         f"it is unknown whether the transaction is committed: {why}. Another call of commit() cannot help: read the "
         "topics to see whether its records are there"
     )
 
 
-def key_shared(key: WriterKey, found: joint.JointCommit) -> TransactionAbortedError | OutcomeUnknownError:
-    """Return the error for a key under which another client, such as one in a cloned machine, has committed."""
+def shared_key_error(
+    key: WriterKey, found: joint.JointCommit
+) -> TransactionAbortedError | OutcomeUnknownError:
+    """Return the error for a key of joint commits under which another client has committed. This happens if a virtual
+    machine was cloned with a running client.
+    """
     sharing = f"another writer uses the key {key.name!r} of this transaction, and has committed"
     if found.commit_sequence < 0:
-        return unknown_for_ever(f"{sharing} a later version")
-    return aborted(f"{sharing} version {key.version}")
+        return lost_outcome(f"{sharing} a later version")
+    return aborted_error(f"{sharing} version {key.version}")
 
 
 def naming_group(failure: Exception, group: str) -> Exception:
-    """Return the error of a batch. If the topic may not be in the transaction, its message names the group."""
+    """Return the error of a refused batch. If the topic belongs to another transaction group, the message names the
+    group.
+    """
     if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
         return failure
     return RefusedError(failure.code, f"the transaction was begun with group={group!r}: {failure}")

@@ -1,4 +1,4 @@
-"""Requests to the leaders of partitions: offsets, leader epochs and fetches."""
+"""Requests to the leaders of partitions: ListOffsets, OffsetForLeaderEpoch and Fetch."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from stablelog.wire.fetch import Fetched
 def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
 ) -> Steps[dict[TopicPartition, ListedOffset]]:
-    """Find the offsets of timestamps, or the ends of logs.
+    """Find the offset of a timestamp, the start or the end of each partition.
 
     Args:
         cluster: the brokers.
@@ -36,10 +36,10 @@ def list_offsets(
 
     def attempt() -> Steps[dict[TopicPartition, ListedOffset]]:
         left = [target for target in specs if target not in found]
-        for leader_id, targets in (yield from cluster.by_leader(left)).items():
+        for leader_id, targets in (yield from cluster.group_by_leader(left)).items():
             wanted = {target: specs[target] for target in targets}
             connection = yield from cluster.connection_to(leader_id)
-            response = yield from connection.ask_steps(offsets_request(wanted, isolation))
+            response = yield from connection.request_steps(offsets_request(wanted, isolation))
             listed, refused = read_offsets(response)
             found.update(listed)  # keep these offsets, even if the leader refuses another partition
             for (name, index), code in refused.items():
@@ -56,9 +56,9 @@ def list_offsets(
 def epoch_ends(
     cluster: Cluster, leader_epochs: Mapping[TopicPartition, int]
 ) -> Steps[dict[TopicPartition, tuple[int, int] | None]]:
-    """Return for each partition the greatest leader epoch that is not above an epoch, and the offset at which it ends;
-    None if the partition has no epoch as great. If each of its epochs is above, the result is the given epoch and the
-    offset at which the first one begins.
+    """Find for each partition the greatest leader epoch at or below a given one, and the offset at which it ends. The
+    result is None if the partition has no epoch at or above the given one. If each of its epochs is above the given
+    one, the result is the given epoch and the start of the first epoch.
 
     Args:
         cluster: the brokers.
@@ -72,10 +72,10 @@ def epoch_ends(
 
     def attempt() -> Steps[None]:
         left = [target for target in leader_epochs if target not in ends]
-        for leader_id, targets in (yield from cluster.by_leader(left)).items():
+        for leader_id, targets in (yield from cluster.group_by_leader(left)).items():
             connection = yield from cluster.connection_to(leader_id)
             request = epoch_request({target: leader_epochs[target] for target in targets})
-            response = yield from connection.ask_steps(request)
+            response = yield from connection.request_steps(request)
             for topic in response.topics:
                 for found in topic.partitions:
                     check(found.error_code, f"the leader epochs of {topic.topic}-{found.partition}")
@@ -111,7 +111,7 @@ def fetch(
     wait_ms: int = 500,
     disk_attempts: int | None = None,
 ) -> Steps[Fetched]:
-    """Fetch whole record batches as they stand in the log, from the batch that contains `offset`.
+    """Fetch whole record batches as they are stored in the log, beginning with the batch that contains `offset`.
 
     Args:
         cluster: the brokers.
@@ -121,8 +121,8 @@ def fetch(
         size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
         isolation: read_committed ends at the last stable offset and lists the aborted transactions.
         wait_ms: how long the broker may wait for a record if there is none.
-        disk_attempts: after how many responses that the broker cannot read its disk to raise DamageError; None repeats the
-            request until the deadline.
+        disk_attempts: maximum of responses with a disk error before DamageError is raised; None repeats the request until
+            the deadline.
 
     Raises:
         DamageError: the broker cannot read the records, because they are damaged or its disk fails.

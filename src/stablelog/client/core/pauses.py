@@ -1,4 +1,4 @@
-"""Which partitions a reader does not read now."""
+"""The partitions and topics that a program has paused in a reader."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ from stablelog.types import TopicPartition
 
 
 class PausedPartitions:
-    """The partitions and the topics that a program has paused. A paused topic is paused with all its partitions, also with
-    those that are added later.
+    """The paused partitions and topics of one reader. A paused topic is paused with all its partitions, also with those
+    that are added later.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class PausedPartitions:
             self._partitions.add((topic, partition))
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """End a pause. Without a partition, end all pauses of the topic.
+        """End the pause of a partition. Without a partition, end the pause of the topic and of all its partitions.
 
         Raises:
-            UsageError: a partition is to be resumed, and the whole topic was paused.
+            UsageError: a partition is given, and its whole topic is paused.
         """
         if partition is None:
             self._topics.discard(topic)
@@ -39,6 +39,6 @@ class PausedPartitions:
         else:
             self._partitions.discard((topic, partition))
 
-    def of(self, targets: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those of these partitions that are paused."""
+    def select_paused(self, targets: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the paused ones among these partitions."""
         return frozenset(one for one in targets if one in self._partitions or one[0] in self._topics)

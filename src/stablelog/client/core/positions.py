@@ -1,4 +1,4 @@
-"""The positions of a transaction's records after its commit. They are computed when a program asks for them."""
+"""The positions of a transaction's records after its commit. The client computes them when a program asks for them."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ AT_ONCE_MAX: Final = 50  # requests that are sent to a leader before its first r
 class Position(NamedTuple):
     """The place of a record: in a commit-ordered topic its position in commit order, in other topics its offset.
 
-    The offset is -1 if it is unknown: the client sent a batch twice, and the broker recognised it but no longer knew its
-    offset; or the topic is commit-ordered, and the client has the right to write it but not to read it.
+    The offset is -1 if it is unknown. There are two reasons: the client sent a batch twice, and the broker recognised
+    the second one but had forgotten the offset; or the topic is commit-ordered, and the user may write but not read it.
     """
 
     topic: str
@@ -31,14 +31,14 @@ class Position(NamedTuple):
 
 
 class RecordOffsets(Protocol):
-    """The offsets of a transaction's records in a partition, by the numbers of the records from 0."""
+    """The offsets of the records of a transaction in one partition, by the number of the record from 0."""
 
     def __getitem__(self, number: int, /) -> int:
         """Return the offset of a record; -1 if it is unknown."""
 
 
 class BatchOffsets:
-    """Offsets that are computed from those of the batches.
+    """Offsets of records, computed from the base offsets of their batches.
 
     Args:
         firsts: the number of the first record of each batch, rising.
@@ -60,7 +60,7 @@ NO_OFFSETS: Final = BatchOffsets((0,), (-1,))  # all are unknown
 
 
 class SentBatches(NamedTuple):
-    """The batches of a transaction in one partition.
+    """The batches that a transaction has sent to one partition.
 
     Attributes:
         target: the partition.
@@ -75,11 +75,15 @@ class SentBatches(NamedTuple):
     record_count: int
 
     def from_start(self, start: int) -> RecordOffsets:
-        """Return the offsets in a commit-ordered topic, where the records of a transaction follow each other."""
+        """Return the offsets in a commit-ordered topic. There a transaction's records are adjacent, so the position of
+        the first one (`start`) is enough.
+        """
         return range(start, start + self.record_count)
 
     def as_appended(self) -> RecordOffsets:
-        """Return the offsets in any other topic: each record is where it was appended."""
+        """Return the offsets in a topic without commit order: each record stays at the offset at which its batch was
+        appended.
+        """
         return BatchOffsets(self.firsts, self.bases)
 
 
@@ -108,13 +112,15 @@ def offsets_after_commit(
 def _ask_at_once(
     cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
 ) -> Steps[dict[TopicPartition, RecordOffsets]]:
-    """Ask for all partitions at the same time, once. Return those of which the response is complete."""
+    """Request the positions in all partitions at the same time, without a retry. Return those partitions for which the
+    response is complete.
+    """
     found: dict[TopicPartition, RecordOffsets] = {}
     if len(partitions) < 2:
         return found
     by_leader: dict[BrokerConnection, list[SentBatches]] = {}
     with suppress(RetriableError, RefusedError, UnavailableError):  # `_offsets` asks again
-        left_s = cluster.left_s((yield NOW))
+        left_s = cluster.time_left_s((yield NOW))
         for sent in partitions:
             connection = yield from cluster.leader_connection(*sent.target)
             by_leader.setdefault(connection, []).append(sent)
@@ -125,7 +131,7 @@ def _ask_at_once(
                     commits_request(*sent.target, commit_sequence=commit_sequence, count_max=1, wait_s=left_s)
                     for sent in some
                 ]
-                answers = yield from connection.ask_all_steps(requests)
+                answers = yield from connection.request_all_steps(requests)
                 for sent, answer in zip(some, answers, strict=True):
                     if answer.error_code is ErrorCode.invalid_request:
                         found[sent.target] = sent.as_appended()
@@ -154,8 +160,7 @@ def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:
-    """Wait until the commit marker is durable, and return the position of the transaction's first record in a
-    partition.
+    """Wait until the commit marker is durable. Return the position of the transaction's first record in a partition.
 
     Raises:
         DataLossError: the transaction has been removed.
@@ -164,7 +169,7 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
     """
     what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
     now = yield NOW
-    left_s = cluster.left_s(now)
+    left_s = cluster.time_left_s(now)
     deadline = now + left_s
     while True:
         # The wait is not cancelled with the call: the commit is decided, and its marker is durable within moments.

@@ -1,9 +1,9 @@
-"""Producer of complete record batches, which appends each batch exactly once despite failures: in transactions, or as
-an idempotent producer without them.
+"""Producer of complete record batches: it appends each batch exactly once despite failures, either in transactions or
+as an idempotent producer.
 
-A batch keeps its sequence number when the producer sends it again. The broker remembers a producer's last five batches
-in each partition, and repeats its first response to a repeated batch. So the producer has at most five requests in
-flight to each leader.
+A batch keeps its sequence number when the producer sends it again. The broker remembers the last five batches of a
+producer in each partition, and answers a repeated batch with its first response. So the producer has at most five
+requests in flight to each leader.
 
 In transaction version 2 (TV2), the first batch in a partition adds the partition to the transaction, and the end of
 each transaction increments the producer epoch. In transaction version 1 (TV1), a separate request adds partitions.
@@ -25,7 +25,13 @@ from stablelog.client.core.cluster import GRACE_S, Cluster
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.core.topic_ids import TopicIds
-from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable, refusal
+from stablelog.client.responses import (
+    RETRIABLE_CODES,
+    RetriableError,
+    code_in_words,
+    is_retriable,
+    refused_error,
+)
 from stablelog.client.topics import by_topic
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
@@ -66,10 +72,10 @@ class _Leader:
 
 
 class BatchProducer:
-    """A producer of whole batches. It has one transaction at a time, or none at all.
+    """A producer of encoded batches, with at most one open transaction.
 
-    Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
-    be aborted. Without transactions, the producer can only be closed then.
+    Call `begin` first, and again after an abort. After an exception of `append` or `flush`, the transaction can only be
+    aborted, and a producer without transactions can only be closed.
 
     Args:
         cluster: the brokers.
@@ -119,14 +125,12 @@ class BatchProducer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch was added to the transaction. Without a batch, the coordinator does not know the
-        transaction.
-        """
+        """Whether a batch belongs to the transaction. Before, the coordinator does not know it."""
         return self._index > 0
 
     @property
     def is_tv2(self) -> bool:
-        """Whether the coordinator of `begin` supports transaction version 2."""
+        """Whether the coordinator supports transaction version 2; known after `begin`."""
         return self._is_tv2
 
     # --- begin and end ---
@@ -143,18 +147,18 @@ class BatchProducer:
             UnavailableError: the broker does not respond within the deadline.
         """
         what = f"beginning {self._name}"
-        answer = yield from self._cluster.retrying(what, self._ask_for_producer_id, deadline_s)
+        answer = yield from self._cluster.retrying(what, self._request_producer_id, deadline_s)
         self.close()
         self._reset()
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
-    def _ask_for_producer_id(self) -> Steps[Any]:
+    def _request_producer_id(self) -> Steps[Any]:
         if self._transactional_id is None:
             connection = yield from self._cluster.any_connection()  # each broker gives ids of producers
         else:
             connection = yield from self._coordinator()
         timeout = timedelta(milliseconds=self._transaction_timeout_ms)
-        answer = yield from connection.ask_steps(
+        answer = yield from connection.request_steps(
             message_class(ApiKey.INIT_PRODUCER_ID, INIT, "request")(
                 transactional_id=self._transactional_id, transaction_timeout=timeout
             )
@@ -165,23 +169,21 @@ class BatchProducer:
                 f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
                 "of the broker: reduce the timeout, or increase that setting",
             )
-        self._check(answer.error_code, "InitProducerId")
+        self._check_code(answer.error_code, "InitProducerId")
         if answer.producer_id < 0 or answer.producer_epoch < 0:
             raise RetriableError(f"the response of {connection.address} has no producer id")
         return answer
 
     def _coordinator(self) -> Steps[BrokerConnection]:
-        """Return the connection to the coordinator, and record which transaction version the coordinator supports."""
+        """Return the connection to the coordinator, and store which transaction version it supports."""
         assert self._transactional_id is not None
         coordinator = yield from self._cluster.coordinator(self._transactional_id)
         level = coordinator.features.get("transaction.version", 0)
-        self._is_tv2 = level >= 2 and coordinator.speaks(ApiKey.PRODUCE, TV2_PRODUCE)
+        self._is_tv2 = level >= 2 and coordinator.supports_api(ApiKey.PRODUCE, TV2_PRODUCE)
         return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over an open transaction, for example of another process, so that `end` can end it. All its batches must
-        be acknowledged.
-        """
+        """Continue the open transaction of another process, in order to end it. All its batches must be acknowledged."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
 
@@ -202,7 +204,7 @@ class BatchProducer:
         if self.has_begun:
             answer = yield from self._cluster.retrying(
                 f"ending the transaction of {self._transactional_id}",
-                lambda: self._end(commit=commit),
+                lambda: self._request_end(commit=commit),
                 deadline_s,
             )
             if self._is_tv2 and answer.producer_id >= 0:
@@ -217,9 +219,9 @@ class BatchProducer:
             # has to call `begin` before the next transaction.
             self.producer_id = -1
 
-    def _end(self, *, commit: bool) -> Steps[Any]:
+    def _request_end(self, *, commit: bool) -> Steps[Any]:
         coordinator = yield from self._coordinator()
-        answer = yield from coordinator.ask_steps(
+        answer = yield from coordinator.request_steps(
             message_class(ApiKey.END_TXN, TV2_END if self._is_tv2 else TV1_END, "request")(
                 transactional_id=self._transactional_id,
                 producer_id=self.producer_id,
@@ -227,21 +229,20 @@ class BatchProducer:
                 committed=commit,
             )
         )
-        self._check(answer.error_code, "EndTxn")
+        self._check_code(answer.error_code, "EndTxn")
         return answer
 
     def close(self) -> None:
-        """Return the connections to the cluster. An open transaction stays open until a joint commit or its timeout
-        ends it.
-        """
+        """Return the connections to the cluster. An open transaction is not ended."""
         while self._leaders:  # no connection is given back twice, also if an exception interrupts this
             _, leader = self._leaders.popitem()
-            self._cluster.give_back(leader.connection)
+            self._cluster.return_connection(leader.connection)
 
     # --- appending ---
 
     def append(self, topic: str, partition: int, batch: bytearray, *, more: bool = False) -> Steps[int]:
-        """Send one whole batch, to be appended to a partition. This method fills in the producer's fields and the CRC.
+        """Send one encoded batch to a partition, as the next batch of the producer. This method writes the producer's
+        fields and the CRC into the batch.
 
         The batch may still be in flight on return, so its bytes must not change until `flush` returns.
 
@@ -267,7 +268,7 @@ class BatchProducer:
         if not self._unacknowledged():
             self._progress_at = yield NOW
         index = self._index
-        self._queue.add(PendingBatch(index, topic, partition, batch, sequence, count))
+        self._queue.add_batch(PendingBatch(index, topic, partition, batch, sequence, count))
         self._index += 1
         if not more:
             yield from self._send(wait=False)
@@ -276,7 +277,7 @@ class BatchProducer:
         return index
 
     def flush(self) -> Steps[None]:
-        """Wait until every batch is acknowledged.
+        """Wait until the broker has acknowledged every batch.
 
         Raises:
             RefusedError: the broker refuses a batch, or the transaction has ended.
@@ -289,37 +290,33 @@ class BatchProducer:
         return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
 
     def _send(self, *, wait: bool) -> Steps[None]:
-        """If `wait` is set, receive one response. Then send the batches for which the limit of requests in flight
-        leaves space.
-        """
+        """With `wait`, receive one response. Then send batches, up to the maximum in flight."""
         now = yield NOW
-        with self._cluster.within(max(now, self._progress_at + self._deadline_s) + GRACE_S):
+        with self._cluster.limit_waits_until(max(now, self._progress_at + self._deadline_s) + GRACE_S):
             yield from self._send_in_time(wait=wait)
 
     def _send_in_time(self, *, wait: bool) -> Steps[None]:
         try:
             busy = next((leader for leader in self._leaders.values() if leader.requests), None)
             if wait and busy is not None:
-                yield from self._take_answer(busy)
-            yield from self._send_what_may_be()
+                yield from self._receive_response(busy)
+            yield from self._send_oldest_batches()
         except (RetriableError, RefusedError, UnavailableError) as failure:
             if not is_retriable(failure):
                 raise
-            yield from self._start_over(failure)
+            yield from self._requeue_unacknowledged(failure)
 
-    def _send_what_may_be(self) -> Steps[None]:
-        """Send the oldest batch of each partition to its leader, unless the leader has the maximum of requests in
-        flight.
-        """
+    def _send_oldest_batches(self) -> Steps[None]:
+        """Send the oldest batch of each partition, except to leaders with the maximum in flight."""
         if not self._queue:
             return
         if self._transactional_id is not None and not self._is_tv2:
             yield from self._add_partitions(self._transactional_id)
         requests: dict[int, list[PendingBatch]] = {}
         sizes: dict[int, int] = defaultdict(int)
-        for pending in self._queue.oldest():
+        for pending in self._queue.oldest_batches():
             leader_id = yield from self._cluster.leader(pending.topic, pending.partition)
-            self._topic_ids.check((yield from self._cluster.topic(pending.topic)))
+            self._topic_ids.check_topic((yield from self._cluster.topic(pending.topic)))
             leader = self._leaders.get(leader_id)
             size = sizes[leader_id] + len(pending.batch)
             is_too_large = leader_id in requests and size > REQUEST_SIZE_MAX
@@ -329,7 +326,7 @@ class BatchProducer:
             sizes[leader_id] = size
         for batches in requests.values():
             for pending in batches:
-                self._queue.take(pending)
+                self._queue.remove_oldest(pending)
         try:
             while requests:
                 leader_id = next(iter(requests))
@@ -337,7 +334,7 @@ class BatchProducer:
                 del requests[leader_id]
         finally:  # queue the batches of requests that were not sent because of an error
             for batches in requests.values():
-                self._queue.put_back(batches)
+                self._queue.requeue_batches(batches)
 
     def _send_request(self, leader_id: int, batches: list[PendingBatch]) -> Steps[None]:
         leader = self._leaders.get(leader_id)
@@ -345,7 +342,9 @@ class BatchProducer:
             address = self._cluster.address_of(leader_id)
             connection = yield from self._cluster.lend_connection(address)
             yield from connection.negotiate()
-            version = connection.version(ApiKey.PRODUCE, newest=TV2_PRODUCE if self._is_tv2 else TV1_PRODUCE)
+            version = connection.newest_version(
+                ApiKey.PRODUCE, newest=TV2_PRODUCE if self._is_tv2 else TV1_PRODUCE
+            )
             leader = self._leaders[leader_id] = _Leader(connection, version)
         body = encode_produce_request(
             leader.version,
@@ -358,7 +357,7 @@ class BatchProducer:
         leader.requests.append(batches)
 
     def _add_partitions(self, transactional_id: str) -> Steps[None]:
-        """In TV1, before the first batch of a partition, add the partition to the transaction at the coordinator."""
+        """In TV1, add new partitions to the transaction at the coordinator, before their first batch."""
         new = self._queue.targets - self._added
         if not new:
             return
@@ -368,7 +367,7 @@ class BatchProducer:
         )
 
         coordinator = yield from self._cluster.coordinator(transactional_id)
-        answer = yield from coordinator.ask_steps(
+        answer = yield from coordinator.request_steps(
             AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=transactional_id,
                 v3_and_below_producer_id=self.producer_id,
@@ -383,19 +382,19 @@ class BatchProducer:
             for result in topic.results_by_partition:
                 if result.partition_error_code is not ErrorCode.operation_not_attempted:
                     what = f"adding {topic.name}-{result.partition_index} to it"
-                    self._check(result.partition_error_code, what)
+                    self._check_code(result.partition_error_code, what)
         self._added |= new
 
     # --- responses ---
 
-    def _take_answer(self, leader: _Leader) -> Steps[None]:
-        """Read the response to the oldest request. If a retry can resolve the errors in it, queue the failed batches
-        again, and raise RetriableError.
+    def _receive_response(self, leader: _Leader) -> Steps[None]:
+        """Receive the response to the oldest request. If its errors are retriable, queue the failed batches again and
+        raise RetriableError.
         """
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = yield from leader.connection.receive_steps(flexible=response_class.__flexible__)
-        answer = leader.connection.read(response_class, data)
-        yield from leader.connection.note_throttle(answer.throttle_time.total_seconds())
+        answer = leader.connection.decode_response(response_class, data)
+        yield from leader.connection.set_throttle(answer.throttle_time.total_seconds())
         batches = {(p.topic, p.partition): p for p in leader.requests.popleft()}
         failed: list[str] = []
         now = yield NOW
@@ -412,12 +411,12 @@ class BatchProducer:
                     self._acknowledge(pending, result.base_offset)
                 elif result.error_code in RETRIABLE_CODES:
                     failed.append(f"{topic.name}-{result.index}: {result.error_code.name}")
-                    self._queue.put_back([pending])
+                    self._queue.requeue_batches([pending])
                 else:
-                    failed.append(self._refuse(pending, result))
+                    failed.append(self._requeue_or_raise(pending, result))
         if batches:
             failed.append("the response does not name every partition of the request")
-            self._queue.put_back(list(batches.values()))
+            self._queue.requeue_batches(list(batches.values()))
         if failed:
             raise RetriableError("; ".join(failed))
 
@@ -426,13 +425,13 @@ class BatchProducer:
         if self._on_acknowledged is not None:
             self._on_acknowledged(pending.index, base_offset)
 
-    def _refuse(self, pending: PendingBatch, result: Any) -> str:
-        """Raise the error of a refused batch. But if it was refused only because an earlier batch is missing, and that
-        batch is still queued, queue the refused batch again. Then return the error's name.
+    def _requeue_or_raise(self, pending: PendingBatch, result: Any) -> str:
+        """Handle a refused batch. If only an earlier batch was missing, and that batch is queued again, queue this one
+        again, too, and return the name of the error. Otherwise raise the error.
         """
         code = result.error_code
-        if code in _LOST and self._queue.has_before(pending):
-            self._queue.put_back([pending])
+        if code in _LOST and self._queue.has_older(pending):
+            self._queue.requeue_batches([pending])
             return str(code.name)
         what = f"appending to {pending.topic}-{pending.partition}"
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
@@ -442,30 +441,31 @@ class BatchProducer:
                 f"max.message.bytes of {pending.topic} allows. Make the batches smaller or the setting larger",
             )
         why = getattr(result, "error_message", None)
-        self._check(code, what + (f" ({why})" if why else ""))
+        self._check_code(code, what + (f" ({why})" if why else ""))
         raise AssertionError(code)
 
-    def _check(self, code: ErrorCode, what: str) -> None:
+    def _check_code(self, code: ErrorCode, what: str) -> None:
         if code is ErrorCode.none:
             return
         if self._transactional_id is None:
-            raise refusal(code, f"{what}: {in_text(code)}")
+            raise refused_error(code, f"{what}: {code_in_words(code)}")
         transaction = f"the transaction of {self._transactional_id!r}"
         if code in _ENDED:
-            raise refusal(
+            raise refused_error(
                 code,
-                f"{transaction} has ended: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
+                f"{transaction} has ended: {what} was refused ({code_in_words(code)}). It was aborted after its timeout of "
                 f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
             )
         if code in _LOST:
             raise RefusedError(
                 code,
-                f"{transaction} has lost a batch: {what} was refused ({in_text(code)}). Abort it and write it again",
+                f"{transaction} has lost a batch: {what} was refused ({code_in_words(code)}). Abort it and write it again",
             )
-        raise refusal(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
+        raise refused_error(code, f"{what} for {self._transactional_id!r}: {code_in_words(code)}")
 
-    def _start_over(self, failure: Exception) -> Steps[None]:
-        """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.
+    def _requeue_unacknowledged(self, failure: Exception) -> Steps[None]:
+        """After a failure, receive all outstanding responses. Queue the unacknowledged batches again in their order,
+        and pause.
 
         Raises:
             UnavailableError: no batch was acknowledged within the deadline.
@@ -474,13 +474,13 @@ class BatchProducer:
         for leader in list(self._leaders.values()):
             while leader.requests and not leader.connection.is_closed:
                 try:
-                    yield from self._take_answer(leader)
+                    yield from self._receive_response(leader)
                 except RetriableError:
                     continue
                 except UnavailableError:
                     break
             for batches in leader.requests:
-                self._queue.put_back(batches)
+                self._queue.requeue_batches(batches)
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.are_retries_cancelled:

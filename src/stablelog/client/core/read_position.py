@@ -1,12 +1,13 @@
-"""The position of a reader: what it has handed to its program, and so where a later reader goes on.
+"""The position of a reader of transactions: which ones its program has got, so that a later reader can continue after
+them.
 
-A position has for each partition an offset in commit order: all transactions before it were handed over. One number
-cannot stand for several partitions, unless all of them were read up to the same commit. The position of a reader of
-cuts has that commit's sequence, too.
+A position has an offset in commit order for each partition: the program has got all transactions before it. One number
+for all partitions is not enough unless all of them were read up to the same commit. The position of a reader with cuts
+also has the sequence of that commit.
 
-A position also says what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
-partition. A broker that was restored from a copy has begun a new leader epoch where the copy ends. So an offset after
-that end is recognised, also when new records have taken the log beyond it.
+A position also identifies what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
+partition. A broker that was restored from a copy begins a new leader epoch where the copy ends. So the client
+recognises an offset behind that end, even if new records have grown the log beyond it.
 """
 
 import json
@@ -29,16 +30,16 @@ UNKNOWN: Final = -1  # an offset or a leader epoch that is unknown
 
 
 class Mark(NamedTuple):
-    """Up to where one partition was read.
+    """How far one partition was read.
 
     Attributes:
-        offset: all transactions before it were handed over, or are not wanted; UNKNOWN if only the commit sequence says
-            where to begin.
-        commit_sequence: no transaction up to this commit sequence is wanted any more.
+        offset: the program has got or skipped all transactions before this offset; UNKNOWN if only the commit sequence
+            tells where to begin.
+        commit_sequence: the reader skips transactions up to this commit sequence.
         leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
             not tell it.
-        taken_end: the offset after the last transaction that was handed over. A broker that was restored from a copy has
-            to have the records before it. UNKNOWN if the reader has not begun: then those before `offset`.
+        taken_end: the offset after the last transaction that the program has got. A broker that was restored from a copy
+            must have the records before it. UNKNOWN if the reader has not begun; then `offset` takes its place.
     """
 
     offset: int
@@ -48,16 +49,18 @@ class Mark(NamedTuple):
 
     @property
     def needed_end(self) -> int:
-        """The offset before which all records were read, or were passed over by the program; UNKNOWN if it is unknown."""
+        """The offset before which the log must still have all records; UNKNOWN if it is unknown. The program has read
+        or skipped the records before it.
+        """
         return self.offset if self.taken_end == UNKNOWN else self.taken_end
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """The position of a reader. `str` makes a text of it, which a program can store. `read(..., after=position)` goes on
-    there; it takes the object or its text.
+    """The position of a reader. `str(position)` is a text that a program can store. `read(..., after=position)`
+    continues there, given the object or its text.
 
-    Positions are equal if they are the same place. Their fields are not part of the public API.
+    Two positions are equal if a reader would continue at the same place. The fields are not part of the public API.
     """
 
     cluster_id: str | None
@@ -87,10 +90,10 @@ class ReadPosition:
 
     @classmethod
     def parse(cls, text: str) -> "ReadPosition":
-        """Return the position of which `str` has made this text.
+        """Return the position for a text that `str` has returned.
 
         Raises:
-            UsageError: the text is no position, or is one of a later release.
+            UsageError: the text is not a position, or a later release has written it.
         """
         try:
             fields = parse_json(text)
@@ -141,10 +144,10 @@ def _optional(value: Any) -> str | None:
 
 
 def check_fits(position: ReadPosition, topics: Collection[str], group: str | None, *, is_cut: bool) -> None:
-    """Check that a position belongs to a reader of these topics.
+    """Check that a position can be used for a reader of these topics.
 
     Raises:
-        UsageError: it is of a reader with another `cut`, of other topics or of another group.
+        UsageError: the position belongs to a reader with another `cut`, other topics or another group.
     """
     if position.is_cut != is_cut:
         modes = {True: "reads all partitions together", False: "reads each partition separately"}
@@ -163,8 +166,8 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
 
 
 def check_holds(cluster: Cluster, position: ReadPosition, topics: Collection[str]) -> Steps[dict[str, Topic]]:
-    """Check that what a position was read from is still there: the same topics of the same cluster, with all records
-    before the position. Return the topics.
+    """Check that the topics of a position are still the same topics of the same cluster, and have all records before
+    the position. Return the topics.
 
     Raises:
         UsageError: the position is of another cluster.

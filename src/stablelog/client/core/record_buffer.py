@@ -1,7 +1,7 @@
-"""Buffer for the records of one transaction in the client. It chooses each record's partition, and encodes each record
-into the batch of its partition.
+"""Buffer for the records of one transaction of the client. It chooses the partition of each record, and encodes the
+record into a batch.
 
-This module sends nothing. `core.writing` sends the batches.
+This module sends nothing: `core.writing` sends the batches.
 """
 
 import uuid
@@ -38,9 +38,10 @@ COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
 
 
 class PartitionBuffer:
-    """The records of a transaction in one partition, numbered from 0.
+    """The records of one transaction in one partition, numbered from 0.
 
-    After the commit it is all that is left of them: where each batch was, and not the records.
+    When their batches are sent, the records are dropped. Only the place of each batch is kept, so that the client can
+    tell the offsets after the commit.
 
     Attributes:
         target: the partition.
@@ -69,13 +70,13 @@ class PartitionBuffer:
         """Return the position of a record of a committed transaction."""
         return Position(*self.target, self.offsets[number])
 
-    def sent(self, base_offsets: Mapping[int, int]) -> SentBatches:
-        """Return the batches that were sent. `base_offsets` has the base offset of each batch by its number."""
+    def sent_batches(self, base_offsets: Mapping[int, int]) -> SentBatches:
+        """Return the batches that were sent. `base_offsets` gives the base offset of each batch by its number."""
         bases = [base_offsets[number] for number in self.batch_numbers]
         return SentBatches(self.target, self.firsts, bases, self.sent_count)
 
-    def note_sent(self, batch_number: int, count: int) -> None:
-        """Note that the next `count` records were sent in the batch with this number."""
+    def add_sent_batch(self, batch_number: int, count: int) -> None:
+        """Record that the next `count` records were sent in the batch with this number."""
         self.firsts.append(self.sent_count)
         self.batch_numbers.append(batch_number)
         self.sent_count += count
@@ -85,27 +86,27 @@ Place = tuple[PartitionBuffer, int]  # a record: its partition, and its number t
 
 
 class UnsentBatch(NamedTuple):
-    """A batch that is to be sent, and the partition for which it is."""
+    """A batch to send, and its partition."""
 
     records: PartitionBuffer
     batch: BatchBuilder
 
     def build(self, codec: Codec) -> bytearray:
-        """Return the bytes of the batch. It is compressed if readers would decompress it."""
+        """Encode the batch. It is compressed, unless it would decompress to more than readers accept."""
         return self.batch.build(codec if self.batch.size <= COMPRESSED_SIZE_MAX else Codec.NONE)
 
 
 class RecordBuffer:
-    """The records of one transaction.
+    """The records of one transaction, in all partitions.
 
-    An exception of a signal handler may interrupt `add` at any line. `take_back` then removes the record.
+    An exception of a signal handler may interrupt `add_record` at any line. `remove_after` then removes the record.
 
     Attributes:
-        partition_counts: the number of partitions of each topic that `add` accepts.
+        partition_counts: the number of partitions of each topic whose records `add_record` accepts.
         partitions: the partitions of the records.
-        first: the record that was added first; None if there is none.
-        last: the record that was added last; None if there is none.
-        is_due: whether `take_due` returns batches, which should be sent before the next `add`.
+        first: the place of the first record; None if there is none.
+        last: the place of the last record; None if there is none.
+        is_due: whether `take_due_batches` has batches to return. The caller should send them before the next `add_record`.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class RecordBuffer:
         # Partition of the next record without a key: round-robin from a random start.
         self._next_partition = uuid.uuid4().int & 0xFFFF
 
-    def add(
+    def add_record(
         self,
         topic: str,
         value: Content,
@@ -131,7 +132,7 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int,
     ) -> Place:
-        """Add a record. After an error, nothing was added.
+        """Check the arguments and add a record. After an error, nothing was added.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -147,9 +148,9 @@ class RecordBuffer:
             partition = self.check_partition(topic, partition)
         if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIMESTAMP_MAX:
             timestamp_ms = timestamp(timestamp_ms)
-        return self.add_checked(topic, value, key, named, partition, timestamp_ms)
+        return self.add_checked_record(topic, value, key, named, partition, timestamp_ms)
 
-    def add_checked(
+    def add_checked_record(
         self,
         topic: str,
         value: bytes | None,
@@ -158,7 +159,7 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int,
     ) -> Place:
-        """Add a record whose arguments are valid."""
+        """Add a record whose arguments are valid already."""
         if partition is None:
             partition_count = self.partition_counts[topic]
             if key is not None:
@@ -191,9 +192,9 @@ class RecordBuffer:
             self.first = place
         return place
 
-    def take_back(self, last: Place | None) -> None:
-        """Remove the record that was added after this one (`last`), if there is one: an exception of a signal handler has
-        interrupted the call that has added it. Also remove what such a call has left of its record.
+    def remove_after(self, last: Place | None) -> None:
+        """Remove the last record, whole or in part, if it was added after `last`: an exception of a signal handler has
+        interrupted the call that was adding it. None as `last` stands for an empty buffer.
         """
         if self._begun is None or self._begun[3] is not last:
             return  # the call has not begun to change anything
@@ -207,11 +208,11 @@ class RecordBuffer:
         self._size = sum(batch.size for batch in unsent)
         if len(records.unsent) == 1 and records.unsent[0].size < BATCH_SIZE_MAX:
             self._full.discard(records.target)
-        self._note_due()
+        self._update_is_due()
         self._begun = None
 
     def check_partition(self, topic: str, partition: int) -> int:
-        """Return a partition of a topic that `add` accepts.
+        """Return the number of an existing partition of a topic.
 
         Raises:
             TypeError: it is no number.
@@ -228,38 +229,44 @@ class RecordBuffer:
 
     # --- sending ---
 
-    def _note_due(self) -> None:
+    def _update_is_due(self) -> None:
         self.is_due = bool(self._full) or self._size >= BUFFERED_SIZE_MAX
 
-    def take_due(self) -> list[UnsentBatch]:
-        """Remove and return the batches that should be sent: the full ones, or all if there are too many records."""
+    def take_due_batches(self) -> list[UnsentBatch]:
+        """Remove and return the batches that should be sent now: the full ones, or all of them if the buffer holds too
+        many records.
+        """
         if self._size >= BUFFERED_SIZE_MAX:
-            return self.take_all()
-        return [batch for target in list(self._full) for batch in self._take(self.partitions[target], 1)]
+            return self.take_all_batches()
+        return [
+            batch for target in list(self._full) for batch in self._take_batches(self.partitions[target], 1)
+        ]
 
-    def take_all(self) -> list[UnsentBatch]:
-        """Remove and return all batches that were not sent."""
-        return [batch for records in self.partitions.values() for batch in self._take(records, 0)]
+    def take_all_batches(self) -> list[UnsentBatch]:
+        """Remove and return all unsent batches."""
+        return [batch for records in self.partitions.values() for batch in self._take_batches(records, 0)]
 
     def drop_unsent(self) -> None:
-        """Free the bytes of the records that were not sent: the transaction has ended, and futures refer to partitions."""
+        """Free the bytes of unsent records when the transaction has ended. Futures keep references to this buffer."""
         for records in self.partitions.values():
             records.unsent = [BatchBuilder()]
 
-    def _take(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
-        """Remove and return the unsent batches of a partition, but for the last `kept_count` ones, if they have space."""
+    def _take_batches(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
+        """Remove and return the unsent batches of a partition. The last `kept_count` batches stay if they have space
+        for more records.
+        """
         unsent = records.unsent
         end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)
         taken = [UnsentBatch(records, batch) for batch in unsent[:end] if batch.count]
         records.unsent = unsent[end:] or [BatchBuilder()]
         self._size -= sum(one.batch.size for one in taken)
         self._full.discard(records.target)
-        self._note_due()
+        self._update_is_due()
         return taken
 
 
 class ManyRecords:
-    """The records of one call of `write_many`, which are added in several steps: in between, full batches are sent.
+    """The records of one call of `write_many`. They are added in several steps, between which full batches are sent.
 
     Args:
         values: the values of the records.
@@ -298,18 +305,20 @@ class ManyRecords:
         self.firsts: dict[PartitionBuffer, int] = {}
 
     def check(self, buffer: RecordBuffer, topic: str) -> None:
-        """Raise TypeError if the partition is no number, and RefusedError if it does not exist."""
+        """Check the argument `partition`: raise TypeError if it is not a number, and RefusedError if the partition does
+        not exist.
+        """
         if self._partition is not None:
             self._partition = buffer.check_partition(topic, self._partition)
 
     def add_to(self, buffer: RecordBuffer, topic: str) -> bool:
-        """Add records until batches should be sent. Return whether all records were added."""
+        """Add records to the buffer until it has batches to send. Return whether all records are added."""
         values, keys, order = self._values, self._keys, self.order
         for number in range(len(order), len(values)):
             if buffer.is_due:
                 return False
             key = None if keys is None else keys[number]
-            records, place = buffer.add_checked(
+            records, place = buffer.add_checked_record(
                 topic, values[number], key, self._headers, self._partition, self._timestamp_ms
             )
             order.append(records)
@@ -319,6 +328,6 @@ class ManyRecords:
         return True
 
     def positions(self) -> list[Position]:
-        """Return the positions of all records of a committed transaction."""
+        """Return the positions of all records after the commit."""
         following = {records: count(first) for records, first in self.firsts.items()}
         return [records.position(next(following[records])) for records in self.order]

@@ -1,6 +1,6 @@
-"""Reads single records in the order of the logs, of several partitions, at both isolations.
+"""Reader of single records of several partitions, in the order of their offsets, for both isolation levels.
 
-`core.transaction_stream` reads whole transactions; this reader serves `stablelog consume` and readers of consumer groups.
+`stablelog consume` and readers of consumer groups use it; `core.transaction_stream` reads whole transactions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,13 +36,13 @@ BACKOFF_S: Final = 0.1  # after a round in which no leader answered
 
 
 class ReadBatch(NamedTuple):
-    """The records of one batch.
+    """The records of one fetched batch.
 
     Attributes:
         target: the partition.
         header: the header of the batch.
         records: its decompressed records, for `batch.walk.walk_fields`.
-        first_offset: the records before this offset were read before.
+        first_offset: records before this offset have been read already, and are skipped.
     """
 
     target: TopicPartition
@@ -52,7 +52,7 @@ class ReadBatch(NamedTuple):
 
 
 def records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
-    """Decode the records of a batch that were not read before."""
+    """Decode the records of a batch, without those before its `first_offset`."""
     header, (topic, partition) = batch.header, batch.target
     records = batch.records
     for timestamp_delta, offset_delta, key, value, at in walk_fields(records, header.record_count):
@@ -66,14 +66,14 @@ def records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
 
 
 class Round(NamedTuple):
-    """What one round of fetches gave.
+    """The result of one round of fetches: one request to each leader.
 
     Attributes:
         batches: the batches that were read, those of a partition in the order of their offsets.
-        at_end: the partitions that are read up to the end that readers of this isolation have now.
-        failures: why a partition was not read now. The next round tries again.
-        moved: partitions whose position was before the start of the log or past its end, with the old position. The
-            reader goes on at the start.
+        at_end: the partitions whose last readable record was read.
+        failures: by partition, the reason why it was not read. The next round tries again.
+        moved: partitions whose position was not in the log any more, with the old position. The reader continues at the
+            start of the log.
     """
 
     batches: list[ReadBatch]
@@ -83,7 +83,7 @@ class Round(NamedTuple):
 
 
 class RecordReader:
-    """Reads partitions from their positions on.
+    """Reads partitions, each from its position on.
 
     Args:
         cluster: the brokers.
@@ -103,18 +103,18 @@ class RecordReader:
         self.paused: frozenset[TopicPartition] = frozenset()
         self._aborted: dict[TopicPartition, AbortedFilter] = {}
 
-    def forget(self, target: TopicPartition) -> None:
+    def remove_partition(self, target: TopicPartition) -> None:
         """Stop reading a partition."""
         self.positions.pop(target, None)
         self._aborted.pop(target, None)
 
     def seek(self, target: TopicPartition, offset: int) -> None:
-        """Go on at another offset of a partition."""
+        """Continue at another offset of a partition."""
         self.positions[target] = offset
         self._aborted.pop(target, None)
 
-    def active(self) -> list[TopicPartition]:
-        """Return the partitions that are read now."""
+    def active_partitions(self) -> list[TopicPartition]:
+        """Return the partitions that are not paused."""
         return [target for target in self.positions if target not in self.paused]
 
     def read_round(self, wait_s: float) -> Steps[Round]:
@@ -127,7 +127,7 @@ class RecordReader:
             RefusedError: a partition does not exist, or the user may not read it.
             DamageError: a batch is damaged; the message names partition and offset.
 
-        After an exception the positions are those before the call: what other partitions gave is lost with it.
+        After an exception the positions are those before the call: the records of all partitions are read again.
         """
         before = dict(self.positions)
         try:
@@ -139,23 +139,25 @@ class RecordReader:
 
     def _read_round(self, wait_s: float) -> Steps[Round]:
         found = Round([], set(), {}, {})
-        leaders = yield from self._leaders(found)
+        leaders = yield from self._positions_by_leader(found)
         if len(leaders) > 1:
             wait_s = min(wait_s, SEVERAL_LEADERS_WAIT_S)
         # All responses are received before one is looked into: what is asked then must not get the response to a fetch.
-        for target, fetched in (yield from self._fetch(leaders, wait_s, found)):
-            yield from self._take(target, fetched, found)
+        for target, fetched in (yield from self._fetch_from_leaders(leaders, wait_s, found)):
+            yield from self._take_batches(target, fetched, found)
         if found.failures:
             self._cluster.forget_metadata()
-            if len(found.failures) == len(self.active()):
+            if len(found.failures) == len(self.active_partitions()):
                 yield Pause(BACKOFF_S)
         return found
 
-    def _leaders(self, found: Round) -> Steps[dict[int, dict[TopicPartition, int]]]:
-        """Return the positions of the partitions of each leader. Note the partitions that have no leader now."""
+    def _positions_by_leader(self, found: Round) -> Steps[dict[int, dict[TopicPartition, int]]]:
+        """Return the positions of all partitions, grouped by leader. A partition without a leader is added to the
+        failures of the round.
+        """
         leaders: dict[int, dict[TopicPartition, int]] = {}
         leader_ids: dict[TopicPartition, int] = {}
-        active = self.active()
+        active = self.active_partitions()
         try:
             for target in active:
                 try:
@@ -169,14 +171,16 @@ class RecordReader:
             for target, leader_id in leader_ids.items():
                 leaders.setdefault(leader_id, {})[target] = self.positions[target]
         except (RetriableError, StablelogError) as failure:
-            self._note(found, active, failure)
+            self._add_failure(found, active, failure)
             return {}
         return leaders
 
-    def _fetch(
+    def _fetch_from_leaders(
         self, leaders: Mapping[int, Mapping[TopicPartition, int]], wait_s: float, found: Round
     ) -> Steps[list[tuple[TopicPartition, Fetched]]]:
-        """Send the requests, and receive the responses. Note the partitions of a leader that does not respond."""
+        """Send the requests, and receive the responses. The partitions of a leader that does not respond are added to
+        the failures of the round.
+        """
         fetched: list[tuple[TopicPartition, Fetched]] = []
         connections: dict[int, BrokerConnection] = {}
         try:
@@ -188,14 +192,14 @@ class RecordReader:
                     )
                     connections[leader_id] = connection
                 except (RetriableError, StablelogError) as failure:
-                    self._note(found, wanted, failure)
+                    self._add_failure(found, wanted, failure)
             for leader_id, connection in connections.items():
                 wanted = leaders[leader_id]
                 try:
                     response = yield from receive_fetch(connection)
                     check(response.error, "reading records")
                 except (RetriableError, StablelogError) as failure:
-                    self._note(found, wanted, failure)
+                    self._add_failure(found, wanted, failure)
                 else:
                     there = [target for target in wanted if target in response.partitions]
                     fetched += [(target, response.partitions[target]) for target in there]
@@ -205,14 +209,14 @@ class RecordReader:
                     connection.close()  # a later request would get the response to this one
         return fetched
 
-    def _note(self, found: Round, targets: Iterable[TopicPartition], failure: Exception) -> None:
-        """Note why partitions were not read. Raise a failure that no retry can resolve."""
+    def _add_failure(self, found: Round, targets: Iterable[TopicPartition], failure: Exception) -> None:
+        """Add partitions to the failures of the round, with the reason. If no retry can resolve the failure, raise it."""
         if not is_retriable(failure):
             raise failure
         self._cluster.check_cancelled("reading records")
         found.failures.update(dict.fromkeys(targets, str(failure)))
 
-    def _take(self, target: TopicPartition, fetched: Fetched, found: Round) -> Steps[None]:
+    def _take_batches(self, target: TopicPartition, fetched: Fetched, found: Round) -> Steps[None]:
         name = f"{target[0]}-{target[1]}"
         if fetched.error is ErrorCode.offset_out_of_range:
             listed = yield from list_offsets(self._cluster, {target: EARLIEST}, self._isolation)
@@ -265,7 +269,9 @@ class RecordReader:
 
 
 def undecodable(target: TopicPartition, header: BatchHeader, damage: DamageError) -> DamageError:
-    """Return the error for a batch whose records cannot be decoded, with its place and that of the next batch."""
+    """Return the error for a batch whose records cannot be decoded. The message names its offset, and the offset at
+    which the next batch begins.
+    """
     topic, partition = target
     return DamageError(
         f"{topic}-{partition}: the batch at offset {header.base_offset} cannot be decoded: {damage}. The next batch "

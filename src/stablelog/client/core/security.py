@@ -1,6 +1,7 @@
-"""The security settings of a client: TLS, and the credentials with which it logs in. Names and meanings are Kafka's.
+"""The security settings of a client: TLS, and the credentials of its login. Names and meanings are those of Kafka's
+clients.
 
-Secrets are in no `repr` and in no error message.
+No secret appears in a `repr` or in an error message.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +104,7 @@ PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The TLS of a client. A text is empty if it is not set.
+    """The TLS settings of a client. A text is empty if the setting is not given.
 
     Attributes:
         trust_path: the file with the authorities' certificates.
@@ -113,8 +114,8 @@ class TlsSettings:
         chain: the client's certificates.
         key_password: the password of the key.
         checks_host: whether the broker's certificate must contain the host name.
-        checks_certificate: whether the broker must prove who it is. Only a connection that sends no secret and no
-            record, and uses no response but an error code, does without.
+        checks_certificate: whether the broker's certificate is verified. Only a probe of a listener, which sends no secret,
+            does not verify it.
     """
 
     trust_path: str = ""
@@ -129,7 +130,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """The token endpoint of an authorization server, and the client for which it gives tokens."""
+    """The token endpoint of an authorization server, and the id and the secret of the client that requests tokens."""
 
     url: str = field(repr=False)  # its query may contain a secret
     client_id: str
@@ -139,7 +140,7 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class LoginCredentials:
-    """The credentials of a login.
+    """The mechanism of a login with its credentials.
 
     Attributes:
         mechanism: the SASL mechanism.
@@ -185,8 +186,8 @@ PROBES: Final[Mapping[SecurityProtocol, SecuritySettings]] = MappingProxyType(
 )
 
 
-def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> SecuritySettings:
-    """Check security settings.
+def read_security_settings(settings: Mapping[str, Any] | None, prefix: str = "") -> SecuritySettings:
+    """Check the security settings of a client, and convert them to one value.
 
     Args:
         settings: values by Kafka's names.
@@ -199,12 +200,14 @@ def security_of(settings: Mapping[str, Any] | None, prefix: str = "") -> Securit
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded. Python keeps other bytes of the environment in the text as surrogates."""
+    """Return whether a text can be encoded. Bytes of the environment that are not UTF-8 become surrogates in Python,
+    which cannot.
+    """
     return not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 class _Reader:
-    """Reads the settings, each once; what is left over is an error."""
+    """Reads each security setting once. Settings that are never read have no effect, which is an error."""
 
     def __init__(self, settings: Mapping[str, Any], prefix: str) -> None:
         self._prefix = prefix
@@ -317,9 +320,13 @@ class _Reader:
             raise self._refusal(
                 f"{self._named('sasl.mechanism')} is {'none of' if mechanism else 'missing: give one of'} {', '.join(MECHANISMS)}"
             )
-        return self._of_token(mechanism) if mechanism == OAUTHBEARER else self._of_user(mechanism)
+        return (
+            self._token_credentials(mechanism)
+            if mechanism == OAUTHBEARER
+            else self._user_credentials(mechanism)
+        )
 
-    def _of_user(self, mechanism: str) -> LoginCredentials:
+    def _user_credentials(self, mechanism: str) -> LoginCredentials:
         if not self._values.keys().isdisjoint(OF_TOKENS):
             raise self._refusal(f"a token is given, but {self._named('sasl.mechanism')} is {mechanism}")
         self._refuse_both(JAAS, "sasl.username")
@@ -337,7 +344,7 @@ class _Reader:
             raise self._refusal("user name and password cannot contain the character NUL")
         return LoginCredentials(mechanism, user, password)
 
-    def _of_token(self, mechanism: str) -> LoginCredentials:
+    def _token_credentials(self, mechanism: str) -> LoginCredentials:
         if JAAS in self._values:
             self._add_options(self._jaas(mechanism))
         if self._text(TOKEN_HANDLER).rpartition(".")[2] not in ("", HANDLER):
@@ -377,7 +384,7 @@ class _Reader:
         return LoginCredentials(mechanism, token_path=unquote(parts.path), token=function)
 
     def _add_options(self, options: Mapping[str, str]) -> None:
-        """Take the options of the login module as the settings that mean the same."""
+        """Convert the options of the JAAS login module to the settings with the same meaning."""
         for option, name in TOKEN_OPTIONS.items():
             if option in options:
                 self._refuse_both(JAAS, name)
@@ -404,5 +411,5 @@ class _Reader:
 
 
 def _lines(text: str) -> str:
-    r"""Return a PEM text whose line ends may be written as `\n`, as in a file of properties."""
+    r"""Return a PEM text with real line ends. A file of properties may have a backslash and an n for each line end."""
     return text.replace("\\n", "\n")

@@ -1,4 +1,4 @@
-"""Where a reader of transactions begins after a seek: at an offset of a partition, or at a time."""
+"""Seeks of a reader: the offset at which a time begins, and the check that an offset exists."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from stablelog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """A place for a reader to begin at: the first commit at or after a time.
+    """A time at which a reader begins: at the first commit at or after it.
 
     Attributes:
         time_ms: milliseconds since 1970, by the broker's clock.
@@ -25,7 +25,7 @@ class StartTime:
 def offsets_since(
     cluster: Cluster, targets: Iterable[TopicPartition], time_ms: int
 ) -> Steps[dict[TopicPartition, tuple[int, int | None]]]:
-    """Find in commit-ordered partitions the first commit at or after a time.
+    """Find in each commit-ordered partition the first commit at or after a time.
 
     Returns:
         For each partition, the offset at which to begin, and the commit sequence of the commit. Without such a commit, the
@@ -51,8 +51,8 @@ def offsets_since(
 def _first_commit(
     cluster: Cluster, target: TopicPartition, offset: int, end: int, time_ms: int
 ) -> Steps[tuple[int, int | None]]:
-    """Return the place of the first commit at or after a time, from an offset on. A record outside transactions may have
-    any timestamp, so that the broker may have found one before this commit.
+    """Return the place of the first commit at or after a time, searching from `offset` on. The broker has found
+    `offset` by record timestamps. Records outside transactions may have any timestamp, so the commit may come later.
     """
     while True:
         listed = yield from describe_commits(cluster, *target, offset=offset)
@@ -67,10 +67,10 @@ def _first_commit(
 def check_offsets(
     cluster: Cluster, sought: Mapping[TopicPartition, int], isolation: str = "read_committed"
 ) -> Steps[None]:
-    """Check that the offsets of a seek are in the logs.
+    """Check that the logs have the offsets of a seek.
 
     Raises:
-        OffsetOutOfRangeError: one is not.
+        OffsetOutOfRangeError: an offset is before the start of its log or past its end.
         RefusedError: a partition does not exist.
         UnavailableError: no response within the deadline.
     """

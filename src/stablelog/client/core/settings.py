@@ -1,4 +1,4 @@
-"""Settings of a client by the names of Kafka's Java client."""
+"""The settings of a client, by the names of Kafka's Java client."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,13 @@ from stablelog.batch.codec import Codec
 from stablelog.client.core.arguments import seconds, text, wrong_type
 from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
 from stablelog.client.core.connection import CLIENT_ID
-from stablelog.client.core.security import ALIASES, PLAINTEXT, SETTINGS, SecuritySettings, security_of
+from stablelog.client.core.security import (
+    ALIASES,
+    PLAINTEXT,
+    SETTINGS,
+    SecuritySettings,
+    read_security_settings,
+)
 from stablelog.errors import UsageError, did_you_mean
 
 TIMEOUT_S: Final = 10.0
@@ -21,7 +27,7 @@ CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of a client.
+    """The checked settings of a client.
 
     Attributes:
         security: the security protocol and the credentials.
@@ -40,8 +46,8 @@ class ClientSettings:
     backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S)
 
 
-def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) -> ClientSettings:
-    """Check the settings of a client.
+def read_client_settings(given: Mapping[str, Any] | None, deadline: float | None = None) -> ClientSettings:
+    """Check the settings that a program passes to `connect`.
 
     Args:
         given: values by Kafka's names.
@@ -70,7 +76,7 @@ def settings_of(given: Mapping[str, Any] | None, deadline: float | None = None) 
     )
     first_s = own.get("retry.backoff.ms", BACKOFF_FIRST_S)
     return ClientSettings(
-        security_of(values),
+        read_security_settings(values),
         deadline_s,
         own.get("client.id", CLIENT_ID),
         own.get("compression.type", Codec.NONE),

@@ -1,7 +1,7 @@
-"""Effects: what the steps of the client ask of the shell that runs them.
+"""Effects: what the steps of the client need from the shell that runs them, such as sending bytes.
 
-Steps are generators. A step that needs the outside yields an effect, and the shell sends the effect's result back, or
-throws the effect's error. So the same steps run over blocking sockets, over asyncio, and in tests over a script.
+Steps are generators. A step that needs I/O yields an effect. The shell carries the effect out, and sends the result
+back or throws the error. So the same steps run over blocking sockets, over asyncio, and in tests over a script.
 """
 
 from collections.abc import Callable, Generator
@@ -16,15 +16,15 @@ Result = TypeVar("Result")
 
 
 class Open(NamedTuple):
-    """Open a connection to this address ("host:port"). The result is a `Connection` of the shell.
+    """Open a connection to this address ("host:port"). The result is a connection of the shell.
 
-    The shell raises UnavailableError if no connection can be made, and AuthenticationError if client and broker do not
-    accept each other's certificates.
+    The shell raises UnavailableError if it cannot connect, and AuthenticationError if client and broker do not accept
+    each other's certificates.
 
     Attributes:
         address: the address.
-        probe: PLAINTEXT or SSL for a connection that finds out what the listener speaks, without a login and without a
-            check of certificates; None for a connection with the client's own security settings.
+        probe: None for an ordinary connection with the security settings of the client. PLAINTEXT or SSL for a connection
+            that only finds out the security protocol of a listener: without a login, and without a check of certificates.
     """
 
     address: str
@@ -32,9 +32,8 @@ class Open(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send bytes, in several pieces. There is no result.
-
-    The shell raises OSError if they cannot be sent completely. `connection` is one of its connections.
+    """Send bytes, in several pieces, over a connection of the shell. There is no result. The shell raises OSError if it
+    cannot send all of them.
     """
 
     connection: object
@@ -42,9 +41,8 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Receive exactly this many bytes. The result is a memoryview of them.
-
-    The shell raises OSError if they do not arrive in time. `connection` is one of its connections.
+    """Receive exactly this many bytes from a connection of the shell. The result is a memoryview of the bytes. The
+    shell raises OSError if they do not arrive in time.
     """
 
     connection: object
@@ -52,25 +50,27 @@ class Receive(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait this many seconds. There is no result. The pause may end early if the call is cancelled."""
+    """Pause for this many seconds. There is no result. A cancelled call ends the pause early."""
 
     seconds: float
 
 
 class Call(NamedTuple):
-    """Call a function that reads a file, draws random bytes, computes for milliseconds, or is the user's. The result is
-    its result. The shell raises what the function raises.
+    """Call a function that reads a file, draws random bytes, computes for milliseconds, or belongs to the user. The
+    result, or the error, is that of the function.
     """
 
     function: Callable[[], Any]
 
 
 class Now(NamedTuple):
-    """Read the clock. The result is the seconds since an arbitrary moment; the clock never goes back."""
+    """Read the clock. The result is a time in seconds, counted from an arbitrary moment. The clock never moves back."""
 
 
 class Emit(NamedTuple):
-    """Hand an item to the caller, and go on when the caller asks for the next one. There is no result."""
+    """Return an item to the caller of the steps. The steps continue when the caller requests the next item. There is no
+    result.
+    """
 
     item: Any
 
@@ -81,6 +81,6 @@ Steps = Generator[Effect, Any, Result]
 
 
 def as_steps(call: Callable[[], Result]) -> Steps[Result]:
-    """Make steps without effects of a function."""
+    """Make steps without effects from a plain function."""
     return call()
     yield  # makes this function a generator

@@ -1,8 +1,8 @@
-"""Times that a program gives to a reader."""
+"""Times that a program passes to a reader: a datetime, or milliseconds."""
 
 from datetime import datetime
 
-from stablelog.client.core.arguments import shown, whole
+from stablelog.client.core.arguments import shown_value, whole_number
 from stablelog.errors import UsageError
 
 
@@ -16,13 +16,13 @@ def milliseconds(time: datetime | int) -> int:
     right = "a datetime with a time zone, or milliseconds since 1970 (int)"
     if isinstance(time, datetime):
         if time.tzinfo is None:
-            raise UsageError(f"time={shown(time)} is not valid: pass {right}")
+            raise UsageError(f"time={shown_value(time)} is not valid: pass {right}")
         number = round(time.timestamp() * 1000)
     else:
-        number = whole("time", time, right)
+        number = whole_number("time", time, right)
     if not 0 <= number < 2**63:
         # Kafka gives negative times meanings of their own: -1 is the end.
         raise UsageError(
-            f"time={shown(time)} is not valid: pass {right}, not before 1970; 0 means the beginning"
+            f"time={shown_value(time)} is not valid: pass {right}, not before 1970; 0 means the beginning"
         )
     return number

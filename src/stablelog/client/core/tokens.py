@@ -1,7 +1,7 @@
-"""The token of a login with OAUTHBEARER: from the user's function, from a file, or from a token endpoint.
+"""The token of a login with OAUTHBEARER: from a function of the user, from a file, or from a token endpoint.
 
-The token endpoint of an authorization server gives a token to a client that knows its id and its secret (RFC 6749, section
-4.4). The request is that of Kafka's Java client and of librdkafka.
+The token endpoint of an authorization server issues a token for the id and the secret of a client (RFC 6749, section
+4.4). The request is the same as that of Kafka's Java client and of librdkafka.
 """
 
 import base64
@@ -35,8 +35,9 @@ CODES: Final = frozenset(
 )
 
 
-def token_of(credentials: LoginCredentials, address: str) -> str:
-    """Get the token of a login. May block: it reads a file, asks a server, or calls the user's function.
+def get_token(credentials: LoginCredentials, address: str) -> str:
+    """Return a token for a login. This may block: it reads a file, sends a request to the token endpoint, or calls the
+    user's function.
 
     Args:
         credentials: of OAUTHBEARER.
@@ -85,9 +86,9 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
         "Authorization": f"Basic {secret}",
         "Content-Type": "application/x-www-form-urlencoded",
     }
-    at = http.shown(url)
+    at = http.shown_url(url)
     try:
-        response = http.ask(url, headers, urlencode(form).encode())
+        response = http.send_request(url, headers, urlencode(form).encode())
     except ssl.SSLCertVerificationError as error:
         why = error.verify_message.rstrip(".")
         raise AuthenticationError(
@@ -97,7 +98,7 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
         ) from None
     except (OSError, HTTPException) as error:
         # From None, because a cause would be taken for that of the connection to the broker.
-        raise UnavailableError(f"{where}no token from {at}: {http.why(error)}") from None
+        raise UnavailableError(f"{where}no token from {at}: {http.failure_in_words(error)}") from None
     if response.status in REFUSALS:
         code = _field(response.content, "error")
         what = code if code in CODES else f"status {response.status}"

@@ -1,5 +1,5 @@
-"""The topics to which a producer has sent batches, by their ids. A topic that is deleted and created again has the same
-name and another id, and none of the producer's earlier records.
+"""The ids of the topics to which a producer has sent batches. A topic that is deleted and created again has a new id,
+and lacks the earlier records of the producer.
 """
 
 from uuid import UUID
@@ -9,16 +9,16 @@ from stablelog.client.topics import Topic
 
 
 class TopicIds:
-    """The ids of topics."""
+    """The id of each topic to which a producer has sent batches."""
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID | None] = {}
 
-    def check(self, topic: Topic) -> None:
-        """Remember a topic.
+    def check_topic(self, topic: Topic) -> None:
+        """Check that a topic has the same id as before. The first call for a topic stores its id.
 
         Raises:
-            RefusedError: a topic of the same name is remembered, and this is another one.
+            RefusedError: the topic was deleted and created again since.
         """
         if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
             raise UnknownTopicOrPartitionError(

@@ -1,9 +1,9 @@
-"""Reader of whole transactions of commit-ordered topics: either of each partition separately, or of all partitions
-together.
+"""The rules of a reader of whole transactions. It reads commit-ordered topics: either each partition separately, or all
+partitions together in the order of the commits (*cuts*).
 
-The steps of a reader give `ReaderItem` items. The shell hands the transaction of an item to the program, and then calls
-`TransactionReader.deliver`, which moves the position. So the position never says that the program has a transaction that it did not
-get. The steps never end by themselves. After an error, or a seek, new steps go on from the position.
+The steps emit a `ReaderItem` for each transaction. The shell returns the transaction to the program, and then calls
+`TransactionReader.deliver_item`, which moves the position. So the position never passes a transaction that the program
+has not got. The steps never end by themselves. After an error or a seek, new steps continue at the position.
 """
 
 import uuid
@@ -24,7 +24,7 @@ from stablelog.client.core.transaction_stream import (
     ReaderWait,
     ReadRecord,
     TransactionStream,
-    look,
+    poll_streams,
 )
 from stablelog.client.topics import Topic
 from stablelog.errors import DataLossError, OffsetOutOfRangeError, RefusedError, UsageError
@@ -36,7 +36,7 @@ After = ReadPosition | StartTime | int | None
 
 @dataclass(frozen=True, slots=True)
 class ReaderSelection:
-    """What a reader reads. The fields are the arguments of `Client.read`, checked.
+    """What a reader reads: the checked arguments of `Client.read`.
 
     Raises:
         UsageError: no topic, an invalid group name, a negative number in `after`, or a position of another reader.
@@ -62,12 +62,12 @@ class ReaderSelection:
 
 
 class ReaderItem(NamedTuple):
-    """An item of a reader's steps.
+    """An item that a reader's steps emit.
 
     Attributes:
         transaction: a whole transaction; None if there was none within the reader's time limit.
-        marks: where the reader is in these partitions when the program has the transaction.
-        commit_sequence: with cuts, the commit sequence up to which the program then has all transactions.
+        marks: the marks of these partitions after the program has got the transaction.
+        commit_sequence: with cuts, the commit sequence up to which the program has then got all transactions.
     """
 
     transaction: CommittedTransaction | None
@@ -76,7 +76,7 @@ class ReaderItem(NamedTuple):
 
 
 class TransactionReader:
-    """A reader: its selection and its position.
+    """A reader of whole transactions: what it reads, and its position.
 
     Args:
         selection: what to read.
@@ -97,7 +97,9 @@ class TransactionReader:
 
     @property
     def commit_sequence(self) -> int:
-        """The commit sequence up to which the program has got everything; 0 if no single number says it."""
+        """The commit sequence up to which the program has got all transactions; 0 if the partitions are read
+        separately.
+        """
         return self._commit_sequence
 
     @property
@@ -107,15 +109,15 @@ class TransactionReader:
         Raises:
             UsageError: the reader has no position yet, because it begins with new commits and has not begun.
         """
-        place = self._place()
+        place = self._unsought_position()
         if not self._sought:
             return place
         sought = {target: Mark(offset, 0) for target, offset in self._sought.items()}
         topics = place.topics or dict.fromkeys(self._selection.topics)
         return replace(place, topics=topics, marks={**place.marks, **sought})
 
-    def _place(self) -> ReadPosition:
-        """Return the position without the seeks that are not checked yet. Raises as `position`."""
+    def _unsought_position(self) -> ReadPosition:
+        """Return the position without seeks whose offsets are not checked yet. Errors are those of `position`."""
         known, start = self._position, self._start
         if known is not None:
             return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
@@ -128,20 +130,21 @@ class TransactionReader:
         return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
 
     def seek(self, after: After) -> None:
-        """Go on after a position or a commit sequence, at a time, or with new commits (None). New steps have to be begun.
+        """Continue after a position or a commit sequence, at a time, or with new commits (None). The caller must begin
+        new steps.
 
         Raises:
-            UsageError: the position is of another reader.
+            UsageError: the position belongs to a reader with other topics or another `cut`.
         """
         self._start = replace(self._selection, after=after).after
         self._position = None
         self._sought.clear()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
-        """Go on at an offset of one partition; as `seek`.
+        """Continue at an offset of one partition. The caller must begin new steps.
 
         Raises:
-            UsageError: the reader is one of cuts, does not read this topic, or has no position yet.
+            UsageError: the reader reads cuts, does not read this topic, or has no position yet.
         """
         self._check_separate("an offset of one partition has no place between two commits")
         if topic not in self._selection.topics:
@@ -150,23 +153,24 @@ class TransactionReader:
             )
         if offset < 0 or partition < 0:
             raise UsageError(f"{topic}-{partition} has no offset {offset}: both numbers are 0 or more")
-        self._start, self._position = self._place(), None
+        self._start, self._position = self._unsought_position(), None
         self._sought[topic, partition] = offset
 
     def pause(self, topic: str, partition: int | None) -> None:
-        """Read a partition, or a topic if `partition` is None, no further until `resume`. New steps have to be begun.
+        """Stop reading a partition, or a whole topic if `partition` is None, until `resume` is called. The caller must
+        begin new steps.
 
         Raises:
-            UsageError: the reader is one of cuts.
+            UsageError: the reader reads cuts.
         """
         self._check_separate("without one of its partitions, a transaction is not whole")
         self._paused.pause(topic, partition)
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """End a pause. New steps have to be begun.
+        """End a pause. The caller must begin new steps.
 
         Raises:
-            UsageError: the reader is one of cuts, or the whole topic of the partition was paused.
+            UsageError: the reader reads cuts, or the whole topic of the partition is paused.
         """
         self._check_separate("without one of its partitions, a transaction is not whole")
         self._paused.resume(topic, partition)
@@ -177,13 +181,13 @@ class TransactionReader:
                 f"this reader reads all partitions together, up to the same commit: {why}. Make a reader with cut=False"
             )
 
-    def deliver(self, given: ReaderItem) -> None:
-        """Note that the program has got an item."""
+    def deliver_item(self, given: ReaderItem) -> None:
+        """Move the position after an item, because the program has got its transaction."""
         self._marks |= given.marks
         self._commit_sequence = given.commit_sequence
 
-    def steps(self, cluster: Cluster) -> Steps[None]:
-        """Give the transactions from the position on, each as a `ReaderItem`.
+    def read_steps(self, cluster: Cluster) -> Steps[None]:
+        """Return the steps that emit the transactions after the position, each as a `ReaderItem`.
 
         Args:
             cluster: the brokers.
@@ -196,10 +200,10 @@ class TransactionReader:
             UnavailableError: no response within the deadline.
         """
         if self._position is not None:
-            self._start = self._place()
-        return self._cuts(cluster) if self._selection.is_cut else self._partitions(cluster)
+            self._start = self._unsought_position()
+        return self._cut_steps(cluster) if self._selection.is_cut else self._partition_steps(cluster)
 
-    def _begin(
+    def _begin_streams(
         self,
         cluster: Cluster,
         topics: dict[str, Topic],
@@ -208,15 +212,17 @@ class TransactionReader:
         group: str | None = None,
         commit_sequence: int = 0,
     ) -> dict[TopicPartition, TransactionStream]:
-        """Begin at these marks: make their streams, and the position."""
+        """Make a stream for each partition, beginning at its mark, and set the position to these marks."""
         ids = {name: topic.topic_id for name, topic in topics.items()}
         self._marks, self._commit_sequence = dict(marks), commit_sequence
         self._position = ReadPosition(
             cluster.cluster_id, self._selection.is_cut, group, commit_sequence, ids, self._marks
         )
-        return {target: self._stream(cluster, target, mark, ids[target[0]]) for target, mark in marks.items()}
+        return {
+            target: self._make_stream(cluster, target, mark, ids[target[0]]) for target, mark in marks.items()
+        }
 
-    def _stream(
+    def _make_stream(
         self, cluster: Cluster, target: TopicPartition, mark: Mark, topic_id: uuid.UUID | None
     ) -> TransactionStream:
         skips = self._selection.skips_unreadable
@@ -224,19 +230,19 @@ class TransactionReader:
 
     # --- each partition by itself ---
 
-    def _partitions(self, cluster: Cluster) -> Steps[None]:
-        """Give the transactions of each partition in the order of their commits, round-robin over the partitions."""
+    def _partition_steps(self, cluster: Cluster) -> Steps[None]:
+        """Emit the transactions of each partition in the order of their commits, taking the partitions in turn."""
         patience = ReaderWait(cluster, lambda: self.wait_s)
         topics, marks = yield from self._start_of_partitions(cluster)
         if self._sought:
-            yield from self._check_sought(cluster)
+            yield from self._check_seek_offsets(cluster)
             marks |= {
                 target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
                 for target, offset in self._sought.items()
             }
-        streams = self._begin(cluster, topics, marks)
+        streams = self._begin_streams(cluster, topics, marks)
         self._sought.clear()
-        paused = self._paused.of(streams)
+        paused = self._paused.select_paused(streams)
         is_checked = False  # each partition was asked once more after the last wait had ended
         looked_at = yield NOW  # when the partitions were last asked for
         while True:
@@ -248,23 +254,23 @@ class TransactionReader:
                 for name, topic in topics.items():
                     for target in [(name, partition) for partition in topic.partitions]:
                         if target not in streams:
-                            streams[target] = self._stream(cluster, target, mark, topic.topic_id)
-                paused = self._paused.of(streams)
+                            streams[target] = self._make_stream(cluster, target, mark, topic.topic_id)
+                paused = self._paused.select_paused(streams)
             active = {target: stream for target, stream in streams.items() if target not in paused}
             for stream in active.values():
-                yield from stream.peek()
+                yield from stream.peek_transaction()
             marks = {target: stream.mark for target, stream in streams.items()}
             ready = {target: stream for target, stream in active.items() if stream.is_listed}
             while ready and all(stream.is_listed for stream in ready.values()):
                 for target, stream in ready.items():
-                    commit = yield from stream.peek()
+                    commit = yield from stream.peek_transaction()
                     assert commit is not None
-                    records = tuple((yield from stream.take()))
+                    records = tuple((yield from stream.take_transaction()))
                     whole = CommittedTransaction(
                         commit.commit_sequence, commit.time_ms, records, stream.unreadable_count
                     )
                     marks[target] = stream.mark
-                    yield from patience.give(ReaderItem(whole, marks, 0))
+                    yield from patience.emit_item(ReaderItem(whole, marks, 0))
                     marks = {}
             ends = {target: stream.end for target, stream in active.items()}
             ended = {target: end for target, end in ends.items() if end is not None}
@@ -273,17 +279,19 @@ class TransactionReader:
                 if (
                     ended
                 ):  # one request for all partitions that were read to their end, while others have more
-                    yield from look(cluster, active, ended)
-            elif not (yield from patience.wait(active, ended)):
+                    yield from poll_streams(cluster, active, ended)
+            elif not (yield from patience.wait_for_change(active, ended)):
                 if is_checked:
-                    yield from patience.give(ReaderItem(None, marks, 0))
+                    yield from patience.emit_item(ReaderItem(None, marks, 0))
                 # A topic that was created again, and has as many records as before, looks unchanged to a fetch.
                 is_checked = not is_checked
                 for stream in active.values():
-                    stream.note_change(None)
+                    stream.apply_fetched(None)
 
-    def _check_sought(self, cluster: Cluster) -> Steps[None]:
-        """Check the offsets of seeks. A refused one is dropped: its partition goes on where it was before the seek."""
+    def _check_seek_offsets(self, cluster: Cluster) -> Steps[None]:
+        """Check that the offsets of seeks are in the logs. If one is not, drop its seek: the partition continues where
+        it was.
+        """
         for target, offset in list(self._sought.items()):
             try:
                 yield from check_offsets(cluster, {target: offset})
@@ -294,7 +302,7 @@ class TransactionReader:
     def _start_of_partitions(
         self, cluster: Cluster
     ) -> Steps[tuple[dict[str, Topic], dict[TopicPartition, Mark]]]:
-        """Return the topics, and the mark of each partition at which to begin."""
+        """Return the topics, and for each partition the mark at which to begin."""
         names, group, start = self._selection.topics, self._selection.group, self._start
         if isinstance(
             start, ReadPosition
@@ -334,8 +342,8 @@ class TransactionReader:
 
     # --- all partitions together ---
 
-    def _cuts(self, cluster: Cluster) -> Steps[None]:
-        """Give whole transactions, each with its records of all partitions, in the order of their commits."""
+    def _cut_steps(self, cluster: Cluster) -> Steps[None]:
+        """Emit whole transactions, each with its records of all partitions, in the order of the commits."""
         names = self._selection.topics
         patience = ReaderWait(cluster, lambda: self.wait_s)
         start = self._start
@@ -349,7 +357,7 @@ class TransactionReader:
             # A commit after the cut may not be durable in all its partitions yet.
             start = max(cut.whole_after(), min([cut.commit_sequence, *firsts]))
         after, marks = _start_of_cuts(start, cut, topics)
-        streams = self._begin(cluster, topics, marks, group=cut.group, commit_sequence=after)
+        streams = self._begin_streams(cluster, topics, marks, group=cut.group, commit_sequence=after)
         if isinstance(start, ReadPosition) and start.commit_sequence:
             self._marks |= start.marks  # a later reader checks them
         while True:
@@ -360,16 +368,18 @@ class TransactionReader:
                 )
             if cut.commit_sequence > after:
                 while (found := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
-                    yield from patience.give(found)
+                    yield from patience.emit_item(found)
                 after = cut.commit_sequence
-            elif not (yield from patience.wait(streams, cut.offsets)):
-                yield from patience.give(ReaderItem(None, {}, after))
+            elif not (yield from patience.wait_for_change(streams, cut.offsets)):
+                yield from patience.emit_item(ReaderItem(None, {}, after))
             cut = yield from describe_cut(cluster, names, group=self._selection.group)
             added = cut.offsets.keys() - streams.keys()
             if added:
                 topics = yield from cluster.metadata(names)  # the cached metadata may lack the new partitions
                 streams |= {
-                    target: self._stream(cluster, target, Mark(UNKNOWN, after), topics[target[0]].topic_id)
+                    target: self._make_stream(
+                        cluster, target, Mark(UNKNOWN, after), topics[target[0]].topic_id
+                    )
                     for target in added
                 }
 
@@ -377,7 +387,7 @@ class TransactionReader:
 def _start_of_cuts(
     start: ReadPosition | int | None, cut: Cut, topics: dict[str, Topic]
 ) -> tuple[int, dict[TopicPartition, Mark]]:
-    """Return the commit sequence after which to begin, and the mark of each partition."""
+    """Return the commit sequence after which a reader of cuts begins, and the mark of each partition."""
     if start is None:
         after = cut.commit_sequence
         return after, {
@@ -397,7 +407,7 @@ def _start_of_cuts(
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Check before the first read that retention has removed no transaction after a commit sequence.
+    """Before the first read, check that retention has removed no transaction after the commit sequence `after`.
 
     Raises:
         DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
@@ -412,7 +422,8 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
 
 
 def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
-    """Return the mark of a partition in a position. A partition that was added later is read from its beginning.
+    """Return the mark of one partition in a position. For a partition that was added to its topic later, return the
+    beginning.
 
     Raises:
         DataLossError: a transaction after the mark was torn.
@@ -433,12 +444,12 @@ def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
 def _next_up_to(
     streams: dict[TopicPartition, TransactionStream], commit_sequence: int
 ) -> Steps[ReaderItem | None]:
-    """Return the next transaction of all partitions up to this commit sequence; None if there is none left. Each stream
-    has the transactions of one partition in the order of their commits.
+    """Return the next transaction of all partitions, at most this commit sequence; None if there is none. Its records
+    come from all streams that have this commit.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):
-        commit = yield from streams[target].peek(commit_sequence)
+        commit = yield from streams[target].peek_transaction(commit_sequence)
         if commit is not None:
             nexts.append((commit, target))
     if not nexts:
@@ -447,7 +458,7 @@ def _next_up_to(
     parts = [(commit, target) for commit, target in nexts if commit.commit_sequence == least]
     records: list[ReadRecord] = []
     for _, target in parts:
-        records += yield from streams[target].take()
+        records += yield from streams[target].take_transaction()
     time_ms = max(commit.time_ms for commit, _ in parts)
     unreadable_count = sum(streams[target].unreadable_count for _, target in parts)
     whole = CommittedTransaction(least, time_ms, tuple(records), unreadable_count)

@@ -1,11 +1,12 @@
-"""Streams of the transactions of one partition each, of which `core.transaction_reader` makes a reader.
+"""The transactions of one partition, in the order of their commits. `core.transaction_reader` combines the streams of
+several partitions.
 
 DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. A
-stream holds in memory one whole transaction, and those records of the next transactions that the same fetch returned.
+stream holds in memory one whole transaction, and the records of the next transactions that the same fetch returned.
 
-A reader that has read everything waits in a long poll: a fetch of all its partitions that the broker answers when one
-of them has a new record. So a commit wakes the reader, and an idle reader sends a request or two in a second. The
-records of this fetch are kept: they are the ones that the reader needs next.
+A reader that has read everything waits in a long poll: a fetch of all its partitions, which the broker answers when one
+of them has a new record. So a commit wakes the reader, and an idle reader sends one or two requests a second. The
+records of this fetch are kept, because the reader needs them next.
 """
 
 import uuid
@@ -65,7 +66,7 @@ class CommittedTransaction:
 
 
 class TransactionStream:
-    """Reader of the transactions of one partition from a mark on.
+    """Reads the transactions of one partition, beginning at a mark.
 
     Args:
         cluster: the brokers.
@@ -75,7 +76,7 @@ class TransactionStream:
         skips_unreadable: whether records that cannot be decoded are left out.
 
     Attributes:
-        unreadable_count: how many records the transaction that was taken last lacks.
+        unreadable_count: how many records of the last taken transaction could not be decoded and were left out.
     """
 
     def __init__(
@@ -108,40 +109,40 @@ class TransactionStream:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the next transaction is known. Then `peek` returns it without a request."""
+        """Whether the bounds of the next transaction are known, so that `peek_transaction` needs no request."""
         return bool(self._listed)
 
     @property
     def end(self) -> int | None:
-        """The position after the last one that can be read, if all transactions before it were taken; None if it is not
-        known, or if some were not taken.
+        """The position after the last record that can be read, if the caller has taken all transactions before it; else
+        None.
         """
         return self._position if self._is_at_end and not self._listed else None
 
     @property
     def mark(self) -> Mark:
-        """Up to where the stream was read: all transactions before this mark were taken, and none after it."""
+        """How far the caller has taken transactions: all before this mark, and none after it."""
         offset = self._listed[0].start_offset if self._listed else self._position
         return Mark(offset, self._after, self._leader_epoch, self._taken_end)
 
     def expect_records_from(self, position: int) -> None:
-        """Drop the records that were fetched: the caller fetches from `position`. All transactions before `position`
-        were taken.
+        """Drop the fetched records, because the caller is about to fetch from `position` itself. The caller must have
+        taken all transactions before this position.
         """
         self._fetched.clear()
         self._fetched_end = position
 
-    def note_change(self, fetched: Fetched | None) -> None:
-        """Take what a fetch from the position of `expect_records_from` has returned. `peek` then asks for transactions
-        again.
+    def apply_fetched(self, fetched: Fetched | None) -> None:
+        """Use the result of a fetch that the caller has sent after `expect_records_from`. The next `peek_transaction`
+        requests the bounds of transactions again.
         """
         self._is_at_end = False
         if fetched is not None and fetched.error is ErrorCode.none:
-            self._add(fetched.records)
+            self._add_batches(fetched.records)
 
-    def peek(self, up_to: int | None = None) -> Steps[Commit | None]:
-        """Return the next transaction; None if there is none yet. If there was none at the last call without `up_to`, it
-        sends no request before `note_change`.
+    def peek_transaction(self, up_to: int | None = None) -> Steps[Commit | None]:
+        """Return the bounds of the next transaction, without taking it; None if there is none yet. After a None without
+        `up_to`, no request is sent until `apply_fetched` is called.
 
         Args:
             up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved:
@@ -152,15 +153,17 @@ class TransactionStream:
                 created again.
         """
         if not self._listed and (not self._is_at_end if up_to is None else self._known < up_to):
-            yield from self._list()
+            yield from self._list_transactions()
             if not self._list_is_full and up_to is not None:
                 self._known = up_to
         if not self._listed or (up_to is not None and self._listed[0].commit_sequence > up_to):
             return None
         return self._listed[0]
 
-    def _list(self) -> Steps[None]:
-        """Request the next transactions of the partition. Raise DataLossError if some may have been removed."""
+    def _list_transactions(self) -> Steps[None]:
+        """Request the bounds of the next transactions. Raise DataLossError if transactions before them may have been
+        removed.
+        """
         found = yield from describe_commits(
             self._cluster,
             *self._target,
@@ -190,11 +193,11 @@ class TransactionStream:
         self._is_at_end = not self._list_is_full
         self._position = found.commits[-1].end_offset if self._list_is_full else found.end_offset
 
-    def take(self) -> Steps[list[ReadRecord]]:
-        """Return the records of the next transaction, which `peek` has returned.
+    def take_transaction(self) -> Steps[list[ReadRecord]]:
+        """Take the transaction that `peek_transaction` has returned, and return its records.
 
         The children of a joint commit have one commit sequence and count as one transaction. They are adjacent in the
-        partition, but may come from two DescribeCommits responses.
+        partition, but two DescribeCommits responses may list them.
 
         Raises:
             DataLossError: the transaction may have been removed, or the topic was deleted and created again.
@@ -204,7 +207,7 @@ class TransactionStream:
         records: list[ReadRecord] = []
         while self._listed and self._listed[0].commit_sequence == sequence:
             commit = self._listed[0]
-            read = yield from self._read(commit.start_offset, commit.end_offset)
+            read = yield from self._read_records(commit.start_offset, commit.end_offset)
             records += (
                 ReadRecord(*self._target, one.offset, one.timestamp_ms, one.key, one.value, one.headers)
                 for one in read
@@ -212,17 +215,17 @@ class TransactionStream:
             self._listed.popleft()
             self._taken_end = commit.end_offset
             if not self._listed and self._list_is_full:
-                yield from self._list()
+                yield from self._list_transactions()
         self._after = sequence
         return records
 
-    def _read(self, start: int, end: int) -> Steps[list[Record]]:
-        """Return the records from offset `start` to before `end`."""
+    def _read_records(self, start: int, end: int) -> Steps[list[Record]]:
+        """Return the records in the offsets [start, end)."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
         while self._fetched_end < end:
-            yield from self._fetch(end)
+            yield from self._fetch_batches(end)
         records = []
         while self._fetched and self._fetched[0].offset < end:
             records.append(self._fetched.popleft())
@@ -231,8 +234,8 @@ class TransactionStream:
             self.unreadable_count += count if offset >= start else 0
         return records
 
-    def _fetch(self, end: int) -> Steps[None]:
-        """Fetch the next batches of a transaction that ends at `end`.
+    def _fetch_batches(self, end: int) -> Steps[None]:
+        """Fetch the next batches of a transaction whose end offset is `end`.
 
         Raises:
             DamageError: the broker cannot read the records, or the first batch of them is damaged.
@@ -242,15 +245,15 @@ class TransactionStream:
         fetched = yield from fetch(
             self._cluster, *self._target, before, FETCH_SIZE_MAX, disk_attempts=DISK_ATTEMPTS
         )
-        self._add(fetched.records)
+        self._add_batches(fetched.records)
         if self._fetched_end == before:
             raise UnavailableError(
                 f"{self._target[0]}-{self._target[1]}: the broker returns no records at offset {before}, although it has "
                 f"listed a transaction there that ends at {end}"
             )
 
-    def _add(self, batches: Buffer) -> None:
-        """Add the records of batches that were fetched from `_fetched_end`. Batches before a damaged one are used first.
+    def _add_batches(self, batches: Buffer) -> None:
+        """Decode fetched batches, and add their records. If a batch is damaged, the ones before it are used first.
 
         Raises:
             DamageError: the first of these batches is damaged.
@@ -269,7 +272,7 @@ class TransactionStream:
 
 
 class ReaderWait:
-    """The waits of a reader that has read all transactions.
+    """The wait of a reader that has read all transactions, for the next one.
 
     Args:
         cluster: the brokers.
@@ -286,25 +289,26 @@ class ReaderWait:
         self._woken_at: Mapping[TopicPartition, int] | None = None
         self._pause_s = PAUSE_FIRST_S
 
-    def give(self, item: Any) -> Steps[None]:
-        """Give an item to the caller. The wait for the next one begins with the next call of `wait`."""
+    def emit_item(self, item: Any) -> Steps[None]:
+        """Emit an item, and restart the time limit: the next item may take as long again."""
         yield Emit(item)
         self._pause_s, self._waited_from, self._woken_at = PAUSE_FIRST_S, None, None
 
-    def wait(
+    def wait_for_change(
         self, streams: Mapping[TopicPartition, TransactionStream], positions: Mapping[TopicPartition, int]
     ) -> Steps[bool]:
-        """Wait until one of the partitions may have another transaction. The streams note what has changed.
+        """Wait until one of the partitions may have another transaction, and pass what was fetched to the streams.
 
-        If the last wait from the same positions ended early, a record was visible there, but there was still no
-        transaction to give. For example, the markers in other partitions may not be durable yet. Then wait in a pause.
+        If the last wait from the same positions ended early, a record was visible, but no transaction was complete yet.
+        For example, the markers in other partitions may not be durable yet. Then pause instead, so that the reader does
+        not send requests without end.
 
         Args:
             streams: the partitions.
             positions: for each partition, where the next transaction begins.
 
         Returns:
-            False, without a wait, if the reader has waited long enough.
+            False, without a wait, if the time limit of the reader has passed.
 
         Raises:
             RefusedError: a partition does not exist.
@@ -327,26 +331,26 @@ class ReaderWait:
             self._cluster.check_cancelled("waiting for the next transaction")
             self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
             for target in positions:
-                streams[target].note_change(None)
+                streams[target].apply_fetched(None)
         else:
             self._pause_s = PAUSE_FIRST_S
-            is_woken = yield from look(self._cluster, streams, positions, left_s)
+            is_woken = yield from poll_streams(self._cluster, streams, positions, left_s)
             self._woken_at = positions if is_woken else None
         return True
 
 
-def look(
+def poll_streams(
     cluster: Cluster,
     streams: Mapping[TopicPartition, TransactionStream],
     positions: Mapping[TopicPartition, int],
     wait_s: float = 0,
 ) -> Steps[bool]:
-    """Look for records from these positions on, and wait for them at most so long. Return whether anything has changed;
-    the streams note it.
+    """Wait at most `wait_s` for records from these positions on, and pass what was fetched to the streams. Return
+    whether a partition has changed.
     """
     for target, position in positions.items():
         streams[target].expect_records_from(position)
     changed = yield from wait_for_records(cluster, positions, wait_s, FETCH_SIZE_MAX)
     for target, fetched in changed.items():
-        streams[target].note_change(fetched)
+        streams[target].apply_fetched(fetched)
     return bool(changed)

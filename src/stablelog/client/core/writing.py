@@ -1,13 +1,14 @@
-"""One transaction of the native client: its records, its batches, its commit or abort, and the records' positions.
+"""The rules of one transaction of the native client: its batches, its commit or abort, and the positions of its
+records.
 
-`client.blocking.transaction` and `client.aio` run the steps of `Writing`, and pass the transaction's outcome to futures. The
-caller runs the steps of one call at a time. `cancel` is for any moment. `expire` is for a moment without a call.
+The shells run the steps of `Writing`, and pass the outcome to futures. One call at a time runs steps. `cancel` may be
+called at any moment, and `expire` only while no call runs.
 
-The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
-under the next version of a key that no other open transaction uses (`client.key_pool`). The broker stores the last version
-of the key in the commit log. So the client can repeat a commit whose response was lost, and gets the same response,
-even after a restart of the broker. For a commit-ordered topic, the client then asks the broker for the records'
-positions. In other topics, a record stays at the offset at which it was appended.
+Batches are sent while the transaction is open. The commit is a joint commit with this transaction as its only child,
+under the next version of a key that no other open transaction uses (`client.key_pool`). The broker stores the last
+version of the key, so a repeated commit gets the same response, even after a restart of the broker. In commit-ordered
+topics, the client then requests the positions of the records. In others, a record stays at the offset at which it was
+appended.
 """
 
 import uuid
@@ -21,7 +22,13 @@ from stablelog.batch.header import Codec
 from stablelog.client.core import joint
 from stablelog.client.core.arguments import topic_name
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.endings import Place, TransactionEnding, ending_of, find_offsets, place_of
+from stablelog.client.core.endings import (
+    Place,
+    TransactionEnding,
+    appended_place,
+    choose_ending,
+    find_offsets,
+)
 from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
@@ -29,14 +36,14 @@ from stablelog.client.core.outcomes import (
     FailureT,
     Outcome,
     WritingState,
-    aborted,
-    decides,
-    failure_of,
+    abort_error,
+    aborted_error,
+    is_decision,
     is_silence,
-    key_shared,
+    lost_outcome,
     naming_group,
-    unknown,
-    unknown_for_ever,
+    shared_key_error,
+    unknown_outcome,
 )
 from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.record_buffer import RecordBuffer, UnsentBatch
@@ -52,15 +59,15 @@ CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transactio
 
 
 class Writing:
-    """A transaction of one writer. Its commit is a joint commit: the broker commits each version of its key once.
+    """A transaction of one writer. It is committed by a joint commit: the broker commits each version of its key once.
 
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
         now: the seconds of the shell's clock.
-        on_end: called with the outcome, again if an exception interrupts it: the result of the commit, or the error with
-            the reason of the abort. After a commit, the partitions of `records` know the offsets.
+        on_end: called with the outcome: the result of the commit, or the error with the reason of the abort. If an
+            exception interrupts the call, it is repeated. After a commit, the partitions of `records` know the offsets.
         release: called once when no more requests will be sent.
         codec: the compression of the batches.
 
@@ -117,7 +124,7 @@ class Writing:
     # --- writing ---
 
     def is_ready(self, topic: str, now: float) -> bool:
-        """Whether `records` accepts a record of this topic. `now` is in seconds of the shell's clock."""
+        """Whether `records` accepts a record of this topic at once. `now` is the clock of the shell."""
         return (
             self._state is WritingState.OPEN
             and isinstance(topic, str)
@@ -128,7 +135,7 @@ class Writing:
         )
 
     def make_ready(self, topic: str) -> Steps[None]:
-        """Request the topic's partitions, so that `records` accepts records of the topic.
+        """Request the number of the topic's partitions, so that records of the topic can be added to `records`.
 
         Raises:
             TypeError: the topic is no text.
@@ -147,8 +154,8 @@ class Writing:
             self.records.partition_counts.update(counts)
             yield from self._check_open()
 
-    def tear(self) -> None:
-        """Note that an exception has interrupted a call that adds many records: the next call aborts the transaction."""
+    def mark_interrupted(self) -> None:
+        """Record that an exception has interrupted `write_many`: the next call aborts the transaction."""
         self._is_torn = True
 
     def send_due(self) -> Steps[None]:
@@ -159,7 +166,7 @@ class Writing:
                 within the deadline.
         """
         yield from self._check_open()
-        yield from self._or_abort(self._send(self.records.take_due))
+        yield from self._abort_on_error(self._send_batches(self.records.take_due_batches))
         yield from self._check_open()
 
     def flush(self) -> Steps[None]:
@@ -169,24 +176,24 @@ class Writing:
             RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
         """
         yield from self._check_open()
-        yield from self._or_abort(self._send(self.records.take_all))
+        yield from self._abort_on_error(self._send_batches(self.records.take_all_batches))
         if self.producer is not None:
-            yield from self._or_abort(self.producer.flush())
+            yield from self._abort_on_error(self.producer.flush())
 
-    def _send(self, take: Callable[[], list[UnsentBatch]]) -> Steps[None]:
-        """Send the batches that `take` returns."""
+    def _send_batches(self, take: Callable[[], list[UnsentBatch]]) -> Steps[None]:
+        """Send the batches that the function `take` returns."""
         batches = take()
         if batches and self.producer is None:
-            yield from self._begin()
+            yield from self._begin_producer()
         for place, unsent in enumerate(batches, 1):
             assert self.producer is not None
             records, count = unsent.records, unsent.batch.count
             built = unsent.build(self._codec)
             number = yield from self.producer.append(*records.target, built, more=place < len(batches))
-            records.note_sent(number, count)
+            records.add_sent_batch(number, count)
 
-    def _begin(self) -> Steps[None]:
-        """Begin the transaction under its key of joint commits, or under a new key if this one cannot be used."""
+    def _begin_producer(self) -> Steps[None]:
+        """Begin the transaction under its key of joint commits; under a new key if this one is refused."""
         self.is_key_free = False
         deadline_s = self.cluster.deadline_s
         try:
@@ -205,7 +212,7 @@ class Writing:
         yield from self._begin_under_key(deadline_s)
 
     def _begin_under_key(self, deadline_s: float) -> Steps[None]:
-        self._ending = yield from ending_of(self.cluster, self.key, self._token)
+        self._ending = yield from choose_ending(self.cluster, self.key, self._token)
         self.producer = BatchProducer(
             self.cluster,
             self._ending.transactional_id,
@@ -217,25 +224,25 @@ class Writing:
 
     @property
     def status(self) -> str:
-        """The state of the transaction in words."""
+        """The state of the transaction in words, for a `repr`."""
         if self._state is WritingState.COMMITTED and self._commit_sequence not in (None, -1):
             return f"committed as {self._commit_sequence}"
         return self._state.name.lower().replace("_", " ")
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the commit was requested and its outcome is unknown."""
+        """Whether the commit was requested and the client does not know its outcome."""
         return self._state is WritingState.IN_DOUBT
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Mark the key as free: it returns to the pool of keys when this transaction ends."""
+        """Allow other transactions to use the key: it returns to the pool when this transaction ends."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = self.producer is None or self.producer.producer_epoch < EPOCH_MAX
 
     # --- the end ---
 
     def commit(self) -> Steps[Committed]:
-        """Commit the written records. The call may be repeated after any failure and then returns the same result.
+        """Commit all records. After any failure the call may be repeated, and then returns the same result.
 
         Returns:
             The commit sequence, and the positions of the records that were written first and last.
@@ -245,7 +252,7 @@ class Writing:
             OutcomeUnknownError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
-        self._finish()
+        self._report_outcome()
         if self._committed is not None:
             return self._committed
         if self._state is WritingState.OPEN:
@@ -253,24 +260,24 @@ class Writing:
             now = yield NOW
             yield from self._check_cancelled()
             if self.producer is None:
-                return self._settle(-1)
+                return self._set_committed(-1)
             self._state, self._asked_at = WritingState.IN_DOUBT, now
             self.is_key_free = False
         if self.failure is not None:
             raise self.failure
         if self._commit_sequence is None:
-            yield from self._ask_to_commit()
+            yield from self._request_commit()
         assert self._commit_sequence is not None
         try:
             yield from find_offsets(
                 self.cluster, self._ending, self._commit_sequence, self.records.partitions, self._base_offsets
             )
         except DataLossError as removed:
-            raise self._fail(removed, WritingState.COMMITTED) from removed.__cause__
+            raise self._set_failed(removed, WritingState.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
             what = f"at which positions the records of commit {self._commit_sequence} are"
-            raise unknown(what, failure) from failure
-        return self._settle(self._commit_sequence)
+            raise unknown_outcome(what, failure) from failure
+        return self._set_committed(self._commit_sequence)
 
     def abort(self) -> Steps[None]:
         """Abort the transaction. A transaction that is aborted already stays aborted.
@@ -279,23 +286,23 @@ class Writing:
             RefusedError: the transaction is committed.
             OutcomeUnknownError: its commit was requested, and it is unknown whether it is committed.
         """
-        self._finish()
+        self._report_outcome()
         self._is_to_abort = self._state is not WritingState.COMMITTED
         if self._state is WritingState.OPEN:
             yield from self._abandon(None)
         elif self._state is WritingState.IN_DOUBT:
             try:
-                is_aborted = self._commit_sequence is None and (yield from self._ask_to_abort())
+                is_aborted = self._commit_sequence is None and (yield from self._request_abort())
             except (RefusedError, UnavailableError) as failure:
-                raise unknown(UNDECIDED, failure) from failure
+                raise unknown_outcome(UNDECIDED, failure) from failure
             if not is_aborted:
                 yield from self.commit()
             else:
-                self._fail(aborted("it was cancelled"))
+                self._set_failed(aborted_error("it was cancelled"))
         if self._state is WritingState.COMMITTED:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
 
-    def leave(self, error: BaseException | None) -> Steps[None]:
+    def end_with_block(self, error: BaseException | None) -> Steps[None]:
         """End the transaction with its `with` block: commit if `error` is None, otherwise abort.
 
         Raises:
@@ -303,7 +310,7 @@ class Writing:
             OutcomeUnknownError: it is unknown whether the transaction is committed.
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
-        self._finish()
+        self._report_outcome()
         if error is None:
             if not self._is_to_abort:
                 yield from self.commit()  # raises the error of an earlier write if one has failed
@@ -312,15 +319,13 @@ class Writing:
         elif self._state is WritingState.IN_DOUBT and self._is_cancelled:
             self.cancel()
             with suppress(RefusedError, OutcomeUnknownError):  # try only once
-                yield from self.cluster.in_time(self.abort(), CANCEL_S)
+                yield from self.cluster.run_until_deadline(self.abort(), CANCEL_S)
             if not self._has_ended:
                 self.cluster.allow_retries()
 
     def cancel(self) -> bool:
-        """Cancel retries, so that the steps in progress end soon. Return whether this is the first call.
-
-        After this call, the client requests no commit. A commit that was requested before may still happen. Call
-        `leave` next.
+        """Cancel retries, so that running steps end soon. Return whether this is the first call. From now on no commit
+        is requested; one that was requested before may still happen. Call `end_with_block` next.
         """
         is_first, self._is_cancelled = not self._is_cancelled, True
         if not self._has_ended:
@@ -328,27 +333,25 @@ class Writing:
         return is_first
 
     def expire(self) -> None:
-        """Abort the transaction at its deadline if it is open, as the broker does by its own clock. Otherwise finish what
-        an exception has interrupted. No other call may be in progress.
-        """
-        self._finish()
+        """At the deadline, abort an open transaction, or report the outcome of an ended one. No call may run."""
+        self._report_outcome()
         if self._state is WritingState.OPEN:
             if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
                 self._free_key(may_be_ending=True)
-            self._fail(self._overdue())
+            self._set_failed(self._overdue())
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the outcome is known. If so, another transaction may use the `Cluster` object."""
+        """Whether the outcome is known, so that others may use the `Cluster` object."""
         return self._state in (WritingState.COMMITTED, WritingState.ABORTED)
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id, of a transaction of which a batch was sent."""
+        """The transactional id. The transaction must have sent a batch."""
         return self._ending.transactional_id
 
-    def _ask_to_commit(self) -> Steps[None]:
-        """Request the commit, and note the commit sequence, also if the transaction was committed before.
+    def _request_commit(self) -> Steps[None]:
+        """Request the commit, and store its commit sequence, also if it was committed before.
 
         Raises:
             RefusedError: the transaction is aborted.
@@ -356,63 +359,63 @@ class Writing:
         """
         assert self.producer is not None
         try:
-            found = yield from self._ending.commit(self.producer, self._place, self._note_unanswered)
+            found = yield from self._ending.commit(self.producer, self._appended_place, self._set_unanswered)
         except UnavailableError as failure:
-            raise unknown(UNDECIDED, failure) from failure
+            raise unknown_outcome(UNDECIDED, failure) from failure
         except RefusedError as refused:
             if self._ending.is_joint and (yield NOW) - self._asked_at > RETENTION_S / 2:
-                raise unknown_for_ever(f"the broker no longer remembers it: {refused}") from refused
-            if self._is_unanswered and not decides(refused):
-                raise unknown(UNDECIDED, refused) from refused
+                raise lost_outcome(f"the broker no longer remembers it: {refused}") from refused
+            if self._is_unanswered and not is_decision(refused):
+                raise unknown_outcome(UNDECIDED, refused) from refused
             found = yield from self._abort_refused(refused)
         if found.already and found.digest != self._token:
-            shared = key_shared(self.key, found)
-            raise self._fail(shared) if isinstance(shared, RefusedError) else shared
+            shared = shared_key_error(self.key, found)
+            raise self._set_failed(shared) if isinstance(shared, RefusedError) else shared
         # One statement: no exception comes between. With the next version, the request would be another one.
         self._commit_sequence, self.key.version = found.commit_sequence, self.key.version + 1
         self._free_key(may_be_ending=not self._ending.is_joint)  # Kafka responds before it writes the markers
 
     def _abort_refused(self, refused: RefusedError) -> Steps[joint.JointCommit]:
-        """Abort after a refused commit. If the broker then says that it was committed before, ask for the result."""
+        """Abort after a refused commit. If the transaction was committed before, request its result."""
         assert self.producer is not None
         if (yield from self._try_to_abort(refused)):
-            ended = self._fail_with(refused)
+            ended = self._set_failed_by(refused)
             raise ended from ended.__cause__
         try:
-            return (yield from self._ending.commit(self.producer, self._place, self._note_unanswered))
+            return (yield from self._ending.commit(self.producer, self._appended_place, self._set_unanswered))
         except (RefusedError, UnavailableError) as failure:
-            raise unknown(UNDECIDED, failure) from failure
+            raise unknown_outcome(UNDECIDED, failure) from failure
 
     @property
-    def _place(self) -> Place | None:
-        """Where a batch was appended; None if no offset is known."""
+    def _appended_place(self) -> Place | None:
+        """The partition and the offset of an appended batch; None if no offset is known."""
         sent = {records.target: records.batch_numbers for records in self.records.partitions.values()}
-        return place_of(sent, self._base_offsets)
+        return appended_place(sent, self._base_offsets)
 
-    def _note_unanswered(self) -> None:
+    def _set_unanswered(self) -> None:
         self._is_unanswered = True  # the broker may have carried out a request for the commit
 
-    def _ask_to_abort(self) -> Steps[bool]:
-        """Request the abort. Return whether the transaction is aborted; if not, it was committed before."""
+    def _request_abort(self) -> Steps[bool]:
+        """Request the abort. Return True if the transaction is aborted, and False if it was committed before."""
         assert self.producer is not None
-        is_committed = yield from self._ending.abort(self.producer, self._place)
+        is_committed = yield from self._ending.abort(self.producer, self._appended_place)
         if not is_committed:
             self._free_key(may_be_ending=True)  # the broker responds before the abort markers are written
         return not is_committed
 
     def _check_state(self) -> None:
-        """Raise the transaction's error if it is not open."""
+        """Raise the error of the transaction if it has ended."""
         if self.failure is not None:
             raise self.failure
         if self._state is not WritingState.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> Steps[None]:
-        """Raise if the transaction is not open. First abort it if it cannot go on."""
+        """Raise if the transaction is not open. First abort it if it cannot continue."""
         self._check_state()
         yield from self._check_cancelled()
         if self._is_torn:
-            raise (yield from self._abandon(aborted("an exception has interrupted a call")))
+            raise (yield from self._abandon(aborted_error("an exception has interrupted a call")))
         if (yield NOW) > self.deadline:
             raise (yield from self._abandon(self._overdue()))
 
@@ -421,10 +424,10 @@ class Writing:
             raise (yield from self._abandon(None))
 
     def _overdue(self) -> RefusedError:
-        return aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
+        return aborted_error(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
-    def _or_abort(self, steps: Steps[Result]) -> Steps[Result]:
-        """Run steps, and abort the transaction on any error. The error is then that of the transaction."""
+    def _abort_on_error(self, steps: Steps[Result]) -> Steps[Result]:
+        """Run steps. On an error, abort the transaction, and raise the error of the transaction."""
         self._is_torn = True  # until the steps have ended; an exception may come at any line
         try:
             result = yield from steps
@@ -440,48 +443,44 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> Steps[RefusedError]:
-        """Abort a transaction whose commit was not requested, and return its error. If the request for the abort fails, the
-        broker aborts the transaction after the timeout. With the cause None, the caller has asked for the abort.
-        """
+        """Abort a transaction whose commit was not requested. Return its error."""
         yield from self._try_to_abort(cause)
-        return self._fail_with(cause)
+        return self._set_failed_by(cause)
 
     def _try_to_abort(self, cause: BaseException | None) -> Steps[bool]:
-        """Request the abort. Return False if the broker says that the transaction was committed before."""
+        """Request the abort. Return False if the transaction was committed before."""
         is_aborted = True
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()
             if self._is_cancelled or not is_silence(cause):
                 with suppress(RefusedError, UnavailableError):
-                    is_aborted = yield from self.cluster.in_time(
-                        self._ask_to_abort(), CANCEL_S if self._is_cancelled else None
+                    is_aborted = yield from self.cluster.run_until_deadline(
+                        self._request_abort(), CANCEL_S if self._is_cancelled else None
                     )
         return is_aborted
 
-    def _fail_with(self, cause: BaseException | None) -> RefusedError:
+    def _set_failed_by(self, cause: BaseException | None) -> RefusedError:
         if isinstance(cause, RefusedError) and cause.code in LOST:
             self.is_key_free = False
-        return self._fail(failure_of(cause))
+        return self._set_failed(abort_error(cause))
 
-    def _fail(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
+    def _set_failed(self, failure: FailureT, state: WritingState = WritingState.ABORTED) -> FailureT:
         self._state, self.failure, self._outcome = state, failure, failure
-        self._finish()
+        self._report_outcome()
         return failure
 
-    def _settle(self, commit_sequence: int) -> Committed:
+    def _set_committed(self, commit_sequence: int) -> Committed:
         first, last = (
             None if place is None else place[0].position(place[1])
             for place in (self.records.first, self.records.last)
         )
         committed = Committed(commit_sequence, first, last)
         self._state, self._committed, self._outcome = WritingState.COMMITTED, committed, committed
-        self._finish()
+        self._report_outcome()
         return committed
 
-    def _finish(self) -> None:
-        """Give the `Cluster` object back, and report the outcome, if it is known. The transaction sends no more requests
-        after this. Each call goes on where an exception of a signal handler has interrupted the last one.
-        """
+    def _report_outcome(self) -> None:
+        """When the outcome is known, return the `Cluster` object and call `on_end`."""
         if self._outcome is None or self._has_finished:
             return
         if self._release is not None:

@@ -30,7 +30,7 @@ from stablelog.coordinators.record_fields import (
     string,
     tagged_fields,
 )
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 
 OFFSET_KEY_VERSIONS = (0, 1)  # Both key versions of an offset have the same layout; Kafka writes version 1.
 OFFSET_KEY_VERSION = 1
@@ -191,7 +191,7 @@ def read_offset_value(value: bytes) -> OffsetValue:
     """Read the value of a committed offset, of any version.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        UnknownFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, OFFSET_VALUE)
@@ -203,7 +203,7 @@ def read_offset_value(value: bytes) -> OffsetValue:
     expire_ms = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else -1
     tagged = reader.tagged_fields()
     if OVERTAKEN_BY_TAG in tagged:
-        raise NewerFormatError(f"{OFFSET_VALUE} with the tagged field {OVERTAKEN_BY_TAG}", None, version)
+        raise UnknownFormatError(f"{OFFSET_VALUE} with the tagged field {OVERTAKEN_BY_TAG}", None, version)
     if len(tagged.get(EXPIRE_MS_TAG, b"")) == INT64.size:
         (expire_ms,) = INT64.unpack(tagged[EXPIRE_MS_TAG])
     is_repeated = REPEATED_TAG in tagged
@@ -214,7 +214,7 @@ def read_group_value(value: bytes) -> GroupValue:
     """Read the value of the record of a classic group, of any version.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        UnknownFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, GROUP_VALUE)

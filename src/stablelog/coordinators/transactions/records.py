@@ -47,7 +47,7 @@ from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet, encode_partitions
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.transaction import TV2, Transaction
-from stablelog.errors import refuse_newer
+from stablelog.errors import refuse_unknown_version
 from stablelog.types import TopicPartition
 from stablelog.varint import encode_uvarint
 from stablelog.wire.extension.children import JointName
@@ -196,17 +196,17 @@ def check_kind(kind: int) -> None:
     """Refuse a kind of key that is reserved for later releases: its records must not be skipped.
 
     Raises:
-        NewerFormatError: a later release has written the record.
+        UnknownFormatError: a later release has written the record.
     """
     if kind in OWN_KINDS:
-        refuse_newer("a record whose key is", kind, JOINT_KIND)
+        refuse_unknown_version("a record whose key is", kind, JOINT_KIND)
 
 
 def read_key(key: bytes) -> TransactionKey | TransactionGroupKey | JointKey | None:
     """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
-        NewerFormatError: the kind is stablelog's own, and only a later release knows it.
+        UnknownFormatError: the kind is stablelog's own, and only a later release knows it.
         DamageError: the key is damaged.
     """
     reader = FieldReader(key, "the key")
@@ -223,7 +223,7 @@ def decode_group(value: bytes) -> TransactionGroupState:
     """Read the state of a transaction group. Further fields, which a later release may add at the end, are ignored.
 
     Raises:
-        NewerFormatError: a later release has written the record.
+        UnknownFormatError: a later release has written the record.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, GROUP_STATE_VALUE)
@@ -251,7 +251,7 @@ def decode_transaction(value: bytes) -> Transaction:
     """Read the state of a transactional id.
 
     Raises:
-        NewerFormatError: a later release has written the record.
+        UnknownFormatError: a later release has written the record.
         DamageError: the value is damaged.
     """
     reader = FieldReader(value, TRANSACTION_VALUE)

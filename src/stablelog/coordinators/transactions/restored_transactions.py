@@ -75,7 +75,7 @@ class CommitLog:
         """Read records of the commit log, in their order, and update the attributes.
 
         Raises:
-            NewerFormatError: a later release has written a record.
+            UnknownFormatError: a later release has written a record.
             DamageError: a record is damaged.
         """
         for key, value in records:

@@ -1,7 +1,7 @@
-"""Tests whether an object store keeps the promises on which stablelog relies, and measures how fast it is.
+"""Tests whether an object store keeps the promises on which stablelog relies, and measures its speed.
 
-A store may ignore the condition "only if the key does not exist" of a put. Two brokers could then overwrite each
-other's objects, so stablelog must not use such a store. Each test uses a directory of its own in the store.
+Some stores ignore the condition "only if the key does not exist" of a put. Two brokers could then overwrite each
+other's objects, so stablelog must not use such a store. Each test writes below a key prefix of its own.
 """
 
 import time
@@ -29,7 +29,7 @@ IN_ORDER = ("-", "0-1", "00", "1", "10", "2", "A", "B", "a")
 
 
 class StoreCheckResult(NamedTuple):
-    """The result of the test of one promise, or of one measurement.
+    """The result of one test of a store, or of one measurement.
 
     Attributes:
         promise: the promise, or what was measured.
@@ -45,7 +45,7 @@ class StoreCheckResult(NamedTuple):
 
 
 def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> Iterator[StoreCheckResult]:
-    """Test each promise of a store, and measure its rates. The objects of the tests are deleted at the end.
+    """Test each promise of a store, and measure its speed. The objects of the tests are deleted at the end.
 
     Args:
         store: the store.
@@ -69,7 +69,7 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
 
 
 def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> Iterator[StoreCheckResult]:
-    """Measure the rates of writes and reads, and the time of a listing."""
+    """Measure the throughput of writes and reads, and the time of a listing."""
 
     def rate(size: int, work: Callable[[], object]) -> float:
         begun_s = now_s()
@@ -102,7 +102,7 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
 
 
 def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
-    """Upload an object of equal pieces. Over a slow link the first attempts find out the rate."""
+    """Upload an object of equal pieces. Over a slow link, the first attempts only find out the rate of the link."""
     for attempt in range(1, UPLOADS_MAX + 1):
         try:
             return store.upload(key, lambda: [piece] * count, len(piece) * count)

@@ -112,7 +112,8 @@ CREDENTIALS = re.compile(
 
 
 class CloudRequests:
-    """A store that the library obstore supports. Each call makes one attempt of a request.
+    """An object store of a cloud provider, or in memory, through the library obstore. Each call makes one attempt of a
+    request.
 
     Args:
         url: `s3://bucket/prefix`, `gs://...`, `az://...` or `memory:///`. Credentials and endpoints come from the
@@ -146,9 +147,9 @@ class CloudRequests:
         self._writers: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
         idle = timedelta(seconds=IDLE_S)
-        self._store = self._opened({"timeout": timedelta(seconds=READ_S_MAX), "read_timeout": idle})
+        self._store = self._open_store({"timeout": timedelta(seconds=READ_S_MAX), "read_timeout": idle})
 
-    def _opened(self, limits: dict[str, timedelta], retries: dict[str, Any] | None = None) -> Any:
+    def _open_store(self, limits: dict[str, timedelta], retries: dict[str, Any] | None = None) -> Any:
         arguments: dict[str, Any] = {
             "client_options": {**limits, "allow_http": self._allow_http},
             "retry_config": retries or {"max_retries": 0},
@@ -163,9 +164,9 @@ class CloudRequests:
         # Outside of the handler, the new error has no context, which could show a credential.
         raise ValueError(message)
 
-    def _writer(self, limit_s: float) -> tuple[Any, Any]:
-        """Return two stores for writes with this time limit or a longer one. The second one repeats a failed part of an
-        upload within the time limit, so that the finished parts are kept.
+    def _write_stores(self, limit_s: float) -> tuple[Any, Any]:
+        """Return two obstore objects for writes with this time limit or a longer one. The second one retries a failed
+        part of an upload within the time limit, so that finished parts are not sent again.
         """
         if self._url.startswith("memory:"):
             return self._store, self._store
@@ -176,8 +177,8 @@ class CloudRequests:
         with self._lock:
             if bucket_s not in self._writers:
                 self._writers[bucket_s] = (
-                    self._opened({"timeout": limit}),
-                    self._opened(
+                    self._open_store({"timeout": limit}),
+                    self._open_store(
                         {"timeout": limit}, {"max_retries": PART_RETRIES, "retry_timeout": limit / 2}
                     ),
                 )
@@ -190,15 +191,15 @@ class CloudRequests:
 
     def create(self, key: str, content: Buffer) -> None:
         """Create an object by a conditional put."""
-        store, _ = self._writer(IDLE_S + max(len(content) - CONTENT_RATE, 0) / CONTENT_RATE)
-        self._ask(lambda: obstore.put(store, key, bytes(content), mode="create", use_multipart=False))
+        store, _ = self._write_stores(IDLE_S + max(len(content) - CONTENT_RATE, 0) / CONTENT_RATE)
+        self._request(lambda: obstore.put(store, key, bytes(content), mode="create", use_multipart=False))
 
     def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
-        """Write an object: by one put, or in several parts if it has more bytes than a part. obstore itself begins a
-        multipart upload also for a small object, and that is three requests.
+        """Write an object: by one put, or in several parts if it is larger than a part. obstore would use a multipart
+        upload for small objects, too, which takes three requests.
         """
         rest, first, size = iter(pieces), deque[Buffer](), 0
-        whole, in_parts = self._writer(pace.limit_s)
+        whole, in_parts = self._write_stores(pace.limit_s)
         while size <= pace.part_size and (piece := next(rest, None)) is not None:
             first.append(piece)
             size += len(piece)
@@ -206,11 +207,11 @@ class CloudRequests:
             content = bytearray()
             while first:  # Each piece is freed when it is copied.
                 content += first.popleft()
-            self._ask(lambda: obstore.put(whole, key, content, use_multipart=False), pace.limit_s)
+            self._request(lambda: obstore.put(whole, key, content, use_multipart=False), pace.limit_s)
             return
         sent = _Counted(first, rest)
         try:
-            self._ask(
+            self._request(
                 lambda: obstore.put(
                     in_parts,
                     key,
@@ -227,21 +228,21 @@ class CloudRequests:
                 raise
 
     def _size_of(self, key: str) -> int | None:
-        """Return the size of an object; None if there is none, or the store does not answer."""
+        """Return the size of an object; None if it does not exist, or if the store does not respond."""
         with contextlib.suppress(UnclearError, MissingError, RejectedError):
-            size: int = self._ask(lambda: obstore.head(self._store, key))["size"]
+            size: int = self._request(lambda: obstore.head(self._store, key))["size"]
             return size
         return None
 
     def get(self, key: str) -> bytes:
         """Return a whole object."""
-        return cast("bytes", self._ask(lambda: obstore.get(self._store, key).bytes().to_bytes()))
+        return cast("bytes", self._request(lambda: obstore.get(self._store, key).bytes().to_bytes()))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, from byte `start` on."""
         begun_s = time.monotonic()
         try:
-            found = self._ask(
+            found = self._request(
                 lambda: memoryview(obstore.get_range(self._store, key, start=start, length=size))
             )
         except UnclearError as unclear:
@@ -249,7 +250,7 @@ class CloudRequests:
                 raise  # A store that does not answer is not asked a second time in this attempt.
             # The error may mean that the range begins after the object's end: each store has another error for that. So
             # ask for the object's size.
-            if self._ask(lambda: obstore.head(self._store, key))["size"] < start + size:
+            if self._request(lambda: obstore.head(self._store, key))["size"] < start + size:
                 raise TooShortError from unclear
             raise
         if len(found) < size:
@@ -258,7 +259,7 @@ class CloudRequests:
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects in a directory whose keys are greater than `after`. obstore requests the list in pages."""
-        pages = self._ask(
+        pages = self._request(
             lambda: list(
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
             )
@@ -273,7 +274,7 @@ class CloudRequests:
 
     def directories(self, directory: str) -> Iterator[str]:
         """Return the names of the directories in a directory."""
-        found = self._ask(
+        found = self._request(
             lambda: obstore.list_with_delimiter(self._store, prefix=f"{directory}/" if directory else None)
         )
         return (path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
@@ -281,20 +282,20 @@ class CloudRequests:
     def delete(self, key: str) -> None:
         """Delete an object."""
         try:
-            self._ask(lambda: obstore.delete(self._store, key))
+            self._request(lambda: obstore.delete(self._store, key))
         except MissingError:
             return
         except UnclearError:
             # The same as in `upload`: the answer names the key.
             try:
-                self._ask(lambda: obstore.head(self._store, key))
+                self._request(lambda: obstore.head(self._store, key))
             except MissingError:
                 return
             except UnclearError:
                 pass
             raise
 
-    def _ask(self, request: Callable[[], Any], limit_s: float = IDLE_S) -> Any:
+    def _request(self, request: Callable[[], Any], limit_s: float = IDLE_S) -> Any:
         begun_s = time.monotonic()
         try:
             return request()
@@ -305,7 +306,7 @@ class CloudRequests:
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
-        """Return the error of an attempt for an error of obstore."""
+        """Convert an error of obstore to the error of an attempt."""
         text, whole = _in_short(error, self._secrets), str(error)
         if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
             return ExistsError(text)
@@ -325,7 +326,7 @@ class CloudRequests:
 
 
 def _is_final(text: str) -> bool:
-    """Whether the status of an answer, or the code of a delete, shows that the store will give it again."""
+    """Whether an error message shows a status or code that the store would return again."""
     kept = KEPT.search(text)
     if kept is not None:
         return kept[1] in FINAL_CODES
@@ -338,7 +339,7 @@ def _is_final(text: str) -> bool:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """Check that obstore can take the options as those of a store.
+    """Check that all options belong to the store itself, for obstore.
 
     Raises:
         ValueError: an option is one of the HTTP client, or is given twice under two names.
@@ -364,11 +365,11 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 class _Counted:
-    """The pieces of an upload, and how many bytes of them were sent.
+    """The pieces of an upload, with a count of the bytes that were sent.
 
     Attributes:
-        size: the size of the pieces that were taken, in bytes.
-        is_all: whether all pieces were taken.
+        size: the size in bytes of all pieces that were yielded.
+        is_all: whether all pieces were yielded.
     """
 
     def __init__(self, first: deque[Buffer], rest: Iterator[Buffer]) -> None:
@@ -377,7 +378,7 @@ class _Counted:
         self.is_all = False
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the first pieces, which are freed one after another, and then the others."""
+        """Yield the first pieces, and free each of them after its use. Then yield the other pieces."""
         while self._first:
             piece = self._first.popleft()
             self.size += len(piece)
@@ -389,11 +390,11 @@ class _Counted:
 
 
 def _in_short(error: Exception, secrets: Iterable[str] = ()) -> str:
-    """Return the first line of obstore's error message, without credentials. The other lines show internal objects of
+    """Return the first line of an error message of obstore, without credentials. The other lines show internals of
     obstore.
 
-    Some messages contain the URL of the request, whose parameters may be a signature, or the answer of the store, which
-    may repeat parts of the request. The errors of obstore are not kept as causes, because a traceback would show them.
+    A message may contain the URL of the request with a signature, or the response of the store, which may repeat parts
+    of the request. The original error is not kept as the cause, because a traceback would show it.
     """
     text = str(error).partition("\n")[0]
     for secret in secrets:

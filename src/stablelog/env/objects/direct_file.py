@@ -1,9 +1,8 @@
-"""Writes of new files past the page cache.
+"""Writes of new files past the page cache (O_DIRECT).
 
-A large file that is written through the page cache reaches the disk in one burst, at its sync. Each sync of a log file
-then waits for the burst, and the pages of the copy take the place of pages that readers need. A direct write (O_DIRECT)
-goes to the disk at once. Linux has direct writes on most file systems, but not on tmpfs; elsewhere the page cache is
-used.
+A large file that is written through the page cache reaches the disk in one burst, when it is synced. Each sync of a log
+file then waits for this burst, and the file's pages displace pages that readers need. A direct write goes to the disk
+at once. Linux supports it on most file systems, but not on tmpfs. Without support, the page cache is used.
 """
 
 import errno
@@ -28,7 +27,7 @@ def write_new(path: Path, pieces: Iterable[Buffer]) -> None:
 
     Raises:
         FileExistsError: the file exists.
-        OSError: the file cannot be written. It may be there in part.
+        OSError: the file cannot be written. A part of it may exist.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -56,7 +55,7 @@ def write_new(path: Path, pieces: Iterable[Buffer]) -> None:
 
 
 def set_direct(descriptor: int, *, is_direct: bool) -> bool:
-    """Have the next writes to a file go past the page cache, or through it. Return whether they go past it."""
+    """Switch the next writes to a file between direct writes and the page cache. Return whether they are direct."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~DIRECT
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (DIRECT if is_direct else 0))
@@ -68,8 +67,8 @@ def set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:
-    """Write all of a buffer at the end of the file. A direct write that the file system refuses, or that ends inside a
-    block, is continued through the page cache.
+    """Append a whole buffer to the file. If the file system refuses a direct write, or the write ends inside a block,
+    the rest goes through the page cache.
     """
     while content:
         try:

@@ -1,9 +1,9 @@
-"""An object store in a local directory: an object is a file.
+"""An object store in a local directory: each object is a file.
 
 `create` writes and syncs a temporary file, and then makes a hard link to this file under the name of the key. The link
-fails if the key exists. obstore has a store in a local directory, too, but syncs nothing. A crash leaves only temporary
-files in the directory `.unfinished`. The next opening removes those that are more than a day old, because a newer one
-may belong to another process.
+fails if the key exists. obstore has such a store, too, but it does not sync files. A crash leaves only temporary files
+in the directory `.unfinished`. The next opening removes those that are more than a day old; a newer one may belong to
+another process.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class DirectoryRequests:
         """Create an object: write and sync a temporary file, and link it under the name of the key."""
 
         def work() -> None:
-            with self._written([content]) as finished:
+            with self._temporary_file([content]) as finished:
                 path = self._path(key)
                 os.link(finished, path)
                 try:
@@ -87,7 +87,7 @@ class DirectoryRequests:
         """Write an object: write and sync a temporary file, and rename it to the name of the key."""
 
         def work() -> None:
-            with self._written(pieces) as finished:
+            with self._temporary_file(pieces) as finished:
                 path = self._path(key)
                 finished.rename(path)
                 _sync_directory(path.parent)
@@ -113,7 +113,7 @@ class DirectoryRequests:
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
         """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
-        return iter(_asked(lambda: sorted(self._found(self._root / directory, after))))
+        return iter(_asked(lambda: sorted(self._objects_in(self._root / directory, after))))
 
     def directories(self, directory: str) -> Iterator[str]:
         """Return the names of the directories in a directory. Directories without objects are left out, because cloud
@@ -123,7 +123,7 @@ class DirectoryRequests:
 
         def work() -> list[str]:
             names = [one.name for one in os.scandir(path) if one.is_dir() and not one.name.startswith(".")]
-            return [name for name in names if any(self._found(path / name, ""))]
+            return [name for name in names if any(self._objects_in(path / name, ""))]
 
         try:
             return iter(_asked(work))
@@ -174,8 +174,10 @@ class DirectoryRequests:
             _sync_directory(one.parent)
 
     @contextlib.contextmanager
-    def _written(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
-        """Yield the path of a new synced file with this content. Remove the file at the end, unless it was renamed."""
+    def _temporary_file(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
+        """Yield the path of a new synced file with this content. At the end, remove the file unless the caller has
+        renamed it.
+        """
         path = self._unfinished / uuid.uuid4().hex
         try:
             write_new(path, pieces)
@@ -183,7 +185,7 @@ class DirectoryRequests:
         finally:
             path.unlink(missing_ok=True)
 
-    def _found(self, directory: Path, after: str) -> Iterator[StoredObject]:
+    def _objects_in(self, directory: Path, after: str) -> Iterator[StoredObject]:
         if not directory.is_dir():
             if not self._unfinished.is_dir():
                 raise OSError(errno.ENXIO, f"{self._root} is not there any more")
@@ -202,8 +204,8 @@ class DirectoryRequests:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read, because a listing without its objects would be wrong. Ignore
-    a directory that was removed meanwhile.
+    """Raise the error of a directory that cannot be read, because a listing without its objects would be wrong. Only
+    ignore that the directory was removed meanwhile.
     """
     if not isinstance(error, FileNotFoundError):
         raise error

@@ -1,4 +1,4 @@
-"""Opening of the object store at a URL."""
+"""Opens the object store at a URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

@@ -1,4 +1,4 @@
-"""The interface for single attempts of requests to an object store, and the errors of an attempt."""
+"""The interface of single attempts of requests to an object store, and the errors of an attempt."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
@@ -25,7 +25,7 @@ class StoredObject(NamedTuple):
 
 
 class ExistsError(Exception):
-    """The store reports that an object with this key exists. Some stores report this wrongly for a failed request."""
+    """The store responds that an object with this key exists. Some stores respond so wrongly to a failed request."""
 
 
 class MissingError(Exception):
@@ -33,17 +33,19 @@ class MissingError(Exception):
 
 
 class UnclearError(Exception):
-    """The result of a request is unknown: there was no answer, or one that does not show the result. The store may have
-    applied the request, or may apply it later. The caller can repeat the request.
+    """The result of a request is unknown: the store did not respond, or the response does not tell the result. The
+    store may have carried the request out, or may do so later. The caller can repeat it.
     """
 
 
 class SlowError(UnclearError):
-    """The request reached its time limit."""
+    """The request has reached its time limit."""
 
 
 class RejectedError(Exception):
-    """The store rejects the request and will reject it again: the permissions, the bucket or the address are wrong."""
+    """The store rejects the request and would reject it again, because the access rights, the bucket or the address are
+    wrong.
+    """
 
 
 class TooShortError(Exception):
@@ -51,7 +53,7 @@ class TooShortError(Exception):
 
 
 class UploadPace(NamedTuple):
-    """How an object is uploaded.
+    """The size and the number of the parts in which an object is uploaded.
 
     Attributes:
         part_size: the size of a part in bytes. An object that is not larger is written by one put.

@@ -1,5 +1,5 @@
-"""An object store that retries requests within a time limit, and finds out whether a create with an unclear answer
-succeeded. It adapts the size and the number of its requests to the rate of the link (`window`).
+"""An object store with retries within a time limit. After a create without a clear response, it finds out whether the
+object was created. It adapts the size and the number of its requests to the speed of the link (`window`).
 """
 
 import itertools
@@ -36,7 +36,7 @@ WRITES = ("create", "upload", "delete")
 
 
 class Patience(NamedTuple):
-    """How long a call retries its request, and the pauses between the attempts.
+    """How long a call retries its request, with which pauses.
 
     Attributes:
         limit_s: after this time no further attempt begins.
@@ -50,8 +50,8 @@ class Patience(NamedTuple):
 
 
 class _Source:
-    """The pieces of an upload, which the caller's code makes. If that code raises an exception, the exception is kept,
-    so that the upload ends with this exception and is not repeated like a failure of the store.
+    """The pieces of an upload, produced by the caller's code. If this code raises an exception, the exception is kept.
+    The upload then ends with it, instead of retrying as after a failure of the store.
 
     Args:
         pieces: returns the content from its beginning.
@@ -76,7 +76,7 @@ class _Source:
 
 
 class ObjectStore:
-    """The objects of one store. Every call blocks and may be made in any thread.
+    """An object store with retries. Every call blocks, and any thread may make it.
 
     Args:
         requests: the store, each of whose calls makes one attempt.
@@ -113,7 +113,7 @@ class ObjectStore:
         return self._requests.url
 
     def give_up_after(self, seconds: float) -> None:
-        """Begin no further attempt after this time. Calls that are under way then end with their current attempt."""
+        """Begin no attempt after this time, by the clock `now_s`. Calls in progress end with their current attempt."""
         self._last_s = self._now_s() + seconds
 
     def create(self, key: str, content: bytes) -> None:
@@ -145,7 +145,7 @@ class ObjectStore:
                     raise
 
         try:
-            self._repeated("create", key, attempt)
+            self._retry("create", key, attempt)
         except ExistsError:
             raise ObjectExistsError(f"{self.url}/{key} exists and has another content") from None
 
@@ -163,9 +163,9 @@ class ObjectStore:
         source = _Source(pieces)
 
         def attempt() -> None:
-            part_size, parts_at_once = self._parts()
+            part_size, parts_at_once = self._part_sizes()
             under_way = min(part_size * parts_at_once, size)
-            with self._uploads.taken(under_way, lambda: self._last_s, total=size) as timed_out:
+            with self._uploads.reserve(under_way, lambda: self._last_s, total=size) as timed_out:
                 pace = UploadPace(part_size, parts_at_once, self._uploads.limit_s(under_way))
                 try:
                     self._requests.upload(key, source.pieces(), pace)
@@ -174,14 +174,14 @@ class ObjectStore:
                     raise
 
         try:
-            self._repeated("upload", key, attempt)
+            self._retry("upload", key, attempt)
         except StoreError:
             if source.error is not None:
                 raise source.error from None
             raise
 
-    def _parts(self) -> tuple[int, int]:
-        """Return the size of the parts of an upload, and how many of them are under way at a time."""
+    def _part_sizes(self) -> tuple[int, int]:
+        """Return the size of the parts of an upload, and how many of them to send at the same time."""
         size = self._uploads.size
         if size < PART_SIZE:
             return max(size, PART_SIZE_MIN), 1
@@ -194,7 +194,7 @@ class ObjectStore:
             ObjectMissingError: there is no object of this key.
             StoreError: the store did not answer in time, or rejects the request.
         """
-        return self._repeated("get", key, lambda: self._requests.get(key))
+        return self._retry("get", key, lambda: self._requests.get(key))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Return `size` bytes of an object, at least one, from `start` on.
@@ -212,7 +212,7 @@ class ObjectStore:
         def attempt() -> Buffer:
             nonlocal size_max
             wanted = min(end - position, size_max, self._downloads.size)
-            with self._downloads.taken(wanted, lambda: self._last_s) as timed_out:
+            with self._downloads.reserve(wanted, lambda: self._last_s) as timed_out:
                 try:
                     return self._requests.get_range(key, position, wanted)
                 except UnclearError as error:
@@ -224,7 +224,7 @@ class ObjectStore:
 
         while position < end:
             try:
-                found.append(self._repeated("get_range", key, attempt))
+                found.append(self._retry("get_range", key, attempt))
             except TooShortError:
                 raise DamageError(f"{self.url}/{key} has fewer than {end} bytes") from None
             position += len(found[-1])
@@ -236,7 +236,7 @@ class ObjectStore:
         Raises:
             StoreError: the store did not answer in time, or rejects the request.
         """
-        listed = self._repeated(
+        listed = self._retry(
             "list_after", directory, lambda: list(self._requests.list_after(directory, after))
         )
         if any(one.key >= other.key for one, other in itertools.pairwise(listed)):
@@ -251,7 +251,7 @@ class ObjectStore:
         Raises:
             StoreError: the store did not answer in time, or rejects the request.
         """
-        return self._repeated("directories", directory, lambda: sorted(self._requests.directories(directory)))
+        return self._retry("directories", directory, lambda: sorted(self._requests.directories(directory)))
 
     def delete(self, key: str) -> None:
         """Delete an object; no error if it is missing.
@@ -259,9 +259,9 @@ class ObjectStore:
         Raises:
             StoreError: it is unknown whether the object was deleted.
         """
-        self._repeated("delete", key, lambda: self._requests.delete(key))
+        self._retry("delete", key, lambda: self._requests.delete(key))
 
-    def _repeated(self, call: str, key: str, attempt: Callable[[], Answer]) -> Answer:
+    def _retry(self, call: str, key: str, attempt: Callable[[], Answer]) -> Answer:
         if key or call != "directories":
             check_key(key)
         end_s = self._now_s() + self._patience.limit_s
@@ -291,8 +291,8 @@ class ObjectStore:
         raise AssertionError("the pauses do not end")
 
     def _pauses(self) -> Iterator[float]:
-        """Yield the pauses between attempts, in seconds. Each is shortened at random by up to a half, so that many
-        writers do not try again at the same moment.
+        """Yield the pauses between attempts in seconds. Each is shortened by a random amount of up to a half, so that
+        many writers do not retry at the same moment.
         """
         pause_s = self._patience.pause_s
         while True:

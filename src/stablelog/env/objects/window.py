@@ -1,9 +1,10 @@
-"""How many bytes a process has under way to or from an object store at a time, and for how long it waits for them.
+"""Limits the bytes that a process transfers to or from an object store at the same time, and adapts the limit to the
+speed of the link.
 
-The rate of the link to a store is not known. If many large requests share a slow link, none of them ends within its time
-limit, and what was transferred is lost. The window adapts: it becomes half as large after a request that reached its
-time limit or took long, and twice as large after requests that were quick. A request that is larger than the window is
-divided into smaller ones, so that finished ones are kept.
+The speed is not known in advance. If many large requests share a slow link, none of them ends within its time limit,
+and the bytes already transferred are lost. So the window becomes half as large after a request that timed out or took
+long, and twice as large after quick requests. A request that is larger than the window is divided, so that finished
+parts are kept.
 """
 
 import threading
@@ -25,7 +26,7 @@ POLL_S: Final = 0.1  # A waiting thread notices after this time that the process
 
 
 class TransferWindow:
-    """The bytes that are under way in one direction. Any thread may use it.
+    """The limit of bytes in one direction that are transferred at the same time. Any thread may use it.
 
     Args:
         size_min: the least size of the window, in bytes.
@@ -35,7 +36,7 @@ class TransferWindow:
 
     Attributes:
         size: the present size of the window, in bytes.
-        rate: a rate that the link has at least, as far as it is known, in bytes a second.
+        rate: the speed that the link has at least, as measured so far, in bytes a second.
     """
 
     def __init__(self, size_min: int, size: int, size_max: int, now_s: Callable[[], float]) -> None:
@@ -48,24 +49,24 @@ class TransferWindow:
         self._changed = threading.Condition()
 
     def limit_s(self, size: int) -> float:
-        """Return the time limit of a write of this size, in seconds."""
+        """Return the time limit in seconds of a write of this size."""
         return IDLE_S + size / self.rate
 
     @contextmanager
-    def taken(
+    def reserve(
         self, size: int, last_s: Callable[[], float], *, total: int | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Wait until the window has room for a request of this size, and note its result. Yield a function that the
-        caller calls if the request reaches its time limit.
+        """Wait until the window has room for a request of this size. At the end of the `with` block, adapt the window
+        to the time that the request took. Yield a function that the caller calls if the request times out.
 
         Args:
-            size: how many bytes of the request are under way at a time. It waits for all others if it is larger than
-                the window.
+            size: how many bytes of the request are transferred at the same time. A request that is larger than the
+                window waits for all others.
             last_s: returns the time after which no request begins.
             total: the size of the whole request in bytes, if it is larger.
 
         Raises:
-            StoreError: that time has passed.
+            StoreError: the time of `last_s` has passed.
         """
         with self._changed:
             while self._under_way and self._under_way + size > self.size:
@@ -81,12 +82,12 @@ class TransferWindow:
         finally:
             with self._changed:
                 if is_done:
-                    self._passed(size, max(total or 0, size, 1), begun_s)
+                    self._request_ended(size, max(total or 0, size, 1), begun_s)
                 self._under_way -= size
                 self._changed.notify_all()
 
-    def _passed(self, size: int, total: int, begun_s: float) -> None:
-        """Note that a request has ended, which had begun at a time."""
+    def _request_ended(self, size: int, total: int, begun_s: float) -> None:
+        """Adapt the window to a request that began at `begun_s` and has ended now."""
         took_s = max(self._now_s() - begun_s, 1e-6)
         # The time of the bytes that were under way together.
         turn_s = took_s * size / total

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from operator import itemgetter
 
-from stablelog.errors import DamageError, refuse_newer
+from stablelog.errors import DamageError, refuse_unknown_version
 
 EPOCH_FILE = "leader-epoch-checkpoint"
 UNKNOWN = -1
@@ -68,12 +68,12 @@ class LeaderEpochs:
         """Decode the content of a `leader-epoch-checkpoint` file.
 
         Raises:
-            NewerFormatError: a later release has written the file.
+            UnknownFormatError: a later release has written the file.
             DamageError: the content is not in Kafka's format.
         """
         lines = content.decode(errors="replace").splitlines()
         try:
-            refuse_newer("a leader epoch checkpoint", int(lines[0]), VERSION)
+            refuse_unknown_version("a leader epoch checkpoint", int(lines[0]), VERSION)
             if lines[0] != "0":
                 raise ValueError(f"its version is {lines[0]}, not 0")
             rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]

@@ -13,7 +13,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.files.names import is_log, is_summary, offset_of
 
 LOG_START_FILE = "log-start-offset"
@@ -42,13 +42,13 @@ def decode_log_start(content: bytes, path: Path) -> int:
     """Decode the content of a file that records the log start offset.
 
     Raises:
-        NewerFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read the form of the file.
         DamageError: the file is damaged. The message names its path.
     """
     lines = content.decode(errors="replace").split("\n")
     if lines[0].isdigit():
-        with naming(path):
-            refuse_newer("where the log begins, in a file", int(lines[0]), VERSION, VERSION)
+        with adding_path(path):
+            refuse_unknown_version("where the log begins, in a file", int(lines[0]), VERSION, VERSION)
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):
         raise DamageError(
             f"{path} is damaged: it must have three lines: version {VERSION}, the log start offset, and "

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, NewerFormatError, UnavailableError, in_words, naming, refuse_newer
+from stablelog.errors import (
+    DamageError,
+    UnavailableError,
+    UnknownFormatError,
+    adding_path,
+    in_words,
+    refuse_unknown_version,
+)
 
 METADATA_FILE: Final = "partition.metadata"
 METADATA_VERSION: Final = 0
@@ -20,13 +27,13 @@ def decode_partition_metadata(content: bytes, path: Path) -> uuid.UUID:
     """Return the topic id in the `partition.metadata` file at `path`.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the content is not in Kafka's format.
     """
     try:
         lines = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
-        with naming(path):
-            refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
+        with adding_path(path):
+            refuse_unknown_version("the partition's metadata", int(lines["version"]), METADATA_VERSION)
         return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
     except (ValueError, KeyError) as error:
         raise DamageError(
@@ -44,7 +51,7 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     """Read the topic id of a partition's directory; None if the file is missing or contains no id.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is not in Kafka's format.
     """
     path = directory / METADATA_FILE
@@ -56,7 +63,7 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
 
 def topic_id_if_known(disk: Disk, directory: Path) -> uuid.UUID | None:
     """Return the topic id of a partition's directory; None if the file is missing, or cannot be read or decoded."""
-    with contextlib.suppress(UnavailableError, DamageError, NewerFormatError):
+    with contextlib.suppress(UnavailableError, DamageError, UnknownFormatError):
         return read_partition_metadata(disk, directory)
     return None
 

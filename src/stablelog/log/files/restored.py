@@ -16,7 +16,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import DamageError, in_words, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json
 from stablelog.log.files.names import RESTORED_FILE
 
@@ -82,7 +82,7 @@ def read_restored(disk: Disk, directory: Path) -> Restored | None:
     """Read the file of a partition; None if the partition was not restored.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the file is damaged. The message names it.
     """
     path = directory / RESTORED_FILE
@@ -97,8 +97,10 @@ def decode_restored(content: bytes, path: Path) -> Restored:
         if crc != b"%08x" % crc32c(text):
             raise ValueError("its CRC does not match its content")
         fields = parse_json(text)
-        with naming(path):
-            refuse_newer("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
+        with adding_path(path):
+            refuse_unknown_version(
+                "the offsets that a restore did not find, in a file", fields.pop("version"), VERSION
+            )
         return restored_of(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(f"{path} is damaged: {in_words(error)}. Restore the file") from error

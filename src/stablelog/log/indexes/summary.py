@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from crc32c import crc32c
 
-from stablelog.errors import DamageError, refuse_newer
+from stablelog.errors import DamageError, refuse_unknown_version
 
 VERSION = 1
 SUMMARY = struct.Struct(
@@ -78,10 +78,10 @@ class Summary:
         """Decode the content of a `.summary` file.
 
         Raises:
-            NewerFormatError: a later release has written the file.
+            UnknownFormatError: a later release has written the file.
             DamageError: the bytes are no summary, or are incomplete.
         """
-        refuse_newer("a segment summary", int.from_bytes(content[:2], "big"), VERSION)
+        refuse_unknown_version("a segment summary", int.from_bytes(content[:2], "big"), VERSION)
         if len(content) != SUMMARY.size:
             raise DamageError(f"a segment summary has {len(content)} bytes; it must have {SUMMARY.size}")
         version, crc, *fields = SUMMARY.unpack(content)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
-from stablelog.errors import DamageError, DiskError, NewerFormatError, refuse_newer
+from stablelog.errors import DamageError, DiskError, UnknownFormatError, refuse_unknown_version
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
 from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, Producer
@@ -235,10 +235,10 @@ def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
     `now_ms` is used.
 
     Raises:
-        NewerFormatError: a later release has written the file.
+        UnknownFormatError: a later release has written the file.
         DamageError: the bytes are no snapshot, or are damaged.
     """
-    refuse_newer("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
+    refuse_unknown_version("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
     if len(content) < SNAPSHOT_HEADER.size:
         raise DamageError(
             f"a producer snapshot is incomplete: it ends in its header, after {len(content)} bytes"
@@ -297,7 +297,7 @@ def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
     """Decode a `.producers` file.
 
     Raises:
-        NewerFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read the form of the file.
         DamageError: the file is incomplete or damaged.
     """
     return _decode_pieces(iter((content,)))
@@ -321,11 +321,11 @@ def check_producers_version(head: bytes) -> None:
     """Check the version of a `.producers` file, from its first bytes.
 
     Raises:
-        NewerFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read the form of the file.
     """
     if head.startswith(JSON_BEGINS):
-        raise NewerFormatError(PRODUCERS_CONTENT, 1, PRODUCERS_VERSION)
-    refuse_newer(PRODUCERS_CONTENT, int.from_bytes(head[:2], "big"), PRODUCERS_VERSION)
+        raise UnknownFormatError(PRODUCERS_CONTENT, 1, PRODUCERS_VERSION)
+    refuse_unknown_version(PRODUCERS_CONTENT, int.from_bytes(head[:2], "big"), PRODUCERS_VERSION)
 
 
 def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
@@ -361,6 +361,6 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
     result for a `.snapshot` file, the times of last use are unknown and are -1.
 
     Raises:
-        NewerFormatError, DamageError: for the same reasons as in `decode_producers` and `decode_snapshot`.
+        UnknownFormatError, DamageError: for the same reasons as in `decode_producers` and `decode_snapshot`.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, NewerFormatError, UnavailableError
+from stablelog.errors import DamageError, UnavailableError, UnknownFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
 from stablelog.log.files.names import LOG, file_path, log_offsets
 from stablelog.log.segments.scan import check_crc, scan_batches
@@ -31,7 +31,7 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     """
     try:
         entries = LeaderEpochs.decode(disk.read_bytes(directory / EPOCH_FILE)).entries
-    except (FileNotFoundError, DamageError, NewerFormatError):
+    except (FileNotFoundError, DamageError, UnknownFormatError):
         entries = None
     later = [entry for entry in entries or () if entry[0] > known]
     if entries is not None and not later:

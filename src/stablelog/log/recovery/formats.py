@@ -12,7 +12,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from stablelog.errors import DamageError, naming, refuse_newer
+from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
@@ -36,7 +36,7 @@ def check_formats(listing: Listing) -> None:
         listing: the listing of the partition's directory.
 
     Raises:
-        NewerFormatError: this release does not read the form of a file. The message names it.
+        UnknownFormatError: this release does not read the form of a file. The message names it.
     """
     found: dict[str, list[str]] = {}
     for name in listing.names:  # the names are in the order of the offsets
@@ -46,7 +46,7 @@ def check_formats(listing: Listing) -> None:
     for kind, names in found.items():
         for name in names if kind in COMPACTED else names[-1:]:
             path = listing.path(name)
-            with contextlib.suppress(DamageError, FileNotFoundError), naming(path):
+            with contextlib.suppress(DamageError, FileNotFoundError), adding_path(path):
                 # A log may have thousands of transaction indexes, and recovery reads only the last one. The listing
                 # caches only this last index.
                 is_kept = kind != TXNINDEX or name == names[-1]
@@ -55,16 +55,16 @@ def check_formats(listing: Listing) -> None:
 
 
 def _check(kind: str, head: bytes, path: Path) -> None:
-    """Check the version at the beginning of a file. Raises NewerFormatError, and DamageError for damage."""
+    """Check the version at the beginning of a file. Raises UnknownFormatError, and DamageError for damage."""
     if kind in _NUMBERED:  # the version is the first two bytes
         what, known = _NUMBERED[kind]
-        refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
+        refuse_unknown_version(what, int.from_bytes(head[INT16], "big"), known)
     elif kind == PRODUCERS:
         check_producers_version(head)
     elif kind == EPOCH_FILE:
         # The version is in the first line, and `head` has at least this line. If the file is longer than `head`, its
         # end is missing here, and the decoder raises DamageError. The caller ignores DamageError and sees only
-        # NewerFormatError.
+        # UnknownFormatError.
         LeaderEpochs.decode(head)
     else:
         decode_log_start(head, path)

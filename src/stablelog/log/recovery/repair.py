@@ -11,7 +11,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import DamageError, naming
+from stablelog.errors import DamageError, adding_path
 from stablelog.log.directory import PartitionDirectory
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start, read_log_start
@@ -48,14 +48,14 @@ def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Da
         expected: what the data directory records about the partition.
 
     Raises:
-        NewerFormatError: a later release has written to the directory; nothing was changed.
+        UnknownFormatError: a later release has written to the directory; nothing was changed.
         DamageError: the directory is damaged in a way that no truncation can repair.
         DiskError: a file cannot be read.
     """
     listing = Listing(disk, directory)
     check_formats(listing)
     finish_interrupted(listing)
-    with naming(directory):
+    with adding_path(directory):
         examination = Examination(PartitionDirectory(listing), expected or Expected())
         damage = examination.run()
     for found in () if damage is None else (damage, damage.refused):

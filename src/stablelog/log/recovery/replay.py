@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import DamageError, DiskError, naming
+from stablelog.errors import DamageError, DiskError, adding_path
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
@@ -71,12 +71,12 @@ def recover(
         progress: called with (bytes done, bytes in all) while the log is read.
 
     Raises:
-        NewerFormatError: a later release has written to the directory; nothing was changed.
+        UnknownFormatError: a later release has written to the directory; nothing was changed.
         DamageError: durable bytes are damaged or missing. No log file was changed.
         DiskError: the disk failed.
     """
     check_formats(listing)
-    with naming(listing.directory):
+    with adding_path(listing.directory):
         finish_interrupted(listing)
         planner = Planner(listing, open_files, known)
         plan = planner.plan()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
@@ -33,8 +33,8 @@ def verify_directory(
     """
     try:
         check_formats(Listing(disk, directory))
-    except NewerFormatError as newer:  # a file in an unknown format cannot be verified
-        yield Finding(Path(newer.place), str(NewerFormatError(newer.what, newer.found, newer.known)))
+    except UnknownFormatError as newer:  # a file in an unknown format cannot be verified
+        yield Finding(Path(newer.place), str(UnknownFormatError(newer.what, newer.found, newer.known)))
         return
     names = disk.list_dir(directory)
     bases = log_offsets(names)
@@ -90,7 +90,7 @@ def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: i
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()
     for base in bases:
-        with contextlib.suppress(DamageError, NewerFormatError):
+        with contextlib.suppress(DamageError, UnknownFormatError):
             ends.add(Summary.decode(state.content(base, SUMMARY) or b"").end_offset)
     for base in sorted((begins | ends) - set(bases)):
         # A running broker may delete or compact the segment during the verification, so its files are looked up again.
@@ -107,7 +107,7 @@ def _verify_epochs(state: LogState) -> Iterator[Finding]:
         return
     try:
         said = LeaderEpochs.decode(content).entries
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         yield Finding(path, str(error))
         return
     known = state.epochs.entries

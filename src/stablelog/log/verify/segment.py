@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader
 from stablelog.env.disk import File
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import NOTHING, Summary
@@ -300,7 +300,7 @@ class SegmentProof:
             return  # the segment grows, or was sealed and is not durable yet
         try:
             summary = Summary.decode(self._summary)
-        except (DamageError, NewerFormatError) as error:
+        except (DamageError, UnknownFormatError) as error:
             yield self._finding(SUMMARY, str(error))
             return
         path = self._state.path(self._base_offset, SUMMARY)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.producer_state.producer import NO_TXN, Producer
@@ -37,7 +37,7 @@ class SnapshotProof:
         state = self._state
         state.are_begins_known = False
         # If a snapshot file cannot be read, `_prove` reports the file later.
-        with contextlib.suppress(DamageError, NewerFormatError):
+        with contextlib.suppress(DamageError, UnknownFormatError):
             if (ours := state.content(offset, PRODUCERS)) is not None:
                 table = decode_producers(ours)[0]
             elif (kafkas := state.content(offset, SNAPSHOT)) is not None:
@@ -58,7 +58,7 @@ class SnapshotProof:
         """
         marks = {}
         for offset in self._pending:
-            with contextlib.suppress(DamageError, NewerFormatError):
+            with contextlib.suppress(DamageError, UnknownFormatError):
                 _, progress = decode_producers(self._state.content(offset, PRODUCERS) or b"")
                 if progress.base_offset == base_offset and progress.log_size:
                     marks[progress.log_size] = progress.log_crc
@@ -94,7 +94,7 @@ class SnapshotProof:
                     table, progress = decode_producers(content)
                 else:
                     table = decode_snapshot(content, 0)
-            except (DamageError, NewerFormatError) as error:
+            except (DamageError, UnknownFormatError) as error:
                 yield Finding(path, str(error))
                 continue
             if is_known:

@@ -185,7 +185,7 @@ class Encoder:
     def _grow(self, number: int, capacity: int) -> None:
         slot = self._slots[number]
         before = self._buffers.get(number)
-        grown = self._pool.take(capacity)
+        grown = self._pool.take_buffer(capacity)
         if before is not None:
             size = int(slot[k.SLOT_SIZE])
             memoryview(grown)[:size] = memoryview(before)[:size]

@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import CRC_START
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, NewerFormatError, ObjectMissingError
+from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.objects.download import downloaded
 from stablelog.spark.objects.whole_batches import WholeBatches
@@ -40,7 +40,7 @@ def object_fault(
             segment.indexes_in(store.get(key), key)
     except ObjectMissingError:
         return "the object is missing" if _is_named(store, partition, segment) else None
-    except (DamageError, NewerFormatError) as error:
+    except (DamageError, UnknownFormatError) as error:
         return str(error).removeprefix(f"{key}: ")
     return None
 

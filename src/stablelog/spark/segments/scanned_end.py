@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.errors import DamageError, naming
+from stablelog.errors import DamageError, adding_path
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, TXNINDEX, file_path, snapshot_offsets
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.producers import Producers
@@ -76,7 +76,7 @@ def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[in
         if offset < first_offset or (offset > last.base_offset and last.find(offset - 1) is None):
             continue  # The snapshot describes records that were removed, or that a crash has lost.
         try:
-            with naming(path):
+            with adding_path(path):
                 table = decode_snapshot(read_or_nothing(path), 0)
         except DamageError:
             continue
@@ -114,7 +114,7 @@ def _progress_agrees(directory: Path, last: SegmentFile, snapshot: int | None) -
         return None
     path = file_path(directory, snapshot, PRODUCERS)
     try:
-        with naming(path):
+        with adding_path(path):
             _, progress = decode_producers(read_or_nothing(path))
     except DamageError:
         return None

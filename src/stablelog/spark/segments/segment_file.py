@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, UnavailableError, naming
+from stablelog.errors import DamageError, UnavailableError, adding_path
 from stablelog.log.files.names import INDEX, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.indexes.offset_index import OffsetIndex
@@ -353,7 +353,7 @@ def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_resul
     while True:
         before = status_of(path)
         try:
-            with naming(beside):
+            with adding_path(beside):
                 summary = Summary.decode(read_or_nothing(beside))
         except DamageError:
             summary = None  # Without a summary, the reader reads more of the log file.

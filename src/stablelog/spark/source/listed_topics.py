@@ -31,7 +31,7 @@ class ListedTopics:
             directory: the directory of the partition.
 
         Raises:
-            NewerFormatError: a later release has written the list of topics.
+            UnknownFormatError: a later release has written the list of topics.
             DamageError: the list of topics is damaged.
             UnavailableError: the directory cannot be read.
         """

@@ -13,11 +13,11 @@ from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.client.topics import EARLIEST_LOCAL
 from stablelog.errors import (
     DamageError,
-    NewerFormatError,
     NothingStoredError,
     ObjectMissingError,
     RefusedError,
     UnavailableError,
+    UnknownFormatError,
     UsageError,
 )
 from stablelog.spark.objects.stored_topics import OwnTopics, StoredTopics, stored_topics
@@ -130,7 +130,7 @@ class TieredLog(SharedLog):
             # What a span loads when it becomes a piece is loaded here, where an error has this way out.
             stored.aborted(part.start, part.end)
             return stored.span(part.start, part.end, topic_id)
-        except (DamageError, UnavailableError, ObjectMissingError, NewerFormatError) as error:
+        except (DamageError, UnavailableError, ObjectMissingError, UnknownFormatError) as error:
             log.warning("%s is read through its broker: %s", partition_name(part.place), error)
             return None
 
@@ -150,7 +150,7 @@ class TieredLog(SharedLog):
         try:
             for stored in self._load_stored(unknown) if unknown else ():
                 self._known[stored.place] = now_s, stored
-        except (DamageError, UnavailableError, NewerFormatError, UsageError) as error:
+        except (DamageError, UnavailableError, UnknownFormatError, UsageError) as error:
             log.warning("the store is not read, and the brokers serve all records: %s", error)
         for one, topic_id in wanted.items():
             known = self._known.get(one.place)

@@ -18,7 +18,7 @@ from stablelog.client.core.admin.groups import (
     delete_offsets,
     describe_group,
     list_groups,
-    note_committed,
+    remove_committed,
 )
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.wire.api import ApiKey
@@ -277,7 +277,7 @@ def test_what_a_response_has_accepted_is_no_longer_to_be_committed():
         brokers.run(commit_offsets(brokers.cluster(), "g", {("t", 0): 5, ("t", 1): 6}))
     response = brokers.answers["OffsetCommit"](brokers.request("OffsetCommit"))
     left = {("t", 0): 5, ("t", 1): 6}
-    assert note_committed(response, left) == [(ErrorCode.offset_metadata_too_large, "t-1")]
+    assert remove_committed(response, left) == [(ErrorCode.offset_metadata_too_large, "t-1")]
     assert left == {("t", 1): 6}
 
 

@@ -78,7 +78,7 @@ def test_a_topic_is_created_with_the_brokers_defaults_unless_others_are_given():
 def test_the_broker_may_work_until_the_deadline_of_the_call():
     brokers = Brokers({"CreateTopics": created()})
     cluster = brokers.cluster(deadline_s=100)
-    brokers.run(cluster.in_time(create_topic(cluster, "t")))
+    brokers.run(cluster.run_until_deadline(create_topic(cluster, "t")))
     assert brokers.request("CreateTopics").timeout == timedelta(seconds=100)
 
 

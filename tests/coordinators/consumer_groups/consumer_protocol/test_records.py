@@ -14,7 +14,7 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.model import (
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.records import ConsumerKey, GroupEpochs
 from stablelog.coordinators.consumer_groups.records import read_key
-from stablelog.errors import DamageError, NewerFormatError
+from stablelog.errors import DamageError, UnknownFormatError
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(max_size=5)
@@ -73,7 +73,7 @@ def test_the_bytes_are_kafkas():
 
 
 def test_what_cannot_be_read_is_refused():
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(UnknownFormatError):
         records.read_target_epoch(b"\0\1" + bytes(5))
     with pytest.raises(DamageError, match="a member's current assignment"):
         records.read_current(records.encode_current(CurrentAssignment())[:-1])

@@ -1,4 +1,4 @@
-"""ACLs: list, add and remove them (KIP-140, KIP-290)."""
+"""Requests to list, add and remove ACLs (KIP-140, KIP-290)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ from stablelog.wire.acls import (
 
 
 def list_acls(cluster: Cluster, asked: AclFilter | None = None) -> Steps[list[AclBinding]]:
-    """Return the ACLs that a filter selects; all ACLs without a filter.
+    """Return the ACLs that match a filter; all ACLs without a filter.
 
     Raises:
         RefusedError: the broker has no authorizer, or the user may not see ACLs.
@@ -31,7 +31,7 @@ def list_acls(cluster: Cluster, asked: AclFilter | None = None) -> Steps[list[Ac
 
     def attempt() -> Steps[list[AclBinding]]:
         connection = yield from cluster.any_connection()
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         check(response.error_code, "listing ACLs", response.error_message)
         return [
             _binding(resource.resource_type, resource.resource_name, resource.pattern_type, acl)
@@ -43,7 +43,7 @@ def list_acls(cluster: Cluster, asked: AclFilter | None = None) -> Steps[list[Ac
 
 
 def add_acls(cluster: Cluster, bindings: Iterable[AclBinding]) -> Steps[None]:
-    """Add ACLs. An ACL that exists is left as it is.
+    """Add ACLs. An ACL that exists already is not changed.
 
     Raises:
         RefusedError: an ACL is not valid, or the user may not change ACLs. Other ACLs of the call may be added.
@@ -69,7 +69,7 @@ def add_acls(cluster: Cluster, bindings: Iterable[AclBinding]) -> Steps[None]:
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.any_connection()
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         for binding, result in zip(wanted, response.results, strict=True):
             check(result.error_code, f"adding the ACL {binding}", result.error_message)
 
@@ -77,7 +77,7 @@ def add_acls(cluster: Cluster, bindings: Iterable[AclBinding]) -> Steps[None]:
 
 
 def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[AclBinding]]:
-    """Remove the ACLs that at least one of the filters selects, and return them.
+    """Remove the ACLs that match at least one of the filters, and return them.
 
     Raises:
         RefusedError: a filter is not valid, or the user may not change ACLs.
@@ -90,7 +90,7 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[Ac
 
     def attempt() -> Steps[list[AclBinding]]:
         connection = yield from cluster.any_connection()
-        for result in (yield from connection.ask_steps(request)).filter_results:
+        for result in (yield from connection.request_steps(request)).filter_results:
             check(result.error_code, "removing ACLs", result.error_message)
             for acl in result.matching_acls:
                 check(acl.error_code, f"removing an ACL of {acl.principal}", acl.error_message)
@@ -101,7 +101,7 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[Ac
 
 
 def _numbers(asked: AclFilter) -> dict[str, Any]:
-    """Return the fields of a filter in a request."""
+    """Return the fields of a filter as a request contains them."""
     return {
         "resource_type_filter": int(asked.resource_type),
         "resource_name_filter": asked.name,

@@ -1,4 +1,4 @@
-"""The brokers of a cluster, and their data directories (KIP-113)."""
+"""Requests for the brokers of a cluster and for their data directories (KIP-113)."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,7 +14,7 @@ from stablelog.types import TopicPartition
 
 
 def list_brokers(cluster: Cluster) -> Steps[dict[int, str]]:
-    """Return the address of each broker ("host:port"), by its id.
+    """Return the address ("host:port") of each broker by its id.
 
     Raises:
         UnavailableError: no broker responds.
@@ -24,8 +24,8 @@ def list_brokers(cluster: Cluster) -> Steps[dict[int, str]]:
 
 
 def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) -> Steps[dict[int, list[str]]]:
-    """Return the data directories of each broker that metadata has named, by node id. The list of a broker may be empty.
-    A broker that does not respond is left out.
+    """Return the data directories of each broker, by the id of the broker. The list may be empty. A broker that does
+    not respond is left out.
 
     Args:
         cluster: the brokers.
@@ -41,7 +41,7 @@ def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) ->
     for node_id in (yield from cluster.node_ids()):
         with suppress(UnavailableError, RetriableError):
             connection = yield from cluster.connection_to(node_id)
-            response = yield from connection.ask_steps(DescribeLogDirsRequest(topics=topics or None))
+            response = yield from connection.request_steps(DescribeLogDirsRequest(topics=topics or None))
             found[node_id] = [
                 result.log_dir for result in response.results if result.error_code is ErrorCode.none
             ]

@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups (KIP-133, KIP-339)."""
+"""Requests for the settings of topics, brokers and groups (KIP-133, KIP-339)."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -17,7 +17,7 @@ SET, DELETE = 0, 1  # operations of IncrementalAlterConfigs
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a setting comes from, with Kafka's numbers."""
+    """The origin of the value of a setting, with Kafka's numbers."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 
 class Config(NamedTuple):
-    """One setting. The value is None if the setting is secret, or has no value.
+    """A setting of a topic, a broker or a group. The value is None if the setting is secret or has no value.
 
     Attributes:
         name: the name of the setting.
@@ -79,7 +79,7 @@ def describe_configs(
 
     def attempt() -> Steps[dict[str, Config]]:
         connection = yield from _connection(cluster, kind, name)
-        (found,) = (yield from connection.ask_steps(request)).results
+        (found,) = (yield from connection.request_steps(request)).results
         check(found.error_code, f"settings of {kind} {name!r}", found.error_message)
         return {
             one.name: Config(
@@ -92,7 +92,7 @@ def describe_configs(
 
 
 def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str, str | None]) -> Steps[None]:
-    """Change settings of a topic, a broker or a group. All changes are made, or none.
+    """Change settings of a topic, a broker or a group. Either all changes are made or none.
 
     Args:
         cluster: the brokers.
@@ -123,7 +123,7 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
 
     def attempt() -> Steps[None]:
         connection = yield from _connection(cluster, kind, name)
-        (changed,) = (yield from connection.ask_steps(request)).responses
+        (changed,) = (yield from connection.request_steps(request)).responses
         check(changed.error_code, f"settings of {kind} {name!r}", changed.error_message)
 
     yield from cluster.retrying(f"changing the settings of {kind} {name!r}", attempt)
@@ -136,7 +136,9 @@ def _resource_type(kind: str) -> int:
 
 
 def _connection(cluster: Cluster, kind: str, name: str) -> Steps[BrokerConnection]:
-    """Return a connection to the broker that knows the settings: its own for a broker, any one for all others."""
+    """Return a connection to a broker that knows the settings: for settings of a broker that broker, otherwise any
+    broker.
+    """
     if kind != "broker" or not name:
         return (yield from cluster.any_connection())
     if not name.isdecimal():

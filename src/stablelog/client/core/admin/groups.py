@@ -1,4 +1,6 @@
-"""Consumer groups: list, describe, committed offsets, delete (KIP-88, KIP-222, KIP-496, KIP-709, KIP-848)."""
+"""Requests for consumer groups: list, describe, delete, and their committed offsets (KIP-88, KIP-222, KIP-496, KIP-709,
+KIP-848).
+"""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,9 @@ SCHEMA_VERSION = struct.Struct(">h")
 
 
 class ListedGroup(NamedTuple):
-    """A group in a list: its id, its type ("classic" or "consumer"; empty if the broker does not say) and its state."""
+    """A consumer group in a list: its id, its type and its state. The type is "classic" or "consumer", or empty if the
+    broker does not report it.
+    """
 
     group_id: str
     group_type: str
@@ -31,7 +35,7 @@ class ListedGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of a group, and the partitions that it has."""
+    """A member of a consumer group, and the partitions assigned to it."""
 
     member_id: str
     instance_id: str | None
@@ -41,7 +45,7 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group. Its state is "Dead" if the group does not exist.
+    """A described consumer group. Its state is "Dead" if the group does not exist.
 
     Attributes:
         group_id: its id.
@@ -59,7 +63,7 @@ class Group(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The offset that a group has committed for a partition. The epoch is -1 if the group did not commit one."""
+    """The offset that a group has committed for a partition. The leader epoch is -1 if the group has committed none."""
 
     offset: int
     leader_epoch: int = -1
@@ -79,7 +83,7 @@ def list_groups(cluster: Cluster) -> Steps[list[ListedGroup]]:
     def attempt() -> Steps[list[ListedGroup]]:
         found: dict[str, ListedGroup] = {}
         for connection in (yield from cluster.every_connection()):
-            response = yield from connection.ask_steps(request)
+            response = yield from connection.request_steps(request)
             check(response.error_code, "listing groups")
             for group in response.groups:
                 found[group.group_id] = ListedGroup(
@@ -100,11 +104,11 @@ def describe_group(cluster: Cluster, group_id: str) -> Steps[Group]:
 
     def attempt() -> Steps[Group]:
         connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
-        if connection.speaks(ApiKey.CONSUMER_GROUP_DESCRIBE):
+        if connection.supports_api(ApiKey.CONSUMER_GROUP_DESCRIBE):
             from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
 
             request = ConsumerGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
-            (found,) = (yield from connection.ask_steps(request)).groups
+            (found,) = (yield from connection.request_steps(request)).groups
             # A classic group has no id here.
             if found.error_code is not ErrorCode.group_id_not_found:
                 check(found.error_code, f"group {group_id!r}", found.error_message)
@@ -112,7 +116,7 @@ def describe_group(cluster: Cluster, group_id: str) -> Steps[Group]:
         from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 
         classic = DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False)
-        (described,) = (yield from connection.ask_steps(classic)).groups
+        (described,) = (yield from connection.request_steps(classic)).groups
         check(described.error_code, f"group {group_id!r}")
         return _classic_group(described)
 
@@ -152,7 +156,7 @@ def _classic_group(found: Any) -> Group:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the partitions that a consumer has in the classic protocol. The consumer chooses the bytes. If they
+    """Decode the partitions assigned to a member in the classic protocol. The bytes come from the consumer: if they
     cannot be decoded, the result is empty.
     """
     from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
@@ -172,12 +176,12 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 def committed_offsets(
     cluster: Cluster, group_id: str, *, stable: bool = False
 ) -> Steps[dict[TopicPartition, CommittedOffset]]:
-    """Return the offsets that a group has committed, of all its partitions.
+    """Return the committed offsets of a group in all its partitions.
 
     Args:
         cluster: the brokers.
         group_id: the group.
-        stable: whether to wait for the end of transactions that have written offsets of the group (KIP-447).
+        stable: whether to wait until open transactions with offsets of the group have ended (KIP-447).
 
     Raises:
         RefusedError: the user may not describe the group.
@@ -186,24 +190,25 @@ def committed_offsets(
 
     def attempt() -> Steps[dict[TopicPartition, CommittedOffset]]:
         connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
-        if connection.speaks(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS):
+        if connection.supports_api(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS):
             from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 
             wanted = OffsetFetchRequestGroup(group_id=group_id, topics=None)
             request = OffsetFetchRequest(groups=(wanted,), require_stable=stable)
-            (answer,) = (yield from connection.ask_steps(request)).groups
+            (answer,) = (yield from connection.request_steps(request)).groups
         else:
             from kio.schema.offset_fetch.v7.request import OffsetFetchRequest as OneGroupRequest
 
             one = OneGroupRequest(group_id=group_id, topics=None, require_stable=stable)
-            answer = yield from connection.ask_steps(one)
-        return read_committed(answer, group_id)
+            answer = yield from connection.request_steps(one)
+        return offsets_in_response(answer, group_id)
 
     return (yield from cluster.retrying(f"asking for the offsets of group {group_id!r}", attempt))
 
 
-def read_committed(answer: Any, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets in OffsetFetch's answer for one group. A partition without one is left out.
+def offsets_in_response(answer: Any, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    """Return the committed offsets of one group in a response to OffsetFetch. Partitions without a committed offset are
+    left out.
 
     Raises:
         RetriableError: an open transaction has written offsets of the group, or the epoch of the member is not the
@@ -230,9 +235,9 @@ def _check_offsets(code: ErrorCode, group_id: str) -> None:
     check(code, f"the offsets of group {group_id!r}")
 
 
-def note_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[ErrorCode, str]]:
-    """Remove from `left` the partitions whose offsets a response to OffsetCommit or TxnOffsetCommit has accepted. Return
-    the error code and the name of each other partition.
+def remove_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[ErrorCode, str]]:
+    """Remove from `left` the partitions whose offsets a response to OffsetCommit or TxnOffsetCommit has accepted.
+    Return the error code and the name of each refused partition.
     """
     failures = []
     for topic in answer.topics:
@@ -247,7 +252,7 @@ def note_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[E
 def commit_offsets(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
 ) -> Steps[None]:
-    """Commit offsets of a group that has no members.
+    """Commit offsets for a group that has no members.
 
     Args:
         cluster: the brokers.
@@ -289,7 +294,7 @@ def commit_offsets(
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         for topic in response.topics:
             for at in topic.partitions:
                 check(at.error_code, f"the offset of {topic.name}-{at.partition_index} of group {group_id!r}")
@@ -323,7 +328,7 @@ def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPa
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         check(response.error_code, f"deleting offsets of group {group_id!r}")
         for topic in response.topics:
             for at in topic.partitions:
@@ -346,7 +351,7 @@ def delete_group(cluster: Cluster, group_id: str) -> Steps[None]:
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(group_id, GROUP_COORDINATOR)
-        (deleted,) = (yield from connection.ask_steps(request)).results
+        (deleted,) = (yield from connection.request_steps(request)).results
         check(deleted.error_code, f"deleting group {group_id!r}")
 
     yield from cluster.retrying(f"deleting group {group_id!r}", attempt)

@@ -1,4 +1,4 @@
-"""Client quotas: list and change them (KIP-546)."""
+"""Requests to list and change client quotas (KIP-546)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ QuotaEntity = Mapping[str, str | None]
 
 
 class Quotas(NamedTuple):
-    """The quotas of one entity, by key."""
+    """The quotas of one entity: the entity, and the value of each quota by its key."""
 
     entity: dict[str, str | None]
     values: dict[str, float]
@@ -22,12 +22,12 @@ class Quotas(NamedTuple):
 def list_quotas(
     cluster: Cluster, entity: QuotaEntity | None = None, *, strict: bool = False
 ) -> Steps[list[Quotas]]:
-    """Return the quotas of entities.
+    """Return the quotas of all entities, or of those with given types and names.
 
     Args:
         cluster: the brokers.
-        entity: the types and names that an entity must have; None for all entities.
-        strict: whether an entity with further types is left out.
+        entity: return only entities with these types and names; None for all entities.
+        strict: whether to leave out entities that have further types.
 
     Raises:
         RefusedError: a type is unknown, or the user may not see quotas.
@@ -45,7 +45,7 @@ def list_quotas(
 
     def attempt() -> Steps[list[Quotas]]:
         connection = yield from cluster.any_connection()
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         check(response.error_code, "listing quotas", response.error_message)
         return [
             Quotas(
@@ -59,7 +59,7 @@ def list_quotas(
 
 
 def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, float | None]) -> Steps[None]:
-    """Change the quotas of an entity. All changes are made, or none.
+    """Change the quotas of one entity. Either all changes are made or none.
 
     Args:
         cluster: the brokers.
@@ -89,7 +89,7 @@ def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, fl
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.any_connection()
-        (result,) = (yield from connection.ask_steps(request)).entries
+        (result,) = (yield from connection.request_steps(request)).entries
         check(result.error_code, f"quotas of {shown}", result.error_message)
 
     yield from cluster.retrying(f"changing the quotas of {shown}", attempt)

@@ -1,4 +1,6 @@
-"""Topics: create, list, describe, add partitions, delete records, delete (KIP-4, KIP-107, KIP-195)."""
+"""Requests to create, list, describe and delete topics, to add partitions and to delete records (KIP-4, KIP-107,
+KIP-195).
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -13,7 +15,7 @@ from stablelog.types import TopicPartition
 
 
 class CreatedTopic(NamedTuple):
-    """A topic that was created. The id is None if the broker does not send it."""
+    """A created topic: its name and its id. The id is None if the broker does not send it."""
 
     name: str
     topic_id: UUID | None
@@ -21,7 +23,7 @@ class CreatedTopic(NamedTuple):
 
 
 def list_topics(cluster: Cluster, *, internal: bool = False) -> Steps[dict[str, Topic]]:
-    """Return the topics that the user may see, by name.
+    """Return the topics that the user may describe, by name.
 
     Args:
         cluster: the brokers.
@@ -79,7 +81,7 @@ def create_topic(
     def attempt() -> Steps[CreatedTopic]:
         connection = yield from cluster.any_connection()
         request = CreateTopicsRequest(topics=(topic,), timeout=(yield from _time_left(cluster)))
-        (created,) = (yield from connection.ask_steps(request)).topics
+        (created,) = (yield from connection.request_steps(request)).topics
         check(created.error_code, f"creating topic {name!r}", created.error_message)
         return CreatedTopic(name, created.topic_id, created.num_partitions)
 
@@ -87,7 +89,7 @@ def create_topic(
 
 
 def add_partitions(cluster: Cluster, name: str, count: int) -> Steps[None]:
-    """Add partitions to a topic, so that it has `count` of them.
+    """Increase the number of partitions of a topic to `count`.
 
     Raises:
         RefusedError: the topic does not exist, or it has at least as many partitions.
@@ -102,7 +104,7 @@ def add_partitions(cluster: Cluster, name: str, count: int) -> Steps[None]:
         connection = yield from cluster.any_connection()
         left = yield from _time_left(cluster)
         request = CreatePartitionsRequest(topics=(topic,), timeout=left, validate_only=False)
-        (changed,) = (yield from connection.ask_steps(request)).results
+        (changed,) = (yield from connection.request_steps(request)).results
         check(changed.error_code, f"partitions of topic {name!r}", changed.error_message)
 
     yield from cluster.retrying(f"adding partitions to topic {name!r}", attempt)
@@ -122,7 +124,7 @@ def delete_topic(cluster: Cluster, name: str) -> Steps[None]:
         yield from cluster.topic(name)  # a topic that does not exist is refused at once
         connection = yield from cluster.any_connection()
         request = DeleteTopicsRequest(topic_names=(name,), timeout=(yield from _time_left(cluster)))
-        (deleted,) = (yield from connection.ask_steps(request)).responses
+        (deleted,) = (yield from connection.request_steps(request)).responses
         check(deleted.error_code, f"deleting topic {name!r}", deleted.error_message)
 
     yield from cluster.retrying(f"deleting topic {name!r}", attempt)
@@ -171,9 +173,9 @@ def delete_records(
 
     def attempt() -> Steps[dict[TopicPartition, int]]:
         left = [target for target in before if target not in starts]
-        for leader_id, wanted in (yield from cluster.by_leader(left)).items():
+        for leader_id, wanted in (yield from cluster.group_by_leader(left)).items():
             connection = yield from cluster.connection_to(leader_id)
-            response = yield from connection.ask_steps(request(wanted, (yield from _time_left(cluster))))
+            response = yield from connection.request_steps(request(wanted, (yield from _time_left(cluster))))
             for topic in response.topics:
                 for partition in topic.partitions:
                     name = f"{topic.name}-{partition.partition_index}"
@@ -189,5 +191,5 @@ def delete_records(
 
 
 def _time_left(cluster: Cluster) -> Steps[timedelta]:
-    """Return how long a broker may work on a change before it answers REQUEST_TIMED_OUT: until the deadline of the call."""
-    return timedelta(milliseconds=max(1, int(1000 * cluster.left_s((yield NOW)))))
+    """Return the timeout for a request that changes topics: the time that is left until the deadline of the call."""
+    return timedelta(milliseconds=max(1, int(1000 * cluster.time_left_s((yield NOW)))))

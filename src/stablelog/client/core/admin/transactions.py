@@ -1,4 +1,4 @@
-"""Transactions: list, describe, find and abort them (KIP-664)."""
+"""Requests to list, describe and abort transactions, also hanging ones (KIP-664)."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -24,7 +24,7 @@ _KIO_CONSTANTS: Final = ("__type__", "__version__", "__flexible__", "__api_key__
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id in a list, with the producer id and the state that its coordinator knows."""
+    """A transactional id in a list, with its producer id and the state of its transaction."""
 
     transactional_id: str
     producer_id: int
@@ -32,7 +32,7 @@ class ListedTransaction(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """The coordinator's state of a transactional id.
+    """A transactional id with the state of its transaction, as its coordinator knows it.
 
     Attributes:
         transactional_id: the id.
@@ -54,7 +54,7 @@ class DescribedTransaction(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer whose state a partition knows.
+    """The state of a producer in one partition, as the leader of the partition knows it.
 
     Attributes:
         producer_id: the producer.
@@ -76,7 +76,7 @@ class ActiveProducer(NamedTuple):
 def list_transactions(
     cluster: Cluster, *, states: Iterable[str] = (), longer_than_ms: int = -1
 ) -> Steps[list[ListedTransaction]]:
-    """Return the transactional ids that the user may see, of all coordinators, in their order.
+    """Return the transactional ids that the user may describe, of all coordinators, sorted by id.
 
     Args:
         cluster: the brokers.
@@ -94,7 +94,7 @@ def list_transactions(
     def attempt() -> Steps[list[ListedTransaction]]:
         found: dict[str, ListedTransaction] = {}
         for connection in (yield from cluster.every_connection()):
-            response = yield from connection.ask_steps(request)
+            response = yield from connection.request_steps(request)
             check(response.error_code, "listing transactions")
             if response.unknown_state_filters:
                 raise UsageError(
@@ -110,7 +110,7 @@ def list_transactions(
 
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> Steps[DescribedTransaction]:
-    """Return the coordinator's state of a transactional id.
+    """Return the state of a transactional id and its transaction.
 
     Raises:
         RefusedError: the coordinator does not know the id, or the user may not see it.
@@ -119,13 +119,15 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Steps[Descr
 
     def attempt() -> Steps[DescribedTransaction]:
         connection = yield from cluster.coordinator(transactional_id, TRANSACTION_COORDINATOR)
-        return (yield from describe_at(connection, transactional_id))
+        return (yield from describe_at_coordinator(connection, transactional_id))
 
     return (yield from cluster.retrying(f"asking for transactional id {transactional_id!r}", attempt))
 
 
-def describe_at(connection: BrokerConnection, transactional_id: str) -> Steps[DescribedTransaction]:
-    """Ask one coordinator for the state of a transactional id.
+def describe_at_coordinator(
+    connection: BrokerConnection, transactional_id: str
+) -> Steps[DescribedTransaction]:
+    """Request the state of a transactional id from one coordinator.
 
     Raises:
         RefusedError: the coordinator does not know the id.
@@ -134,9 +136,11 @@ def describe_at(connection: BrokerConnection, transactional_id: str) -> Steps[De
     from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 
     yield from connection.negotiate()
-    connection.version(DescribeTransactionsRequest.__api_key__, DescribeTransactionsRequest.__version__)
+    connection.newest_version(
+        DescribeTransactionsRequest.__api_key__, DescribeTransactionsRequest.__version__
+    )
     request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
-    (found,) = (yield from connection.call_steps(request, _response_class())).transaction_states
+    (found,) = (yield from connection.request_unchanged_steps(request, _response_class())).transaction_states
     check(found.error_code, f"transactional id {transactional_id!r}")
     return DescribedTransaction(
         found.transactional_id,
@@ -151,8 +155,8 @@ def describe_at(connection: BrokerConnection, transactional_id: str) -> Steps[De
 
 @cache
 def _response_class() -> Any:
-    """Return the response class of the kio library, changed so that the start time is a number: the original class
-    rejects -1, which means that there is no transaction.
+    """Return a response class in which the start time of a transaction is a number. The class of the kio library
+    rejects the value -1, which means that no transaction is open.
     """
     from types import GenericAlias
 
@@ -166,7 +170,7 @@ def _response_class() -> Any:
 
 
 def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
-    """Copy a message class, but give one field another type."""
+    """Return a copy of a message class in which one field has another type."""
     from dataclasses import field, fields, make_dataclass
 
     changed = {name: (annotation, {"kafka_type": kafka_type} if kafka_type else {})}
@@ -183,7 +187,7 @@ def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | No
 def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> Steps[dict[TopicPartition, list[ActiveProducer]]]:
-    """Return the producers that partitions know.
+    """Return the producers of each partition, as its leader knows them.
 
     Raises:
         RefusedError: a partition does not exist, or the user may not read it.
@@ -196,13 +200,15 @@ def describe_producers(
 
     def attempt() -> Steps[dict[TopicPartition, list[ActiveProducer]]]:
         left = [target for target in wanted if target not in found]
-        for leader_id, targets in (yield from cluster.by_leader(left)).items():
+        for leader_id, targets in (yield from cluster.group_by_leader(left)).items():
             connection = yield from cluster.connection_to(leader_id)
             topics = tuple(
                 TopicRequest(name=topic, partition_indexes=tuple(indexes))
                 for topic, indexes in by_topic(targets).items()
             )
-            for topic in (yield from connection.ask_steps(DescribeProducersRequest(topics=topics))).topics:
+            for topic in (
+                yield from connection.request_steps(DescribeProducersRequest(topics=topics))
+            ).topics:
                 for partition in topic.partitions:
                     name = f"{topic.name}-{partition.partition_index}"
                     check(partition.error_code, f"the producers of {name}", partition.error_message)
@@ -242,15 +248,15 @@ def abort_transaction(cluster: Cluster, transactional_id: str) -> Steps[None]:
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.coordinator(transactional_id, TRANSACTION_COORDINATOR)
-        answer = yield from connection.ask_steps(request)
+        answer = yield from connection.request_steps(request)
         check(answer.error_code, f"ending the transaction of {transactional_id}")
 
     yield from cluster.retrying(f"ending the transaction of {transactional_id}", attempt)
 
 
 def abort_hanging(cluster: Cluster, topic: str, partition: int, start_offset: int) -> Steps[None]:
-    """Abort a transaction in one partition by a marker, without its coordinator. This is for a transaction that its
-    coordinator does not know any more.
+    """Abort a hanging transaction in one partition: one that its coordinator has forgotten. An abort marker is written
+    directly to the leader of the partition.
 
     Args:
         cluster: the brokers.
@@ -288,7 +294,7 @@ def abort_hanging(cluster: Cluster, topic: str, partition: int, start_offset: in
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.leader_connection(topic, partition)
-        response = yield from connection.ask_steps(WriteTxnMarkersRequest(markers=(marker,)))
+        response = yield from connection.request_steps(WriteTxnMarkersRequest(markers=(marker,)))
         if not response.markers:
             raise RetriableError(f"{connection.address} did not answer for {place}")
         code = response.markers[0].topics[0].partitions[0].error_code

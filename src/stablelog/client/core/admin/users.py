@@ -10,7 +10,7 @@ from stablelog.wire.sasl.scram import ITERATIONS_DEFAULT, SALT_SIZE, Mechanism, 
 
 
 class Credential(NamedTuple):
-    """A stored credential of a user. Its keys are not shown."""
+    """A stored credential of a user, without its keys: the user, the mechanism and the number of iterations."""
 
     user: str
     mechanism: Mechanism
@@ -18,7 +18,7 @@ class Credential(NamedTuple):
 
 
 def list_users(cluster: Cluster) -> Steps[list[Credential]]:
-    """Return the stored credentials of all users, in the order of their names.
+    """Return the stored credentials of all users, sorted by user.
 
     Raises:
         RefusedError: the user may not see them.
@@ -30,7 +30,7 @@ def list_users(cluster: Cluster) -> Steps[list[Credential]]:
 
     def attempt() -> Steps[list[Credential]]:
         connection = yield from cluster.any_connection()
-        response = yield from connection.ask_steps(request)
+        response = yield from connection.request_steps(request)
         check(response.error_code, "listing users", response.error_message)
         found = []
         for result in response.results:
@@ -52,8 +52,8 @@ def set_password(
     mechanism: Mechanism = Mechanism.SHA_512,
     iterations: int = ITERATIONS_DEFAULT,
 ) -> Steps[None]:
-    """Add a user, or set the password of a user for one mechanism. The password itself is not sent: the broker gets the
-    salted password of SCRAM.
+    """Add a user, or set the password of a user for one mechanism. The broker gets a salted hash of the password
+    (SCRAM), and not the password.
 
     Raises:
         RefusedError: the name or the number of iterations is not valid, or this user may not change users.
@@ -70,7 +70,7 @@ def set_password(
 
 
 def remove_password(cluster: Cluster, user: str, mechanism: Mechanism) -> Steps[None]:
-    """Remove the credential of a user for one mechanism. Clients that are logged in stay logged in.
+    """Remove the credential of a user for one mechanism. Open connections of the user stay logged in.
 
     Raises:
         RefusedError: the user has no such credential, or this user may not change users.
@@ -92,7 +92,7 @@ def _alter(
 
     def attempt() -> Steps[None]:
         connection = yield from cluster.any_connection()
-        (result,) = (yield from connection.ask_steps(request)).results
+        (result,) = (yield from connection.request_steps(request)).results
         check(result.error_code, f"user {user!r}", result.error_message)
 
     yield from cluster.retrying(f"changing user {user!r}", attempt)

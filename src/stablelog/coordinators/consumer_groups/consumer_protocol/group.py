@@ -404,7 +404,7 @@ class ConsumerGroup:
         """Apply a record of the group. The tombstone of the whole group is not for this method.
 
         Raises:
-            DamageError, NewerFormatError: the value cannot be read. Nothing has changed.
+            DamageError, UnknownFormatError: the value cannot be read. Nothing has changed.
         """
         member = self.members.get(key.member_id)
         if key.kind == GROUP_EPOCH_KEY_VERSION:

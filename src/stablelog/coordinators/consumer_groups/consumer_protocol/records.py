@@ -154,7 +154,7 @@ def read_group_epochs(value: bytes) -> GroupEpochs:
     """Read the value of the record with a group's epoch.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        UnknownFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     reader = _reader(GROUP_EPOCH_KEY_VERSION, value)

@@ -105,7 +105,7 @@ def decode_joint(value: bytes) -> JointState:
     """Decode the value of the record of a joint commit's key.
 
     Raises:
-        NewerFormatError: a later release has written the value.
+        UnknownFormatError: a later release has written the value.
         DamageError: the value is damaged.
     """
     version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION_ACCEPTED, least=VALUE_VERSION)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from stablelog.env.objects.store import ObjectStore
-from stablelog.errors import DamageError, UsageError, naming
+from stablelog.errors import DamageError, UsageError, adding_path
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot
 from stablelog.spark.objects.kafka_tiers.segment import (
@@ -165,7 +165,7 @@ class KafkaPartition(TieredPartition):
         key = dict(segment.indexes)[IndexKind.SNAPSHOT].key
         url = f"{self._store.url}/{key}"
         try:
-            with naming(url):
+            with adding_path(url):
                 table = decode_snapshot(bytes(load_index(self._store, segment, IndexKind.SNAPSHOT)), 0)
         except DamageError as error:
             raise DamageError(
