@@ -92,7 +92,7 @@ def test_an_api_without_a_name_is_named_by_its_number():
         answering(lambda request: framed(request, b"")) as address,
         SocketConnection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(UnavailableError, match="sent an invalid response to API 4: too short"),
-        connection.reading(4),
+        connection.closing_on_decode_error(4),
     ):
         raise ValueError("too short")
 
@@ -103,7 +103,7 @@ def test_an_api_without_a_name_is_named_by_its_number():
 def test_no_answer_to_a_fetch_does_more_than_stumble(body, version):
     with suppress(
         struct.error, ValueError, IndexError
-    ):  # `SocketConnection.reading` makes a sentence of these
+    ):  # `SocketConnection.closing_on_decode_error` makes a sentence of these
         read_fetch_response(version, memoryview(body))
 
 
@@ -207,5 +207,5 @@ def test_versions_that_the_client_does_not_know_are_refused_by_name(
         connection = cluster.any_connection()
         monkeypatch.setattr(SocketConnection, "versions", {ApiKey.PRODUCE: served})
         with pytest.raises(UnavailableError) as refused:
-            connection.version(ApiKey.PRODUCE, 12)
+            connection.newest_version(ApiKey.PRODUCE, 12)
     assert message.lower() in str(refused.value).lower()

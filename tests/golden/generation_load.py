@@ -407,7 +407,7 @@ class Load:
                 retention_time=timedelta(days=7_000),
                 topics=(topic,),
             )
-            answer = connection.call(request)
+            answer = connection.request_unchanged(request)
             assert answer.topics[0].partitions[0].error_code is ErrorCode.none, answer
 
     def _more_offsets(self):
