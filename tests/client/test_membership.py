@@ -161,7 +161,7 @@ def test_members_go_on_after_the_broker_was_killed(tmp_path):
 def test_a_broker_without_these_groups_is_named(broker, monkeypatch):
     with BlockingCluster(broker.bootstrap) as cluster:
         connection = cluster.any_connection()
-        monkeypatch.setattr(type(connection), "speaks", lambda *_arguments: False)
+        monkeypatch.setattr(type(connection), "supports_api", lambda *_arguments: False)
         with pytest.raises(RefusedError, match="has no consumer groups of KIP-848") as refused:
             cluster.run(GroupMember(cluster.core, "g", ["t"]).follow_assignment())
     assert refused.value.code_name == "UNSUPPORTED_VERSION"

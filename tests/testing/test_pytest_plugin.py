@@ -57,13 +57,13 @@ def test_the_examples_of_the_document_pass(tmp_path):
 
 def test_settings_of_the_configuration_apply_to_both_brokers(tmp_path):
     test = """
-from stablelog.client.blocking.cluster import Cluster
+from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.testing.topics import create_topic
 
 def test_partitions(stablelog_broker, stablelog_faults):
     for broker in (stablelog_broker, stablelog_faults):
         create_topic(broker.bootstrap, "t", -1, {})
-        with Cluster(broker.bootstrap) as cluster:
+        with BlockingCluster(broker.bootstrap) as cluster:
             assert cluster.partition_counts(["t"]) == {"t": 3}
 """
     printed, code = pytest_run(tmp_path, test)
