@@ -19,7 +19,7 @@ from bench.contestants import OURS
 from bench.report import Section, Wanted
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.batch.stamping import stamp
+from stablelog.batch.stamping import stamp_producer
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 from stablelog.spark.columns.encoder import Encoder
@@ -126,9 +126,9 @@ def encode(batch: pa.RecordBatch, codec: str, times: int) -> None:
     encoder = Encoder(codec, lingers=True)
     for _ in range(times):
         for one in encoder.encode(batch, topic="t", partition_counts={"t": 4}):
-            stamp(one.batch, 1, 0, 0, transactional=True)
+            stamp_producer(one.batch, 1, 0, 0, transactional=True)
     for one in encoder.flush():
-        stamp(one.batch, 1, 0, 0, transactional=True)
+        stamp_producer(one.batch, 1, 0, 0, transactional=True)
 
 
 def decoding(section: Section, run_count: int) -> None:

@@ -59,7 +59,7 @@ def test_the_examples_are_read(example):
         case 56:
             assert next(iter(decode_snapshot(content, 0))).last_sequence == 1
         case 88:
-            (producer,) = ProducerTable.of_blocks([content])
+            (producer,) = ProducerTable.from_blocks([content])
             assert (producer.producer_id, producer.producer_epoch, producer.txn_first_offset) == (5, 2, -1)
             assert [(one.last_sequence, one.last_offset) for one in producer.batches] == [(0, 5), (1, 6)]
         case _:
@@ -78,7 +78,7 @@ def test_the_example_of_broker_json_is_read(version):
 
 def test_the_example_of_acls_json_is_read():
     from stablelog.data_directory.acl_file import decode_acls, encode_acls
-    from stablelog.data_directory.noted_file import ACLS
+    from stablelog.data_directory.registered_file import ACLS
 
     [example] = re.findall(r'^    (\{"version":1,"acls".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -87,7 +87,7 @@ def test_the_example_of_acls_json_is_read():
 
 
 def test_the_example_of_users_json_is_read():
-    from stablelog.data_directory.noted_file import USERS
+    from stablelog.data_directory.registered_file import USERS
     from stablelog.data_directory.user_file import decode_users, encode_users
     from stablelog.security.credentials import is_password
 
@@ -100,8 +100,8 @@ def test_the_example_of_users_json_is_read():
 
 
 def test_the_example_of_quotas_json_is_read():
-    from stablelog.data_directory.noted_file import QUOTAS
     from stablelog.data_directory.quota_file import decode_quotas, encode_quotas
+    from stablelog.data_directory.registered_file import QUOTAS
 
     [example] = re.findall(r'^    (\{"version":1,"quotas".*)\n    ([0-9a-f]{8})$', TEXT, re.M)
     content = "\n".join([*example, ""]).encode()
@@ -118,7 +118,7 @@ def test_the_table_of_versions_is_the_codes():
         clean_shutdown,
         formats,
         meta_properties,
-        noted_file,
+        registered_file,
         settings_file,
     )
     from stablelog.log.files import epochs, log_start, partition_metadata, restored
@@ -133,9 +133,9 @@ def test_the_table_of_versions_is_the_codes():
         "`cluster.json`": catalog.VERSION,
         "`meta.properties`": meta_properties.META_VERSION,
         "`broker.json`": settings_file.SETTINGS_VERSION,
-        "`acls.json`": noted_file.ACLS.version,
-        "`users.json`": noted_file.USERS.version,
-        "`quotas.json`": noted_file.QUOTAS.version,
+        "`acls.json`": registered_file.ACLS.version,
+        "`users.json`": registered_file.USERS.version,
+        "`quotas.json`": registered_file.QUOTAS.version,
         "`.kafka_cleanshutdown`": clean_shutdown.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
         "`partition.metadata`": partition_metadata.METADATA_VERSION,
@@ -269,7 +269,7 @@ def test_the_example_is_read_as_a_partition():
     found = tier.loading(lambda: remote.read(5, 8, 1 << 20, at_least_one=True))
     headers = [header for _, header in headers_in(b"".join(found.buffers))]
     assert [(header.base_offset, header.is_control) for header in headers] == [(5, False), (7, True)]
-    aborted, is_complete = tier.loading(lambda: remote.aborted(5, 8))
+    aborted, is_complete = tier.loading(lambda: remote.aborted_in(5, 8))
     assert [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted] == [(5, 5, 7)]
     assert is_complete
 

@@ -34,7 +34,7 @@ DEATHS = int(os.environ.get("STABLELOG_PARENT_DEATHS", "4"))
 LIVES = """
 import os, signal, stablelog, sys
 from stablelog import embedded, embedded_process, temporary_data
-import stablelog.data_directory.foreign
+import stablelog.data_directory.foreign_directory
 
 files = {one.__file__ for one in (embedded, embedded_process, temporary_data)}
 last, count = int(sys.argv[1]), 0

@@ -165,11 +165,11 @@ class EmbeddedBroker:
 
     def _make_data(self) -> None:
         """Make the data directory, unless it is a temporary one, which the broker's process makes."""
-        from stablelog.data_directory.foreign import refuse_foreign
+        from stablelog.data_directory.foreign_directory import refuse_foreign_directory
 
         if self._running.temporary is None:
             disk = LocalDisk()
-            refuse_foreign(disk, self.data)
+            refuse_foreign_directory(disk, self.data)
             disk.make_dir(self.data)
             self.data = self.data.resolve()
 

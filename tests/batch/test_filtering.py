@@ -1,6 +1,6 @@
 import pytest
 
-from stablelog.batch.filtering import emptied, filler, raw_records, with_records
+from stablelog.batch.filtering import filler, raw_records, with_records, without_records
 from stablelog.batch.header import DELETE_HORIZON, Codec, crc_holds, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError
@@ -59,12 +59,12 @@ def test_a_delete_horizon_takes_the_place_of_the_base_timestamp_and_records_keep
 
 
 def test_an_emptied_batch_still_says_whose_it_is():
-    header = read_header(emptied(read_header(batch(Codec.ZSTD))))
+    header = read_header(without_records(read_header(batch(Codec.ZSTD))))
     assert (header.record_count, header.base_timestamp, header.size) == (0, -1, 61)
     assert (header.base_offset, header.last_offset, header.last_sequence) == (40, 42, 9)
     assert header.is_transactional
     assert header.codec is Codec.NONE
-    assert decode_records(emptied(header)) == []
+    assert decode_records(without_records(header)) == []
 
 
 def test_a_filler_takes_offsets_and_is_nobodys():

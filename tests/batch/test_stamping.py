@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import HEADER, NO_PRODUCER, Codec, crc_holds, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.batch.stamping import stamp
+from stablelog.batch.stamping import stamp_producer
 from stablelog.errors import DamageError
 from tests.scale import examples
 
@@ -31,7 +31,7 @@ def test_only_the_fields_of_the_producer_change_and_the_crc_holds(
 ):
     batch = fresh(codec=codec)
     before, records = read_header(batch), decode_records(batch)
-    stamp(batch, producer_id, epoch, sequence, transactional=transactional)
+    stamp_producer(batch, producer_id, epoch, sequence, transactional=transactional)
     after = read_header(batch)
     assert (after.producer_id, after.producer_epoch, after.base_sequence) == (producer_id, epoch, sequence)
     assert after.is_transactional is transactional
@@ -43,20 +43,20 @@ def test_only_the_fields_of_the_producer_change_and_the_crc_holds(
 
 
 def test_a_batch_uses_one_sequence_number_for_each_offset():
-    assert stamp(fresh(), 7, 0, 0, transactional=False) == 3
+    assert stamp_producer(fresh(), 7, 0, 0, transactional=False) == 3
 
 
 def test_the_same_bytes_come_of_a_stamp_as_of_a_batch_that_was_encoded_with_its_producer():
     batch = fresh()
-    stamp(batch, 7, 2, 5, transactional=True)
+    stamp_producer(batch, 7, 2, 5, transactional=True)
     assert batch == fresh(producer_id=7, producer_epoch=2, base_sequence=5, transactional=True)
 
 
 def test_a_second_stamp_replaces_the_first():
     batch, once = fresh(), fresh()
-    stamp(batch, 7, 2, 5, transactional=True)
+    stamp_producer(batch, 7, 2, 5, transactional=True)
     for one in (batch, once):
-        stamp(one, 8, 0, 0, transactional=False)
+        stamp_producer(one, 8, 0, 0, transactional=False)
     assert batch == once
     assert not read_header(batch).is_transactional
 
@@ -66,7 +66,7 @@ def test_bytes_that_are_no_batch_are_refused_and_stay():
     for damaged in (batch[: HEADER.size - 1], bytearray(HEADER.size)):
         before = bytes(damaged)
         with pytest.raises(DamageError):
-            stamp(damaged, 7, 2, 5, transactional=True)
+            stamp_producer(damaged, 7, 2, 5, transactional=True)
         assert damaged == before
 
 
@@ -74,6 +74,6 @@ def test_two_batches_together_are_a_fault_of_the_caller_and_stay():
     both = fresh() * 2
     before = bytes(both)
     with pytest.raises(AssertionError, match="one batch, whole"):
-        stamp(both, 7, 2, 5, transactional=True)
+        stamp_producer(both, 7, 2, 5, transactional=True)
     assert both == before
     assert read_header(both).producer_id == NO_PRODUCER

@@ -299,7 +299,7 @@ class Desk:
     def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
         """What a reader of this isolation gets, as it would filter it."""
         log = self.broker.partitions.require(topic, partition)
-        log.log.prove()
+        log.log.prove_segments()
         read = log.read(log.start_offset, 1 << 30, isolation)
         data, found, at = b"".join(read.buffers), [], 0
         for at, header in headers_in(data):
@@ -316,7 +316,7 @@ class Desk:
     def held_log(self, partition):
         """While the block runs, nothing of this partition becomes durable."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition, "unsynced", lambda: None)
+            patch.setattr(partition, "sync_work", lambda: None)
             yield
         self.broker.flush.mark_dirty(partition)
 
@@ -366,7 +366,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         await _all_but(gate.held, broker)
     for partition in broker.partitions if prove else ():
         with contextlib.suppress(DamageError, DiskError):
-            partition.log.prove()
+            partition.log.prove_segments()
     for name in topics:
         if broker.topics.get(name) is None:
             broker.topic_files.create(name, partitions, {})

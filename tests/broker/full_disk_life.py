@@ -103,7 +103,7 @@ class FullDisk(SimDisk):
 
 def committed_values(partition):
     """What a committed reader gets, fetch after fetch."""
-    partition.log.prove()
+    partition.log.prove_segments()
     found, position = [], partition.visible_start(Isolation.READ_COMMITTED)
     while position < partition.last_stable_offset:
         read = partition.read(position, 1 << 20, Isolation.READ_COMMITTED)

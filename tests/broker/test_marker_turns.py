@@ -70,7 +70,7 @@ def test_what_is_decided_meanwhile_is_written_after_it():
             for index in (0, 6):
                 log = desk.broker.partitions.require("t", index)
                 assert log.last_stable_offset == log.end_offset == 6
-                log.log.prove()
+                log.log.prove_segments()
                 data = b"".join(log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).buffers)
                 markers = [header.producer_id for _, header in headers_in(data) if header.is_control]
                 assert markers == [first[0], others["b"][0], others["c"][0]]

@@ -25,7 +25,7 @@ def life(disk, topics=()):
                 assert (await desk.produce(batch(b"x"), partition=partition)).error_code is ErrorCode.none
             await desk.durable()
             for one in desk.broker.partitions:
-                one.log.prove()
+                one.log.prove_segments()
             assert not any(map(desk.broker.partitions.offline_in, desk.broker.topics))
             return desk.broker.topics.leader_epoch, [desk.values(partition=index) for index in (0, 1)]
 

@@ -325,8 +325,10 @@ def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
         await desk.broker.topic_changes.grow_topic("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
-            desk.broker.partitions.require(name, index).usability.fail(UnavailableError("on purpose"))
-            desk.broker.partitions.of_topic(desk.broker.topics.named(name))[index].usability.fail(
+            desk.broker.partitions.require(name, index).availability.mark_failed(
+                UnavailableError("on purpose")
+            )
+            desk.broker.partitions.of_topic(desk.broker.topics.named(name))[index].availability.mark_failed(
                 UnavailableError("again")
             )
         assert len(offline_lines(caplog)) == 1

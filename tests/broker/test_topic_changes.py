@@ -84,7 +84,7 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
                 await desk.produce(batch(b"old"))
             await desk.durable()
             desk.broker.partitions.require("t", 0).deletion.delete_records(5)
-            desk.broker.topic_files.checkpoints.log_starts.update()
+            desk.broker.topic_files.checkpoints.log_starts.write_if_changed()
             await desk.broker.topic_changes.delete_topic("t")
             await make_and_write_again(desk)
 
@@ -101,7 +101,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
             disk = desk.broker.disk
             await fill(desk)
             desk.broker.partitions.require("t", 0).deletion.delete_records(1)
-            desk.broker.topic_files.checkpoints.log_starts.update()
+            desk.broker.topic_files.checkpoints.log_starts.write_if_changed()
             rename = disk.rename
 
             def crashed(*paths):
@@ -183,7 +183,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
             while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             while not deleting.done() and not is_created:
-                assert all(one.usability.is_closed for one in partitions)
+                assert all(one.availability.is_closed for one in partitions)
                 answer = await desk.produce(batch(b"v"), topic="other")
                 served += answer.error_code is ErrorCode.none
                 try:  # The name is given back a little before the deletion has ended.

@@ -249,7 +249,7 @@ def test_an_append_that_ends_half_way_takes_its_partition_offline(monkeypatch, c
 
     async def conversation():
         async with two_partitions() as (desk, failures):
-            fails_once(monkeypatch, GrowingSegment, "note")
+            fails_once(monkeypatch, GrowingSegment, "index_batch")
             with pytest.raises(RuntimeError):
                 await desk.produce(batch(b"x"), partition=0)
             await check_first_is_offline(desk, caplog, None)
@@ -258,7 +258,7 @@ def test_an_append_that_ends_half_way_takes_its_partition_offline(monkeypatch, c
     run(conversation())
 
 
-@pytest.mark.parametrize("name", ["unsynced", "synced"])
+@pytest.mark.parametrize("name", ["sync_work", "finish_sync"])
 def test_a_sync_that_fails_unexpectedly_takes_its_partition_offline(name, monkeypatch, caplog):
     async def conversation():
         async with two_partitions() as (desk, failures):

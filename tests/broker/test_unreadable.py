@@ -143,9 +143,9 @@ def test_a_partition_that_cannot_be_read_is_not_compacted_and_the_next_one_is(ca
                 for _ in range(10):
                     await desk.produce(encode_batch([Record(0, 0, b"key", bytes(100))]), topic=name)
                 log.roll(desk.broker.now_ms())
-                work = log.unsynced()
+                work = log.sync_work()
                 work.run()
-                log.synced(work)
+                log.finish_sync(work)
             spoil(desk.broker.disk, "bad-0", "good-0")
             await desk.broker.compactor.compact_all()
             assert logs["good"].compaction.first_dirty_offset == 10

@@ -11,7 +11,7 @@ from stablelog.log.producer_state import producers
 from stablelog.log.producer_state.producer import NO_TXN
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.recovery.plan import Planner
+from stablelog.log.recovery.plan import RecoveryPlanner
 from stablelog.log.recovery.replay import _Replay
 from stablelog.log.segments.growing_segment import GrowingSegment
 from tests.cuts import mutants as of_cuts
@@ -19,7 +19,7 @@ from tests.cuts import mutants as of_cuts
 
 def with_producers(partition, kept):
     """Give a partition the producer state of these producers."""
-    partition.log.producers = Producers.restored(ProducerTable.of(kept), 2**60)
+    partition.log.producers = Producers.from_table(ProducerTable.from_producers(kept), 2**60)
 
 
 def producers_are_forgotten_at_a_restart(load):
@@ -40,11 +40,11 @@ def open_transactions_are_forgotten_at_a_restart(load):
 
 def aborts_are_not_indexed_again(take):
     def mutant(self, segment, *arguments):
-        sound, GrowingSegment.note_aborted = GrowingSegment.note_aborted, lambda _segment, _txn: None
+        sound, GrowingSegment.index_aborted = GrowingSegment.index_aborted, lambda _segment, _txn: None
         try:
             take(self, segment, *arguments)
         finally:
-            GrowingSegment.note_aborted = sound
+            GrowingSegment.index_aborted = sound
 
     return mutant
 
@@ -100,7 +100,7 @@ MUTANTS = {
     the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
     offsets_of_aborted_transactions_count: (BrokerGroups, "transaction_ended"),
     offsets_of_committed_transactions_are_lost: (BrokerGroups, "transaction_ended"),
-    the_start_of_the_log_is_forgotten_at_a_restart: (Planner, "_read_log_start"),
+    the_start_of_the_log_is_forgotten_at_a_restart: (RecoveryPlanner, "_read_log_start"),
     a_repetition_is_appended_again: (producers, "_repeated"),
     decided_transactions_get_no_markers_after_a_restart: (MarkerWriter, "write_decided"),
 }

@@ -18,7 +18,7 @@ from stablelog.cli.transactions import HANGING_COLUMNS
 from stablelog.client.blocking.cuts import PendingMarker
 from stablelog.coordinators.transactions.restored_transactions import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
-from stablelog.ops.stored_partitions import Fault
+from stablelog.ops.stored_partitions import ObjectFault
 from tests.broker.tiering.world import World
 from tests.cli.test_cli import answer, opened
 from tests.commands import COMMAND, run
@@ -214,7 +214,7 @@ def test_every_command_has_json_with_the_documented_fields(documents, words):
         ("restore", "torn[]", Torn._fields),
         ("restore", "left_out[]", LeftOut._fields),
         ("storage clean", "partitions[]", GARBAGE_COLUMNS),
-        ("storage clean", "faults[]", [field.name for field in dataclasses.fields(Fault)]),
+        ("storage clean", "faults[]", [field.name for field in dataclasses.fields(ObjectFault)]),
         ("repair", "accepted[]", ("partition", "end_offset")),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import stablelog
-from stablelog.data_directory.noted_file import USERS
+from stablelog.data_directory.registered_file import USERS
 from stablelog.data_directory.user_file import decode_users
 from stablelog.security.credentials import is_password
 from stablelog.wire.sasl.scram import Mechanism

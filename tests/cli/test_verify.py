@@ -12,7 +12,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig
-from stablelog.log.verify import Finding, verify_directory
+from stablelog.log.verify import FileFinding, verify_directory
 from tests.broker.desk import batch
 
 LOG = f"{0:020d}.log"
@@ -53,7 +53,7 @@ def test_a_partition_that_is_deleted_meanwhile_is_passed_over(data, capsys, monk
         found = list(verify_directory(disk, directory, **more))
         if directory.name == "a-0" and not before:
             how(directory)
-            found = [Finding(directory / LOG, "a half of it is gone")]
+            found = [FileFinding(directory / LOG, "a half of it is gone")]
         return found
 
     monkeypatch.setattr(verify, "verify_directory", meanwhile)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from peers.apache_kafka import NotAvailableError
-from stablelog.data_directory.noted_file import USERS
+from stablelog.data_directory.registered_file import USERS
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from tests.cli.test_cli import run
 from tests.client.transactions import create

@@ -87,7 +87,7 @@ class Log:
             progress=progress,
             order=CommitOrdered(self.disk),
         )
-        partition.log.prove()
+        partition.log.prove_segments()
         return partition
 
     def reopen(self, *, clean=True):
@@ -143,10 +143,10 @@ class Log:
             ]
 
     def sync(self):
-        work = self.partition.unsynced()
+        work = self.partition.sync_work()
         if work is not None:
             work.run()
-            self.partition.synced(work)
+            self.partition.finish_sync(work)
 
     @property
     def log_start(self):

@@ -19,12 +19,12 @@ def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     index = CommitIndex(disk, tmp_path, 0)
     index.create(None)
     for n in range(count):
-        extents.add(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
+        extents.add_batch(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
         assert n * EXTENT.size - spill.size <= LONG_COUNT * EXTENT.size
     pieces = list(extents.rows(1, 0))
     assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
     assert all(len(piece) % EXTENT.size == 0 for piece in pieces)
-    index.add(
+    index.add_entry(
         1,
         10 * count,
         time_ms=NOW_MS,

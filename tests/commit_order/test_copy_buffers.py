@@ -48,15 +48,15 @@ def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
 
 def test_the_memory_of_four_answers_is_kept():
     known = CopyBuffers()
-    *four, fifth = (known.take() for _ in range(5))
+    *four, fifth = (known.take_buffer() for _ in range(5))
     for memory in (*four, fifth):
-        known.give_back(memory)
-    assert [known.take() for _ in range(4)] == four
-    assert known.take() not in (*four, fifth)
+        known.return_buffer(memory)
+    assert [known.take_buffer() for _ in range(4)] == four
+    assert known.take_buffer() not in (*four, fifth)
     four[0].write(b"from the answer before")
-    known.give_back(four[0])
+    known.return_buffer(four[0])
     held = four[0].getbuffer()
-    assert known.take() is not four[0], "somebody holds a part of it"
+    assert known.take_buffer() is not four[0], "somebody holds a part of it"
     del held
-    memory = known.take()
+    memory = known.take_buffer()
     assert (memory, memory.tell()) == (four[0], 0)

@@ -29,7 +29,7 @@ from stablelog.commit_order.last_commit import last_commit_sequence
 from stablelog.commit_order.verify import verify_view
 from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
 from tests.commit_order import test_view
@@ -113,7 +113,7 @@ class History:
         batches = list(segment.walk(0))
         if batches:
             position, header = batches[int(place) % len(batches)]
-            segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+            segment.add_damaged_batch(DamagedBatch(position, header.size, header.base_offset))
 
     def end(self, producer, outcome):
         self.log.end(int(producer), commit=outcome == "commit")
@@ -199,8 +199,8 @@ class History:
         told = []
         for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
             count = len(list(partition.look_up_time(NOW_MS + int(ms), isolation)))
-            found = finished(partition.look_up_time(NOW_MS + int(ms), isolation))
-            newest = finished(partition.look_up_newest(isolation))
+            found = run_lookup(partition.look_up_time(NOW_MS + int(ms), isolation))
+            newest = run_lookup(partition.look_up_newest(isolation))
             told.append(f"{found} in {count} steps, newest {newest}")
         return "; ".join(told)
 

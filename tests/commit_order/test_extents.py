@@ -16,8 +16,8 @@ def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epo
     tmp_path, leader_epoch
 ):
     extents = Extents(lambda: LocalDisk().open(tmp_path / "spill", create=True))
-    extents.add(5 << 33, 2**31, 600, 2)
-    extents.add(5 << 33, 2**31 + 600, 700, 3)
+    extents.add_batch(5 << 33, 2**31, 600, 2)
+    extents.add_batch(5 << 33, 2**31 + 600, 700, 3)
     rows, again = (b"".join(extents.rows(1 << 40, leader_epoch)) for _ in range(2))
     assert again == rows
     assert list(EXTENT.iter_unpack(rows)) == [
@@ -40,7 +40,7 @@ def test_the_limits_of_extents_are_those_of_the_document():
     def count(*batches):
         one = Extents(lambda: None)
         for position, size in batches:
-            one.add(0, position, size, 1)
+            one.add_batch(0, position, size, 1)
         return one.count
 
     assert count((0, alone - 1), (alone - 1, alone - 1)) == 1
@@ -84,7 +84,7 @@ def test_batches_share_an_extent_up_to_each_limit(seed):
         position += size
     one = Extents(lambda: None)
     for position, size in batches:
-        one.add(7, position, size, 2)
+        one.add_batch(7, position, size, 2)
     rows = [*EXTENT.iter_unpack(b"".join(one.rows(0, 0)))]
     expected = runs_of(batches)
     assert [row[3:] for row in rows] == [(7, begin, end) for begin, end, _ in expected]

@@ -83,13 +83,13 @@ def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
     data, size = bytearray(6 * one), 3 * len(one)
     both = [PREFIX.pack(at, SEVERAL, 7) for at in (10, 13)]
     columns = ExtentColumns(0, both, [SEVERAL] * 2, [0, size], [size, 2 * size])
-    whole, damage = fetch_assembler.split(memoryview(data), columns, 0)
+    whole, damage = fetch_assembler.split_extents(memoryview(data), columns, 0)
     prefixes = [PREFIX.pack(at, len(one) - 12, 7) for at in range(10, 16)]
     assert (whole.prefixes, damage) == (prefixes, None)
     for extent in (0, 1):
         damaged = data.copy()
         struct.pack_into(">i", damaged, extent * size + batch * len(one) + 8, length)
-        found, damage = fetch_assembler.split(memoryview(damaged), columns, 0)
+        found, damage = fetch_assembler.split_extents(memoryview(damaged), columns, 0)
         assert isinstance(damage, DamageError)
         assert found.prefixes == prefixes[: extent * 3], "what stands in extents before it is handed out"
 
@@ -103,7 +103,7 @@ def test_a_batch_of_no_records_is_passed_over_and_one_without_a_whole_header_is_
         struct.pack_into(">i", empty, 8, HEADER.size - 12 - less)
         data = memoryview(one + bytes(empty) + one)
         columns = ExtentColumns(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
-        found, damage = fetch_assembler.split(data, columns, 0)
+        found, damage = fetch_assembler.split_extents(data, columns, 0)
         if is_one:
             assert found.ends == [len(one), len(one) + 61, len(data)]
             assert damage is None
@@ -169,7 +169,7 @@ def test_of_the_disk_is_asked_what_there_is_room_for_in_pages_that_lie_apart(ext
     for goes_on in (False, True):
         log = Noted()
         gathered = fetch_assembler.FetchAssembler(0, room, at_least_one=True, reads_on=goes_on)
-        gathered.add(log, ExtentColumns(0, prefixes, lengths, list(begins), list(ends)))
+        gathered.add_batches(log, ExtentColumns(0, prefixes, lengths, list(begins), list(ends)))
         expected = extents[:asked] if isinstance(asked, int) else asked
         assert log.asked == ([] if goes_on else expected)
 
@@ -238,7 +238,7 @@ def test_an_extent_of_one_batch_is_handed_on_as_it_is():
     length = len(one) - 12
     prefixes = [PREFIX.pack(10, length, 7), PREFIX.pack(11, SEVERAL, 7)]
     columns = ExtentColumns(0, prefixes, [length, SEVERAL], [0, len(one)], [len(one), 3 * len(one)])
-    found, _ = fetch_assembler.split(memoryview(3 * one), columns, 0)
+    found, _ = fetch_assembler.split_extents(memoryview(3 * one), columns, 0)
     assert found.lengths == [length] * 3
     assert found.begins == [0, len(one), 2 * len(one)]
     assert found.ends == [len(one), 2 * len(one), 3 * len(one)]
@@ -332,7 +332,7 @@ def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
     assert len(log.partition.view.indexes[0].extents) == (3 if kind == "alone in their extents" else 1)
     for at, (position, header) in enumerate(batches):
         segment.proof.damaged_batches = []
-        segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+        segment.add_damaged_batch(DamagedBatch(position, header.size, header.base_offset))
         with pytest.raises(DamageError, match=f"batch of offset {header.base_offset}"):
             log.fetched(expected[at][0], 1)
         for behind in expected[at + 1 :]:
@@ -353,7 +353,7 @@ def test_damage_of_a_batch_harms_no_transaction_that_stands_around_it():
     (segment,) = log.partition.segments()
     position, header = list(segment.walk(0))[1]
     assert header.producer_id == 2
-    segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+    segment.add_damaged_batch(DamagedBatch(position, header.size, header.base_offset))
     first, second, damaged, last = log.expected()
     assert log.fetched(0)[0] == [first, second]
     with pytest.raises(DamageError, match="batch of offset 1"):

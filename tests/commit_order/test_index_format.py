@@ -17,7 +17,7 @@ from stablelog.commit_order.index_format import (
     SUMMARY,
     VERSION,
     CommitSummary,
-    Committed,
+    CommittedRange,
     Entry,
 )
 from stablelog.errors import DamageError, UnknownFormatError
@@ -93,7 +93,7 @@ def test_an_entry_of_a_transaction_shows_its_positions_its_commit_sequence_and_i
     one = entry(start=100, record_count=7, latest_sequence=5, latest_ms=1000, producer_id=0)
     assert one.end == 107
     assert not one.is_outside
-    assert one.committed == Committed(100, 107, 5, 1000)
+    assert one.committed == CommittedRange(100, 107, 5, 1000)
 
 
 def test_records_outside_transactions_have_no_commit_sequence():

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from stablelog.batch.header import PREFIX
 from stablelog.commit_order import index_rows
-from stablelog.commit_order.extents import EXTENT, LONG_COUNT, Extent
+from stablelog.commit_order.extents import EXTENT, LONG_COUNT, BatchExtent
 from stablelog.commit_order.index_format import ENTRY, NO_PRODUCER, NOTHING, Entry
 from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.remote_index import LoadedRows
@@ -108,7 +108,7 @@ def test_an_index_without_entries_tells_the_commit_sequence_before_it():
 def extents(segments):
     """One extent of 4 positions and 50 bytes for each segment."""
     return [
-        Extent(100 + 4 * number, 38, 7, segment, 1000 + 50 * number, 1050 + 50 * number)
+        BatchExtent(100 + 4 * number, 38, 7, segment, 1000 + 50 * number, 1050 + 50 * number)
         for number, segment in enumerate(segments)
     ]
 
@@ -143,7 +143,7 @@ def test_the_extent_with_a_position_is_the_last_that_begins_at_it_or_before(is_l
     entry = Entry(100, 12, 0, 0, 1, 1, 0, 3, 0)
     if is_long:
         rows = [one._replace(base_offset=one.base_offset - 100) for one in rows]
-        rows += [Extent(2**40, 38, 0, 0, 0, 50)] * (LONG_COUNT - 3)
+        rows += [BatchExtent(2**40, 38, 0, 0, 0, 50)] * (LONG_COUNT - 3)
         entry = entry._replace(extent_count=LONG_COUNT)
     made = Index([entry], rows)
     assert [made.extent_with(entry, position) for position in range(100, 112)] == [0] * 4 + [1] * 4 + [2] * 4

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from stablelog.commit_order.extents import EXTENT, Extent
+from stablelog.commit_order.extents import EXTENT, BatchExtent
 from stablelog.commit_order.index_format import ENTRY, Entry
 from stablelog.commit_order.remote_index import LoadedRows, RemoteIndex
 from stablelog.errors import NotLoadedError
@@ -15,7 +15,7 @@ COMMITS = RemoteCommits(
     base_offset=40, end_offset=90, least_first_offset=12, latest_sequence=5, latest_ms=1000
 )
 ENTRIES = [Entry(50, 2, 900, 12, 1, 4, 0, 1, 0), Entry(60, 1, 1000, 45, 2, 5, 1, 1, 0)]
-EXTENTS = [Extent(50, 38, 0, 0, 0, 50), Extent(60, 38, 0, 40, 50, 100)]
+EXTENTS = [BatchExtent(50, 38, 0, 0, 0, 50), BatchExtent(60, 38, 0, 40, 50, 100)]
 
 
 class Remote:

@@ -123,7 +123,7 @@ def test_commits_with_records_before_the_first_position_count_as_removed(log):
 def test_a_transaction_that_began_before_the_log_start_is_left_out_and_counts_as_torn():
     log = copied()
     torn = next(row for row in stored(log) if row[4] >= 0 and row[0] - row[2] > 5)
-    log.remote.begin_at(torn[2] + 1)
+    log.remote.move_start(torn[2] + 1)
     lost = {row[4] for row in log.written if row[4] >= 0 and row[2] <= torn[2]}
     order = StoredOrder(log.remote)
     left = [row[:2] for row in stored(log) if row[0] > torn[2] and row[4] not in lost]
@@ -133,7 +133,7 @@ def test_a_transaction_that_began_before_the_log_start_is_left_out_and_counts_as
 
 def test_a_store_whose_records_are_all_removed_tells_no_commit():
     log = copied()
-    log.remote.begin_at(log.remote.end_offset)
+    log.remote.move_start(log.remote.end_offset)
     order = StoredOrder(log.remote)
     assert log.loading(order.removed_sequence) is None
     assert log.loading(lambda: order.at_time(0, 0)) is None

@@ -82,27 +82,27 @@ ALL = [("store", 0), ("store", 10), ("local", 20), ("local", 30)]
     ("position", "first"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (29, 2), (30, 3), (99, 3)]
 )
 def test_a_reader_gets_the_indexes_from_its_position_on_each_from_one_tier(indexes, position, first):
-    assert places(indexes.from_position(position)) == ALL[first:]
+    assert places(indexes.indexes_from(position)) == ALL[first:]
 
 
 def test_a_partition_without_remote_tier_has_its_local_indexes():
     partition = Partition(20, None)
     indexes = TieredIndexes(partition, [local(20, 6), local(30, 8)])
-    assert places(indexes.from_position(0)) == ALL[2:]
+    assert places(indexes.indexes_from(0)) == ALL[2:]
     assert indexes.log_start == 20
     assert indexes.latest_sequence == 8
 
 
 def test_indexes_without_a_commit_of_the_time_are_passed_over(indexes):
-    assert places(indexes.with_time(0, 7)) == [("store", 10), ("local", 20), ("local", 30)]
-    assert places(indexes.with_time(0, 8)) == [("store", 10), ("local", 30)]
-    assert places(indexes.with_time(0, 21)) == []
-    assert places(indexes.with_time(20, 9)) == [("local", 30)]
+    assert places(indexes.indexes_with_time(0, 7)) == [("store", 10), ("local", 20), ("local", 30)]
+    assert places(indexes.indexes_with_time(0, 8)) == [("store", 10), ("local", 30)]
+    assert places(indexes.indexes_with_time(0, 21)) == []
+    assert places(indexes.indexes_with_time(20, 9)) == [("local", 30)]
 
 
 def test_a_local_index_without_the_beginning_of_a_transaction_is_read_from_the_store(partition):
     indexes = TieredIndexes(partition, [local(20, 6, least=TORN), local(30, 8, least=TORN)])
-    assert places(indexes.from_position(20)) == [("store", 20), ("local", 30)], (
+    assert places(indexes.indexes_from(20)) == [("store", 20), ("local", 30)], (
         "the store has no copy of the last"
     )
 
@@ -124,11 +124,11 @@ def test_a_segment_is_local_from_the_first_local_one_on(indexes):
     [(1, ("store", 0)), (2, ("store", 10)), (3, ("store", 10)), (4, ("local", 20)), (7, ("local", 30))],
 )
 def test_the_index_with_the_next_commit_sequence_is_found_in_either_tier(indexes, sequence, found):
-    assert places([indexes.after_sequence(sequence)]) == [found]
+    assert places([indexes.index_after_sequence(sequence)]) == [found]
 
 
 def test_no_index_has_a_greater_commit_sequence_than_the_last(indexes):
-    assert indexes.after_sequence(8) is None
+    assert indexes.index_after_sequence(8) is None
 
 
 def test_the_commit_sequence_before_an_index_is_the_greatest_that_either_tier_knows(partition):
@@ -138,7 +138,7 @@ def test_the_commit_sequence_before_an_index_is_the_greatest_that_either_tier_kn
         "the local index was rebuilt, and the store has the earlier commits"
     )
     assert indexes.sequence_before(first) == 4
-    assert indexes.sequence_before(next(indexes.from_position(0))) is None
+    assert indexes.sequence_before(next(indexes.indexes_from(0))) is None
 
 
 def test_the_latest_commit_sequence_is_that_of_the_store_if_the_local_log_has_forgotten_it(partition):

@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from stablelog.commit_order import verify
-from stablelog.commit_order.extents import EXTENT, SEVERAL, Extent
+from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent
 from stablelog.commit_order.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
@@ -93,7 +93,7 @@ def test_an_index_that_leads_elsewhere_than_the_log_says_is_named(seed):
     for base in bases:
         contents = [log.disk.read_bytes(path_of(base, one)) for one in (ENTRIES_SUFFIX, EXTENTS_SUFFIX)]
         entries = [Entry(*row) for row in ENTRY.iter_unpack(contents[0])]
-        extents = [Extent(*row) for row in EXTENT.iter_unpack(contents[1])]
+        extents = [BatchExtent(*row) for row in EXTENT.iter_unpack(contents[1])]
         for forged in forgeries(entries, extents):
             write_index(log, base, *forged)
             named = findings(log)

@@ -17,7 +17,7 @@ from stablelog.commit_order.index_format import CommitSummary
 from stablelog.commit_order.verify import verify_view
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.log.model import Isolation
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from tests.commit_order.committed_log import DIRECTORY, NOW_MS, Log, set_long_count
 from tests.scale import examples
 
@@ -82,24 +82,24 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
     log.sync()
 
     def find(*arguments):
-        return finished(log.partition.look_up_time(*arguments))
+        return run_lookup(log.partition.look_up_time(*arguments))
 
     assert find(0, Isolation.READ_COMMITTED)[:2] == (2, NOW_MS + 1000)
     assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
     assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
 
 
 def test_the_time_0_is_a_time_like_any_other():
     log = Log()
     log.now_ms = 0
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
     log.append(1)
     log.end(1)
     log.sync()
     for at in range(2):
-        assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (2, 0)
-        assert finished(log.partition.look_up_time(at, Isolation.READ_COMMITTED)) == ((2, 0, 0), None)[at]
+        assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (2, 0)
+        assert run_lookup(log.partition.look_up_time(at, Isolation.READ_COMMITTED)) == ((2, 0, 0), None)[at]
 
 
 def test_a_view_without_transactions_has_no_commit_sequence_and_keeps_nothing_back():
@@ -133,15 +133,15 @@ def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
     log.sync()
 
     def find(*arguments):
-        return finished(log.partition.look_up_time(*arguments))
+        return run_lookup(log.partition.look_up_time(*arguments))
 
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
     assert [find(NOW_MS + ms, committed)[0] for ms in (0, 500, 501, 1000, 2000)] == [4, 4, 6, 6, 6]
     assert find(NOW_MS + 2001, committed) is None
     assert [find(NOW_MS + ms, uncommitted)[0] for ms in (0, 1, 500)] == [0, 4, 4]
     assert find(NOW_MS + 501, uncommitted) is None
-    assert finished(log.partition.look_up_newest(committed))[:2] == (6, NOW_MS + 2000)
-    assert finished(log.partition.look_up_newest(uncommitted))[:2] == (4, NOW_MS + 500)
+    assert run_lookup(log.partition.look_up_newest(committed))[:2] == (6, NOW_MS + 2000)
+    assert run_lookup(log.partition.look_up_newest(uncommitted))[:2] == (4, NOW_MS + 500)
 
 
 def test_a_cut_lies_behind_the_last_commit_that_it_counts():
@@ -436,7 +436,7 @@ class History(RuleBasedStateMachine):
         there = {position for position, _ in self.log.expected()}
         visible = sorted(row for row in self.log.written if row[0] in there)
         expected = next((row[0] for row in visible if row[3] >= NOW_MS + ms), None)
-        found = self.answer(lambda: finished(partition.look_up_time(NOW_MS + ms, Isolation.READ_COMMITTED)))
+        found = self.answer(lambda: run_lookup(partition.look_up_time(NOW_MS + ms, Isolation.READ_COMMITTED)))
         assert (found and found[0]) == expected
 
     @rule(cut=st.integers(0, 30))
@@ -530,7 +530,7 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         return find_by_time(batch, *args, **named)
 
     monkeypatch.setattr("stablelog.log.search.times.find_by_time", counted)
-    assert finished(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
         589,
         NOW_MS + 590,
     )
@@ -560,11 +560,11 @@ def test_a_commit_behind_what_a_sync_has_made_durable_is_not_shown_by_it():
     log = Log()
     log.append(1)
     log.end(1)
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     log.append(2)
     log.end(2)
     work.run()
-    log.partition.synced(work)
+    log.partition.finish_sync(work)
     assert log.partition.last_stable_offset == log.partition.high_watermark == 3
     assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"0"]
     log.sync()
@@ -596,10 +596,10 @@ def test_a_lookup_in_a_run_ends_with_the_run():
     log.now_ms += 500
     log.append(1)
     log.sync()
-    assert finished(log.partition.look_up_time(NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
     log.partition.deletion.delete_records(1)
-    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
-    assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
 
 
 @pytest.mark.parametrize("step", [2, 3, 100])
@@ -618,12 +618,12 @@ def test_runs_in_which_a_time_is_not_found_are_passed_over_step_by_step(monkeypa
     log.plain()
     log.sync()
     last = log.expected()[-1][0]
-    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
     log.partition.deletion.delete_records(1)
     steps = list(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))
     assert (len(steps) > 3) == (step < 4)
-    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
-    assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
+    assert run_lookup(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
 
 
 def test_records_without_a_time_are_not_the_newest():
@@ -631,7 +631,7 @@ def test_records_without_a_time_are_not_the_newest():
     log.partition.append(encode_batch([Record(0, -1, None, b"x")]), now_ms=log.now_ms)
     log.sync()
     assert log.fetched(0)[0] == [(0, b"x")]
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
 
 def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index(monkeypatch):

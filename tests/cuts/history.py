@@ -200,7 +200,7 @@ class History:
         """What the next start finds."""
         if self.broker is not None:
             for target, partition in self._partitions().items():
-                partition.usability.is_writing = (
+                partition.availability.is_writing = (
                     False  # the machine stopped in an append: what was readable is looked at all the same
                 )
                 self.model.learn(target, partition)
@@ -315,7 +315,7 @@ class History:
         else:
             self.counts["segments deleted"] += partition.deletion.apply_retention(self.broker.now_ms())
             partition.deletion.remove_deleted(self.broker.now_ms())
-            self.broker.topic_files.checkpoints.log_starts.update()
+            self.broker.topic_files.checkpoints.log_starts.write_if_changed()
         self.model.check_view(target, partition, self.chance)
 
     async def _cut(self, group, commit_sequence=-1, topics=None):

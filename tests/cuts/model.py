@@ -115,7 +115,7 @@ class Model:
         )
 
     def _scan(self, known, target, partition):
-        partition.log.prove()
+        partition.log.prove_segments()
         while known.scanned_to < partition.high_watermark:
             read = partition.read(known.scanned_to, 1 << 30, Isolation.READ_UNCOMMITTED)
             assert read.buffers, f"{target}: nothing at {known.scanned_to}, before {partition.high_watermark}"
@@ -236,7 +236,7 @@ class Model:
         """What it does get, fetch after fetch, each of another size."""
         found = []
         position = start
-        partition.log.prove()
+        partition.log.prove_segments()
         while position < end:
             size_max = chance.choice((1, 150, 400, 1 << 20))
             buffers = partition.read(position, size_max, Isolation.READ_COMMITTED).buffers

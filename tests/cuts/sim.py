@@ -125,7 +125,7 @@ class SimFlush:
 
     def _begin(self, partition):
         self._due.discard(partition)
-        work = partition.unsynced()
+        work = partition.sync_work()
         if work is None:
             self._finish(partition, moved=False)
             return
@@ -138,7 +138,7 @@ class SimFlush:
 
     def _end(self, partition, work):
         self._running.discard(partition)
-        self._finish(partition, moved=partition.synced(work))
+        self._finish(partition, moved=partition.finish_sync(work))
         if partition in self._again:
             self._again.discard(partition)
             self.dirty(partition)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.model import LogConfig
 from stablelog.log.opening import open_partition
-from stablelog.log.segments.interrupted import SWAP
+from stablelog.log.segments.replacement import SWAP
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
@@ -383,8 +383,8 @@ async def third_life(disk, after):
                 desk.broker.flush.mark_dirty(partition)
         await write_plainly(desk, "plain", 0, "behind the snapshot")
         await desk.durable()
-        desk.broker.topic_files.checkpoints.log_starts.update()
-        desk.broker.topic_files.checkpoints.recovery_points.update()
+        desk.broker.topic_files.checkpoints.log_starts.write_if_changed()
+        desk.broker.topic_files.checkpoints.recovery_points.write_if_changed()
         # What follows is not older than a second: no recovery point tells of it.
         for target in (*DEFAULT_TARGETS, *PAY_TARGETS):
             await write_plainly(desk, *target, "late")
@@ -431,7 +431,7 @@ def interrupted(disk):
             now_ms=1_700_000_000_000,
             recovery_point=0,
         )
-        work = partition.compaction.begin(1_700_000_000_000, key_count_max=1000)
+        work = partition.compaction.begin_pass(1_700_000_000_000, key_count_max=1000)
         cleaned = next(done for done in work.steps() if done is not None and done.changed)
         copy.crash_at = copy.steps + step
         try:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.data_directory.acl_file import ROWS_AT_ONCE, acl_file, decode_acls, encode_acls
-from stablelog.data_directory.noted_file import with_crc
+from stablelog.data_directory.registered_file import with_crc
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType

@@ -67,9 +67,9 @@ class Points:
     def opened(self, at):
         self.checkpoints.remove_recovery_point(at)
 
-    def changed(self, ends):
+    def changed_offsets(self, ends):
         self.ends = ends
-        return self.checkpoints.recovery_points.changed()
+        return self.checkpoints.recovery_points.changed_offsets()
 
     def write(self, points):
         self.checkpoints.recovery_points.write(points)
@@ -79,7 +79,7 @@ class Points:
         if durable:
             self.checkpoints.make_recovery_points_durable()
         else:
-            self.checkpoints.recovery_points.update()
+            self.checkpoints.recovery_points.write_if_changed()
 
     def forget(self, topic):
         self.checkpoints.remove_topic(topic, ())
@@ -99,16 +99,16 @@ def test_an_end_is_kept_until_its_partition_is_opened_however_often_it_cannot_be
 def test_ends_that_were_encoded_meanwhile_are_not_recorded_over_newer_ones(disk):
     points = Points(disk, ("a", 0), ("gone", 0))
     points.opened(("a", 0))
-    first = points.changed({("a", 0): 5})
+    first = points.changed_offsets({("a", 0): 5})
     points.write(first)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("gone", 0): -1}
-    assert points.changed({("a", 0): 5}) is None
-    stale = points.changed({("a", 0): 7})
+    assert points.changed_offsets({("a", 0): 5}) is None
+    stale = points.changed_offsets({("a", 0): 7})
     points.ends = {("a", 0): 6}
     points.forget("gone")
     points.write(stale)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 6}
-    stale = points.changed({("a", 0): 7})
+    stale = points.changed_offsets({("a", 0): 7})
     points.record({("a", 0): 8}, durable=True)
     points.write(stale)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 8}

@@ -22,7 +22,7 @@ from stablelog.coordinators.consumer_groups.records import (
 from stablelog.coordinators.record_fields import tagged_fields
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
 from stablelog.data_directory.formats import check_formats, check_partition_formats, newer_formats
-from stablelog.data_directory.noted_file import encode_json
+from stablelog.data_directory.registered_file import encode_json
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk
 

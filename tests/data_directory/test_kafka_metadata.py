@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.batch.header import CONTROL
 from stablelog.batch.records import Record, encode_batch
-from stablelog.data_directory.kafka_metadata import KnownTopic, read_topics
+from stablelog.data_directory.kafka_metadata import ControllerTopic, read_topics
 from stablelog.testing.sim_disk import SimDisk
 from tests.data_directory.kafka_controllers import (
     compact,
@@ -53,7 +53,7 @@ def test_a_topic_has_its_id_its_partitions_their_brokers_and_its_settings():
         partition_record(7, 3, nodes=(2, 5)),
         config_record("t", "retention.ms", "5"),
     )
-    assert found == {"t": KnownTopic(uuid.UUID(int=7), {"retention.ms": "5"}, {0, 3}, {1, 2, 5})}
+    assert found == {"t": ControllerTopic(uuid.UUID(int=7), {"retention.ms": "5"}, {0, 3}, {1, 2, 5})}
 
 
 def test_the_last_value_of_a_setting_holds_and_null_removes_it():
@@ -63,7 +63,7 @@ def test_the_last_value_of_a_setting_holds_and_null_removes_it():
         config_record("t", "retention.ms", "7"),
         config_record("t", "segment.ms", None),
     )
-    assert found == {"t": KnownTopic(configs={"retention.ms": "7"})}
+    assert found == {"t": ControllerTopic(configs={"retention.ms": "7"})}
 
 
 def test_settings_of_a_broker_are_no_settings_of_a_topic():
@@ -74,7 +74,7 @@ def test_a_topic_that_was_deleted_is_gone_and_one_that_was_made_again_begins_ane
     deleted = [topic_record("t", 7), partition_record(7, 2), config_record("t", "a", "1"), removal_record(7)]
     assert of_log(*deleted) == {}
     again = of_log(*deleted, topic_record("t", 8), partition_record(8, 0))
-    assert again == {"t": KnownTopic(uuid.UUID(int=8), {}, {0}, {1})}
+    assert again == {"t": ControllerTopic(uuid.UUID(int=8), {}, {0}, {1})}
 
 
 def test_the_removal_of_an_earlier_topic_of_the_name_does_not_remove_the_later_one():

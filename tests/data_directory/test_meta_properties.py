@@ -12,9 +12,9 @@ from stablelog.data_directory.meta_properties import (
     Meta,
     decode_meta,
     encode_meta,
-    natural,
     node_id_in,
     node_id_of,
+    parse_natural,
     read_meta,
 )
 from stablelog.errors import DamageError, UnknownFormatError
@@ -121,9 +121,9 @@ def test_the_node_is_found_without_the_rest_of_the_file(content, node_id):
 @settings(max_examples=examples(25))
 @given(st.integers(0, 2**31 - 1))
 def test_a_number_is_read(number):
-    assert natural(str(number)) == number
+    assert parse_natural(str(number)) == number
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1.0", "x", "\u0663", "²", "12345678901"])
 def test_a_text_that_is_no_number_of_at_most_ten_digits_is_none(text):
-    assert natural(text) is None
+    assert parse_natural(text) is None

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.data_directory.noted_file import with_crc
 from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, quota_file
+from stablelog.data_directory.registered_file import with_crc
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.security.quotas.entities import Entity, NamePlaceholder
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablelog.data_directory.noted_file import with_crc
+from stablelog.data_directory.registered_file import with_crc
 from stablelog.data_directory.settings_file import Dynamic, decode_settings, encode_settings
 from stablelog.errors import DamageError, UnknownFormatError
 from tests.scale import examples

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.data_directory.noted_file import encode_json
+from stablelog.data_directory.registered_file import encode_json
 from stablelog.data_directory.user_file import decode_users, encode_users, user_file
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.security.credentials import SECRET_SIZE, CredentialTable, CredentialUpsertion

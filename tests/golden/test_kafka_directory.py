@@ -45,7 +45,7 @@ def opened_partition(data, topic, *, clean=True):
         clean=clean,
         now_ms=SEEN[topic].all_records[-1].timestamp_ms,
     )
-    partition.log.prove()
+    partition.log.prove_segments()
     return partition
 
 

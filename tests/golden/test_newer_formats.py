@@ -16,8 +16,8 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.record_fields import string
 from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
-from stablelog.data_directory.noted_file import encode_json
 from stablelog.data_directory.quota_file import encode_quotas
+from stablelog.data_directory.registered_file import encode_json
 from stablelog.data_directory.settings_file import decode_settings, encode_settings
 from stablelog.errors import UnavailableError, UnknownFormatError
 from tests.golden.generation import NAMES, generations

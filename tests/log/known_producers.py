@@ -46,7 +46,7 @@ class KnownProducers:
         copied.all = {one: replace(known, batches=list(known.batches)) for one, known in self.all.items()}
         return copied
 
-    def _at_epoch(self, producer_id, epoch, now_ms):
+    def _producer_at_epoch(self, producer_id, epoch, now_ms):
         known = self.all.setdefault(producer_id, Known(epoch))
         if known.epoch != epoch:
             known.epoch, known.batches = epoch, []
@@ -55,7 +55,7 @@ class KnownProducers:
 
     def batch(self, producer_id, epoch, sequence, count, offset, *, transactional, timestamp_ms, now_ms):
         """A batch was appended."""
-        known = self._at_epoch(producer_id, epoch, now_ms)
+        known = self._producer_at_epoch(producer_id, epoch, now_ms)
         self.refused.pop(producer_id, None)
         last = (sequence + count - 1) % SEQUENCE_END
         known.batches = [
@@ -68,7 +68,7 @@ class KnownProducers:
                 known.txn_first, known.txn_started_ms, known.txn_records = offset, now_ms, 0
             known.txn_records += count
 
-    def batch_refused(self, producer_id, epoch, sequence):
+    def remember_refused(self, producer_id, epoch, sequence):
         """Verification has refused a batch."""
         if producer_id not in self.all:
             known_epoch, least = self.refused.get(producer_id, (epoch, sequence))
@@ -83,7 +83,7 @@ class KnownProducers:
 
     def marker(self, producer_id, epoch, coordinator_epoch, *, timestamp_ms, now_ms):
         """A marker was appended. Returns first offset and record count of the transaction; None without one."""
-        known = self._at_epoch(producer_id, epoch, now_ms)
+        known = self._producer_at_epoch(producer_id, epoch, now_ms)
         known.coordinator_epoch = max(known.coordinator_epoch, coordinator_epoch)
         known.timestamp_ms = timestamp_ms
         if known.txn_first < 0:

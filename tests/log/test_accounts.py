@@ -28,7 +28,7 @@ from stablelog.log.model import Origin
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile, decode_producers
 from stablelog.log.recovery.examine import Expected
-from stablelog.log.recovery.repair import cut, examine
+from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.retention import close_all
 from stablelog.log.verify import verify_directory
 from tests.log.accounts import (
@@ -85,7 +85,7 @@ class Told:
     def tell(self, title):
         """Tell a step: what of the partition it has changed, and of the disk."""
         partition, before = self.log.partition, self.marks
-        self.marks = [] if partition.usability.is_closed else list(marks(partition))
+        self.marks = [] if partition.availability.is_closed else list(marks(partition))
         changed = [line for line in self.marks if line not in before]
         self.account.tell(title, self.log.disk, *changed)
 
@@ -146,7 +146,7 @@ def growing_and_rolling():
         told.sized(160)
     log.sync()
     told.tell("sync")
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     told.write("P5", sync=False)
     assert work is None
     log.partition.roll(log.now_ms)
@@ -309,13 +309,13 @@ def failing():
                 told.tell("opened again")
             log.sync()
             told.tell("the disk works")
-    work = log.write("-", sync=False).partition.unsynced()
+    work = log.write("-", sync=False).partition.sync_work()
     log.partition.roll(log.now_ms)
-    again = log.write("- -", sync=False).partition.unsynced()
+    again = log.write("- -", sync=False).partition.sync_work()
     log.partition.roll(log.now_ms)
     log.disk.fault = failing_at(".summary", ("writing",))
     again.run()
-    log.partition.synced(again)
+    log.partition.finish_sync(again)
     log.disk.fault = None
     told.tell(
         f"what is not written: {[short(path.name) for files in again.unwritten for path in files]}, {len(work.files)} files"
@@ -577,7 +577,9 @@ def opened(log, whole, disk, known, *, names_operations):
         partition = log.open(prove=False, **arguments)
         told = f"{partition.start_offset}..{partition.end_offset}"
         told += f" {[txn.first_offset for txn in partition.log.open_transactions()]}"
-        told += "".join(f" cut {c.offset}@{c.position}+{c.size} {short(c.kept.name)}" for c in partition.cuts)
+        told += "".join(
+            f" cut {c.offset}@{c.position}+{c.size} {short(c.kept.name)}" for c in partition.removed_tails
+        )
         unproven = [segment.base_offset for segment in partition.segments() if not segment.is_proven]
         told += f" unproven {unproven}" if unproven else ""
         partition.close(clean=False)
@@ -619,7 +621,7 @@ def examined(log, disk, *, names_operations):
     )
     if (as_read_whole.path, as_read_whole.position) != (damage.path, damage.position):
         told += f" read whole: {short(as_read_whole.path.name)}@{as_read_whole.position}"
-    cuts = cut(disk, DIRECTORY, damage.refused or damage)
+    cuts = truncate_at_damage(disk, DIRECTORY, damage.refused or damage)
     assert disk.names_held() == []
     copies = [
         f"{one.offset} {short(one.path.name)}@{one.position}+{one.size} {short(one.kept.name)}"

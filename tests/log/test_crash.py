@@ -161,7 +161,7 @@ def test_a_crash_while_a_crash_is_put_right_forgets_no_leader_epoch(power):
         log.write("- " * 3)
         log.reopen(clean=False, leader_epoch=1)
         log.write("- " * 20, sync=False)
-        for file in log.partition.unsynced().files:
+        for file in log.partition.sync_work().files:
             file.sync()
         log.disk.sync_dir(log.directory)
         log.partition.close(clean=False)
@@ -198,7 +198,7 @@ def test_where_the_operating_system_counts_a_log_start_is_durable_after_what_lie
         for _ in range(rolls):
             log.partition.roll(log.now_ms)
             if under_way:
-                log.partition.unsynced()
+                log.partition.sync_work()
             log.write("- P1 P1a", sync=False)
         log.partition.assume_synced()
         before = log.partition.log.synced_offset

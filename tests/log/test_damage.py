@@ -7,7 +7,7 @@ import pytest
 from stablelog.batch.header import HEADER, read_header
 from stablelog.errors import DamageError, UnprovenError
 from stablelog.log.model import Isolation
-from stablelog.log.recovery.tail import batches_behind
+from stablelog.log.recovery.tail import batches_after_damage
 from tests.log.timeline import DIRECTORY, Log
 
 COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -96,13 +96,13 @@ def test_damage_behind_the_recorded_end_is_cut_and_what_is_cut_is_kept():
     log = growing()
     offset, rest = damaged_batch(log, 4)
     log.partition = log.open(recovery_point=offset)
-    (cut,) = log.partition.cuts
+    (cut,) = log.partition.removed_tails
     assert (cut.path, cut.offset, cut.size) == (path_of(0), offset, len(rest))
     assert log.disk.read_bytes(path_of(0, ".cut")) == rest
     assert f"{path_of(0)}: {len(rest)} bytes at byte {cut.position}, from offset {offset} on" in str(cut)
     assert log.partition.end_offset == offset
     log.reopen(clean=False)
-    assert log.partition.cuts == ()
+    assert log.partition.removed_tails == ()
     assert log.disk.read_bytes(path_of(0, ".cut")) == rest
 
 
@@ -115,7 +115,7 @@ def test_a_second_cut_does_not_replace_what_the_first_has_kept():
     log.partition = log.open(recovery_point=0)
     assert log.disk.read_bytes(path_of(0, ".cut")) == first
     assert log.disk.read_bytes(path_of(0, ".cut.1")) == second
-    assert log.partition.cuts[0].kept == path_of(0, ".cut.1")
+    assert log.partition.removed_tails[0].kept == path_of(0, ".cut.1")
 
 
 def test_a_crash_while_the_cut_bytes_are_kept_leaves_one_whole_copy():
@@ -191,7 +191,7 @@ def test_whole_batches_are_found_behind_any_damage():
         file = log.disk.open(path_of(0))
         position = max((at for at, _ in whole if at <= begin), default=0)
         wanted = [(at, header.base_offset) for at, header in whole if at > begin + 1]
-        found = [(at, header.base_offset) for at, header in batches_behind(file, position, 0)]
+        found = [(at, header.base_offset) for at, header in batches_after_damage(file, position, 0)]
         assert found == wanted, begin
 
 
@@ -220,7 +220,7 @@ def test_segments_behind_a_cut_are_kept():
     assert log.partition.end_offset == log.bases[2]
     for base in log.bases[3:]:
         assert log.disk.read_bytes(path_of(base, ".cut")) == contents[base]
-    assert [cut.path for cut in log.partition.cuts] == [path_of(base) for base in log.bases[2:]]
+    assert [cut.path for cut in log.partition.removed_tails] == [path_of(base) for base in log.bases[2:]]
 
 
 def test_the_first_batch_of_a_segment_behind_the_damage_is_missed_too():
@@ -273,7 +273,7 @@ def test_a_proof_names_the_batch_that_is_damaged():
     with pytest.raises(
         DamageError, match=rf"the CRC of the batch at offset {header.base_offset}, byte {position}, does not"
     ):
-        log.partition.log.prove()
+        log.partition.log.prove_segments()
     with pytest.raises(DamageError, match="Restore the file"):
         log.partition.read(log.bases[2], 100, ALL)
     assert read_proven(log, log.bases[3], ALL)
@@ -309,12 +309,12 @@ def test_a_log_file_that_was_cut_short_is_refused():
 def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clean):
     """A start looks up where the transaction began, before the log file is proven."""
     log = several_segments(clean=clean, words=WORDS + "P7 " + "- " * 40)
-    (begun,) = (one.txn_first_offset for one in log.partition.producers() if one.producer_id == 7)
+    (begun,) = (one.txn_first_offset for one in log.partition.producer_state if one.producer_id == 7)
     base = max(base for base in log.bases if base <= begun)
     assert base != log.bases[-1]
     changed(log, path_of(base, ".index"), 7)
     log.partition = log.open(clean=clean)
-    log.partition.log.prove()
+    log.partition.log.prove_segments()
     assert read_everything(log, ALL)
 
 

@@ -100,7 +100,7 @@ def test_a_sync_that_fails_is_an_error():
     log.write("-", sync=False)
     full(log.disk, [".log"])
     with pytest.raises(DiskError):
-        log.partition.unsynced().run()
+        log.partition.sync_work().run()
 
 
 def test_a_write_that_cannot_be_undone_fails_the_partition():

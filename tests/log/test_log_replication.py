@@ -160,9 +160,9 @@ def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
     log.partition.replication.truncate_to(3)
     assert [txn.producer_id for txn in log.partition.log.open_transactions()] == [2]
     assert log.stable_offset == 2
-    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
+    assert log.aborted_in(partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
     log.partition.replication.truncate_to(2)
-    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
+    assert log.aborted_in(partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
 
 
 def test_a_log_that_begins_within_a_batch_that_is_cut_begins_at_its_new_end_also_after_a_start():

@@ -24,7 +24,7 @@ from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producer_state.producers import BATCHES_KEPT
 from stablelog.log.search import times as lookups
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
@@ -154,14 +154,14 @@ class History(RuleBasedStateMachine):
     @rule()
     def begin_a_sync(self):
         self.finish_a_sync()
-        self.work = self.partition.unsynced()
+        self.work = self.partition.sync_work()
 
     @rule()
     def finish_a_sync(self):
         """What was appended since it began is not in it."""
         if self.work is not None:
             self.work.run()
-            self.partition.synced(self.work)
+            self.partition.finish_sync(self.work)
             self.work = None
 
     @rule()
@@ -281,9 +281,9 @@ class History(RuleBasedStateMachine):
         time = data.draw(near) + data.draw(st.integers(-1, 1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lookups, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
-            found = finished(self.partition.look_up_time(time, isolation))
+            found = run_lookup(self.partition.look_up_time(time, isolation))
             assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
-            found = finished(self.partition.look_up_newest(isolation))
+            found = run_lookup(self.partition.look_up_newest(isolation))
             assert (found and found[:2]) == self.known.greatest_time(self.start, limit)
 
     # -- what always holds -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_log_has_its_records_again(clean):
 def test_on_return_the_whole_log_is_durable():
     log = Log().write("- -", sync=False)
     log.partition.close(clean=False)
-    assert opened(log.disk, clean=False, recovery_point=0).unsynced() is None
+    assert opened(log.disk, clean=False, recovery_point=0).sync_work() is None
 
 
 def test_the_log_begins_where_the_data_directory_says_if_that_is_later():

@@ -80,9 +80,9 @@ def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path
     )
     for n in range(10):
         partition.append(plain(n, value=b"%d" % n), now_ms=1)
-    work = partition.unsynced()
+    work = partition.sync_work()
     work.run()
-    partition.synced(work)
+    partition.finish_sync(work)
     held = partition.read(0, 1, Isolation.READ_UNCOMMITTED).buffers[0]
     partition.deletion.delete_records(9)
     partition.deletion.remove_deleted(1 << 60)
@@ -105,7 +105,7 @@ def test_a_clean_stop_does_what_a_sync_that_nobody_ran_was_to_do():
     log = write("P1 - -")
     log.partition.roll(log.now_ms)
     log.write("P1", sync=False)
-    assert log.partition.unsynced().writes
+    assert log.partition.sync_work().writes
     log.partition.close()
     names = log.disk.list_dir(DIRECTORY)
     assert {f"{0:020d}.summary", f"{3:020d}.snapshot", f"{3:020d}.producers"} <= set(names)
@@ -168,9 +168,9 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
     log = write("- P1 P1c P2 - - P2a " + "- " * 30, segment_bytes=400, retention_bytes=400, order=order)
     log.sync()
     partition = log.partition
-    work = partition.unsynced()
+    work = partition.sync_work()
     partition.append(plain(NOW_MS), now_ms=NOW_MS)
-    work = partition.unsynced()
+    work = partition.sync_work()
     assert partition.deletion.apply_retention(NOW_MS) > 0
     partition.close(clean=False)
     log.disk.fault = lambda what, path: pytest.fail(f"{what} {path}")
@@ -178,26 +178,26 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
         lambda: partition.append(plain(NOW_MS), now_ms=NOW_MS),
         lambda: partition.append_markers([], now_ms=NOW_MS),
         lambda: partition.roll(NOW_MS),
-        partition.unsynced,
-        lambda: partition.synced(work),
+        partition.sync_work,
+        lambda: partition.finish_sync(work),
         partition.assume_synced,
-        partition.log.prove,
+        partition.log.prove_segments,
         lambda: partition.read(partition.end_offset, 1, Isolation.READ_COMMITTED),
-        lambda: partition.aborted_in(0, 1),
+        lambda: aborted_in(partition, 0, 1),
         lambda: partition.replication.end_offset_for_epoch(0),
         lambda: partition.deletion.delete_records(partition.high_watermark),
         lambda: partition.deletion.apply_retention(NOW_MS),
         lambda: partition.deletion.remove_deleted(1 << 62),
         lambda: partition.deletion.expire_producers(1 << 62),
-        lambda: partition.compaction.begin(NOW_MS, key_count_max=10),
+        lambda: partition.compaction.begin_pass(NOW_MS, key_count_max=10),
         lambda: partition.compaction.put_in_place(None),
-        lambda: partition.compaction.end(None),
+        lambda: partition.compaction.end_pass(None),
         lambda: partition.replication.truncate_to(0),
     ):
         with pytest.raises(UnavailableError, match="is closed"):
             call()
     assert "is closed" in str(partition.failure)
-    assert not any(partition.holds(segment) for segment in partition.segments())
+    assert not any(partition.has_segment(segment) for segment in partition.segments())
     partition.close()
 
 
@@ -242,8 +242,8 @@ def test_leader_epochs_that_have_not_begun_are_made_anew():
     log = write("- - -")
     log.partition.close()
     epochs = LeaderEpochs()
-    epochs.assign(0, 0)
-    epochs.assign(7, 1)
+    epochs.assign_epoch(0, 0)
+    epochs.assign_epoch(7, 1)
     log.disk.write_atomic(DIRECTORY / EPOCH_FILE, epochs.encode())
     log.partition = log.open(clean=True)
     assert log.partition.replication.end_offset_for_epoch(0) == (0, 3)
@@ -263,8 +263,8 @@ def test_a_summary_that_a_deletion_has_left_before_the_log_start_is_no_finding()
 
 def test_the_file_of_leader_epochs_is_kafkas():
     epochs = LeaderEpochs()
-    epochs.assign(0, 0)
-    epochs.assign(3, 12)
+    epochs.assign_epoch(0, 0)
+    epochs.assign_epoch(3, 12)
     assert epochs.encode() == b"0\n2\n0 0\n3 12\n"
     assert LeaderEpochs.decode(epochs.encode()).entries == epochs.entries
     with pytest.raises(UnknownFormatError):
@@ -283,7 +283,7 @@ def test_leader_epochs_are_written_again_where_their_file_is_gone_or_tells_of_wh
     assert log.disk.read_bytes(DIRECTORY / EPOCH_FILE) == written
     log.partition.close(clean=False)
     epochs = LeaderEpochs.decode(written)
-    epochs.assign(4, 30)  # behind the log's end
+    epochs.assign_epoch(4, 30)  # behind the log's end
     log.disk.write_atomic(DIRECTORY / EPOCH_FILE, epochs.encode())
     log.partition = log.open(leader_epoch=5)
     assert log.disk.read_bytes(DIRECTORY / EPOCH_FILE) == written

@@ -26,7 +26,7 @@ def header(epoch, sequence, producer_id=7):
 def test_of_the_newest_epoch_no_sequence_behind_the_lowest_refused_one_is_taken(batches, epoch, sequence):
     producers, least = Producers(), {}
     for refused_epoch, refused_sequence in batches:
-        producers.batch_refused(header(refused_epoch, refused_sequence))
+        producers.remember_refused(header(refused_epoch, refused_sequence))
         if refused_epoch >= max(least, default=0):
             least[refused_epoch] = min(refused_sequence, least.get(refused_epoch, refused_sequence))
     newest = max(least, default=-1)
@@ -40,7 +40,7 @@ def test_only_so_many_producers_with_a_refused_batch_are_remembered(monkeypatch)
     monkeypatch.setattr(producers_module, "REFUSED_KEPT", 3)
     producers = Producers()
     for producer_id in range(5):
-        producers.batch_refused(header(0, 0, producer_id))
+        producers.remember_refused(header(0, 0, producer_id))
     for producer_id in range(5):
         late = header(0, 1, producer_id)
         if producer_id < 2:

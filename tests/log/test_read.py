@@ -8,7 +8,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError, OffsetOutOfRangeError
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.test_damage import path_of
@@ -40,7 +40,7 @@ def test_a_read_ends_behind_a_bounded_number_of_abort_markers(config):
     offsets = [header.base_offset for one in found for _, header in headers_in(b"".join(one.buffers))]
     assert offsets == list(range(log.partition.end_offset))
     for one in found:
-        assert one.aborted == log.partition.aborted_in(one.start_offset, one.end_offset)
+        assert one.aborted == log.aborted_in(partition, one.start_offset, one.end_offset)
 
 
 def test_a_read_with_fewer_abort_markers_goes_on_to_the_end():
@@ -66,8 +66,8 @@ def test_a_read_within_a_batch_before_an_abort_marker_returns_this_batch():
     for start in range(log.partition.end_offset):
         found = log.partition.read(start, 1, Isolation.READ_COMMITTED)
         assert found.start_offset <= start < found.end_offset
-        assert found.aborted == log.partition.aborted_in(
-            start - start % 3 if start < 3 else start, found.end_offset
+        assert found.aborted == log.aborted_in(
+            partition, start - start % 3 if start < 3 else start, found.end_offset
         )
 
 
@@ -109,8 +109,8 @@ def test_a_read_ends_before_a_damaged_batch_and_is_refused_in_it(isolation):
     log = Log().write("- - - - -")
     (segment,) = log.partition.segments()
     size = segment.size // 5
-    segment.note_damaged(DamagedBatch(2 * size, size, 2))
-    segment.note_damaged(DamagedBatch(4 * size, size, 4))
+    segment.add_damaged_batch(DamagedBatch(2 * size, size, 2))
+    segment.add_damaged_batch(DamagedBatch(4 * size, size, 4))
     assert log.partition.log.segments.damaged_count == 2
     for start, end in ((0, 2), (1, 2), (2, None), (3, 4), (4, None)):
         if end is None:
@@ -144,7 +144,7 @@ def test_a_read_passes_over_segments_from_which_everything_was_compacted():
             assert found.start_offset == start
     for time in range(-1, 43):
         for isolation in Isolation:
-            found = finished(partition.look_up_time(NOW_MS + time, isolation))
+            found = run_lookup(partition.look_up_time(NOW_MS + time, isolation))
             first = next((offset for offset in there if offset >= time), None)
             assert (found and found[0]) == first
     partition.close(clean=False)
@@ -198,7 +198,7 @@ def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
                     log.partition.read(start, 1, isolation)
     log.partition.close()
     log.partition = log.open(clean=True)
-    log.partition.segments()[0].give_back()
+    log.partition.segments()[0].evict()
     log.disk.lose(log.partition.segments()[0].path(".log"))
     with pytest.raises(DamageError, match="is missing, and was durable"):
         log.partition.read(5, 1, Isolation.LOG_END)

@@ -7,7 +7,7 @@ import pytest
 from stablelog.batch.records import QUICK_SIZE_MAX, Record, encode_batch
 from stablelog.log.partition import Isolation
 from stablelog.log.search import times as lookups
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.segment import Segment
 from tests.log.test_partition import plain
 from tests.log.timeline import NOW_MS, Log
@@ -20,12 +20,12 @@ def test_lookups_by_time_end_at_what_the_reader_sees():
     log.partition.append(plain(400), now_ms=NOW_MS)
     log.write("P1")
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-    assert finished(log.partition.look_up_time(150, committed)) == (1, 200, 0)
-    assert finished(log.partition.look_up_time(301, committed)) == (3, 400, 0)
-    assert finished(log.partition.look_up_time(401, committed)) is None
-    assert finished(log.partition.look_up_time(401, uncommitted)) == (4, NOW_MS, 0)
-    assert finished(log.partition.look_up_newest(committed)) is None
-    assert finished(log.partition.look_up_newest(uncommitted))[0] == 4
+    assert run_lookup(log.partition.look_up_time(150, committed)) == (1, 200, 0)
+    assert run_lookup(log.partition.look_up_time(301, committed)) == (3, 400, 0)
+    assert run_lookup(log.partition.look_up_time(401, committed)) is None
+    assert run_lookup(log.partition.look_up_time(401, uncommitted)) == (4, NOW_MS, 0)
+    assert run_lookup(log.partition.look_up_newest(committed)) is None
+    assert run_lookup(log.partition.look_up_newest(uncommitted))[0] == 4
     assert log.partition.visible_end(committed) == 4
 
 
@@ -43,13 +43,13 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
     log = event_log(10)
     for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
         for number in range(10):
-            found = finished(log.partition.look_up_time(NOW_MS - 1_000_000 + number, isolation))
+            found = run_lookup(log.partition.look_up_time(NOW_MS - 1_000_000 + number, isolation))
             assert found[:2] == (2 * number, NOW_MS - 1_000_000 + number)
-        assert finished(log.partition.look_up_time(NOW_MS - 1_000, isolation)) is None
-        assert finished(log.partition.look_up_newest(isolation))[:2] == (18, NOW_MS - 999_991)
+        assert run_lookup(log.partition.look_up_time(NOW_MS - 1_000, isolation)) is None
+        assert run_lookup(log.partition.look_up_newest(isolation))[:2] == (18, NOW_MS - 999_991)
     log.partition.deletion.delete_records(19)
-    assert finished(log.partition.look_up_time(0, Isolation.READ_COMMITTED)) is None
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_time(0, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
 
 @pytest.fixture
@@ -120,11 +120,11 @@ def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monk
             )
         start, asked = log.partition.start_offset, NOW_MS + chance.randint(-25, 45)
         known = [(offset, time_ms) for time_ms, offset in rows if offset >= start]
-        found = finished(log.partition.look_up_time(asked, Isolation.READ_UNCOMMITTED))
+        found = run_lookup(log.partition.look_up_time(asked, Isolation.READ_UNCOMMITTED))
         wanted = next((row for row in known if row[1] >= asked), None)
         assert (found and found[:2]) == wanted
         if chance.random() < 0.1:  # it walks everything
-            newest = finished(log.partition.look_up_newest(Isolation.READ_UNCOMMITTED))
+            newest = run_lookup(log.partition.look_up_newest(Isolation.READ_UNCOMMITTED))
             assert newest[:2] == next(row for row in known if row[1] == max(time_ms for _, time_ms in known))
 
 
@@ -135,7 +135,7 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
     next(lookup)
     log.partition.deletion.delete_records(250)
     log.partition.deletion.remove_deleted(NOW_MS)
-    assert finished(lookup)[0] == 300
+    assert run_lookup(lookup)[0] == 300
 
 
 def test_the_greatest_time_behind_the_log_start_is_found_in_steps(steps_of):
@@ -162,7 +162,7 @@ def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_step
     next(lookup)
     log.partition.deletion.delete_records(250)
     log.partition.deletion.remove_deleted(NOW_MS)
-    assert finished(lookup)[:2] == (398, NOW_MS - 999_801)
+    assert run_lookup(lookup)[:2] == (398, NOW_MS - 999_801)
 
 
 def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
@@ -191,6 +191,6 @@ def test_the_greatest_time_is_one_that_can_be_read():
     log.partition.append(plain(NOW_MS + 5, NOW_MS + 3), now_ms=NOW_MS)
     log.partition.append(plain(NOW_MS + 1), now_ms=NOW_MS)
     log.sync()
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
     log.partition.deletion.delete_records(1)
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)

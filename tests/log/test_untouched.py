@@ -412,7 +412,7 @@ def test_a_close_writes_a_snapshot_of_which_a_power_loss_has_kept_one_file(lost)
 def closed_after_a_kill(batches):
     """A log whose broker was killed when it had written its index files, and whose next broker has closed it."""
     log = Log(index_interval_bytes=1).write(batches)
-    log.partition.log.segments.active.growing.write()
+    log.partition.log.segments.active.growing.write_files()
     log.partition.close(clean=False)
     log.partition = log.open(recovery_point=3, is_established=True)
     log.partition.close()

@@ -3,12 +3,12 @@
 import pytest
 
 from stablelog.errors import UnavailableError
-from stablelog.log.usability import Usability
+from stablelog.log.availability import Availability
 
 
 @pytest.fixture
 def usability():
-    return Usability("t-0")
+    return Availability("t-0")
 
 
 def test_a_partition_that_is_open_can_be_used(usability):

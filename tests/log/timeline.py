@@ -37,7 +37,7 @@ class Log:
             **{"recovery_point": 0, **arguments},
         )
         if prove:
-            partition.log.prove()
+            partition.log.prove_segments()
         return partition
 
     def reopen(self, *, clean=True, **arguments):
@@ -86,10 +86,10 @@ class Log:
         return self.partition.append_markers([write], now_ms=self.now_ms)[0]
 
     def sync(self):
-        work = self.partition.unsynced()
+        work = self.partition.sync_work()
         if work is not None:
             work.run()
-            self.partition.synced(work)
+            self.partition.finish_sync(work)
 
     def aborted(self, start=0, size_max=1 << 30):
         found = self.partition.read(start, size_max, Isolation.READ_COMMITTED).aborted

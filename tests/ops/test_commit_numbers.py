@@ -8,14 +8,16 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import TransactionGroupState
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile
-from stablelog.ops.commit_numbers import Given, next_numbers, read_given
+from stablelog.ops.commit_numbers import AssignedNumbers, next_numbers, read_assigned_numbers
 from stablelog.testing.sim_disk import SimDisk
 
 PARTITION = Path("/data/t-0")
-PRODUCERS = ProducerTable.of([Producer(7, 0), Producer(41, 0), Producer(GIVEN_ID_MAX + 1, 0)])
+PRODUCERS = ProducerTable.from_producers(
+    [ProducerEntry(7, 0), ProducerEntry(41, 0), ProducerEntry(GIVEN_ID_MAX + 1, 0)]
+)
 BATCH = encode_batch([Record(5, 0, None, b"v", ())], base_offset=5, producer_id=41, producer_epoch=0)
 
 
@@ -36,21 +38,21 @@ def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):
     disk.write_atomic(PARTITION / name, content)
     for odd in (f"{9:020d}.producers", f"{9:020d}.snapshot", "notes.cut"):
         disk.write_atomic(PARTITION / odd, b"x")
-    assert read_given(disk, [PARTITION]).producer_ids_end == 42
+    assert read_assigned_numbers(disk, [PARTITION]).producer_ids_end == 42
 
 
 @pytest.mark.parametrize(
     ("given", "said", "is_cut", "expected"),
     [
-        (Given(), Given(), False, None),
-        (Given({"": 5}, 1000), Given({"": 5}, 1000), False, None),
-        (Given({}, 7), Given({}, 1000), False, None),
-        (Given({}, 1), Given(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
-        (Given({}, 1000), Given(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
-        (Given({}, 1001), Given({"": 3}, 1000), False, TransactionGroupState(3 * BLOCK_SIZE, 3)),
-        (Given({"": 6}, 7), Given({"": 5}, 1000), False, TransactionGroupState(2 * BLOCK_SIZE, 6)),
-        (Given(), Given(), True, TransactionGroupState(BLOCK_SIZE, 1)),
-        (Given({"": 5}, 7), Given({"": 9}, 2000), True, TransactionGroupState(3 * BLOCK_SIZE, 9)),
+        (AssignedNumbers(), AssignedNumbers(), False, None),
+        (AssignedNumbers({"": 5}, 1000), AssignedNumbers({"": 5}, 1000), False, None),
+        (AssignedNumbers({}, 7), AssignedNumbers({}, 1000), False, None),
+        (AssignedNumbers({}, 1), AssignedNumbers(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
+        (AssignedNumbers({}, 1000), AssignedNumbers(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
+        (AssignedNumbers({}, 1001), AssignedNumbers({"": 3}, 1000), False, TransactionGroupState(3 * BLOCK_SIZE, 3)),
+        (AssignedNumbers({"": 6}, 7), AssignedNumbers({"": 5}, 1000), False, TransactionGroupState(2 * BLOCK_SIZE, 6)),
+        (AssignedNumbers(), AssignedNumbers(), True, TransactionGroupState(BLOCK_SIZE, 1)),
+        (AssignedNumbers({"": 5}, 7), AssignedNumbers({"": 9}, 2000), True, TransactionGroupState(3 * BLOCK_SIZE, 9)),
     ],
 )
 def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_cut, expected):
@@ -58,6 +60,6 @@ def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_
 
 
 def test_all_commit_logs_tell_which_producer_ids_are_reserved_and_each_may_have_lost_a_block():
-    said = {"": Given({}, 1000), "a": Given({}, 3000)}
-    assert next_numbers(Given({}, 3000), said, "", is_cut=False) is None
-    assert next_numbers(Given({}, 3000), said, "", is_cut=True) == TransactionGroupState(5 * BLOCK_SIZE, 1)
+    said = {"": AssignedNumbers({}, 1000), "a": AssignedNumbers({}, 3000)}
+    assert next_numbers(AssignedNumbers({}, 3000), said, "", is_cut=False) is None
+    assert next_numbers(AssignedNumbers({}, 3000), said, "", is_cut=True) == TransactionGroupState(5 * BLOCK_SIZE, 1)

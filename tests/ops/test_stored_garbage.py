@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, FencedError
-from stablelog.ops.stored_garbage import delete, garbage_of, store_time_ms
+from stablelog.ops.stored_garbage import delete_garbage, find_garbage, store_time_ms
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import Chain, LinkKind, decode_link, same_payload
 from stablelog.tier.names import LOG, chain_name_of
@@ -44,7 +44,7 @@ class Stored:
         self.put(PARTITION.deleted_key)
 
     def found(self):
-        return garbage_of(
+        return find_garbage(
             self.prefix,
             PARTITION,
             deleted_ms=self.prefix.partitions_with_deleted("t")[PARTITION],
@@ -63,7 +63,7 @@ def test_an_old_object_that_no_manifest_names_is_garbage():
     stored.simulated.sleep(AGE_MS / 1000)
     young = stored.orphan()
     assert stored.keys() == [old]
-    assert [one.key for one in delete(stored.prefix, stored.found())] == [old]
+    assert [one.key for one in delete_garbage(stored.prefix, stored.found())] == [old]
     stored.simulated.sleep(AGE_MS / 1000)
     assert stored.keys() == [young]
 
@@ -77,7 +77,7 @@ def test_what_a_broker_has_published_meanwhile_stays():
     (row, *_) = stored.prefix.last_manifest(PARTITION).segments
     key = PARTITION.segment_key(row.base_offset, row.segment_id, LOG)
     (listed,) = [one for one in stored.store.list_after(PARTITION.directory) if one.key == key]
-    assert list(delete(stored.prefix, found.__class__(PARTITION, False, False, (listed,)))) == []
+    assert list(delete_garbage(stored.prefix, found.__class__(PARTITION, False, False, (listed,)))) == []
     assert key in stored.simulated.objects
     assert world.published() is not None
 
@@ -111,7 +111,7 @@ def test_only_claims_and_fences_of_a_deleted_topic_stay():
     stored.simulated.sleep(1)
     stored.mark_deleted()
     found = stored.found()
-    keys = [one.key for one in delete(stored.prefix, found)]
+    keys = [one.key for one in delete_garbage(stored.prefix, found)]
     assert "/manifest/" in keys[-1], "the manifests are the last, for a crash in between"
     left = [key for key in stored.simulated.objects if key.startswith(PARTITION.directory)]
     assert [decode_link(stored.simulated.objects[key])[0] for key in left] == [LinkKind.CLAIM]

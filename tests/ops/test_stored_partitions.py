@@ -8,7 +8,7 @@ from stablelog.batch.header import headers_in
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.ops import stored_partitions
-from stablelog.ops.stored_partitions import Verification, describe
+from stablelog.ops.stored_partitions import Verification, measure_partition
 from stablelog.testing.sim_objects import SimObjects
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.pins import Pin, encode_pin
@@ -44,7 +44,7 @@ def keys(world, kind):
 def test_a_partition_is_described(world):
     objects = world.store_objects.objects
     logs = sum(len(objects[key]) for key in keys(world, LOG))
-    found = describe(prefix_of(objects), PARTITION)
+    found = measure_partition(prefix_of(objects), PARTITION)
     assert (found.topic, found.partition, found.log_start) == ("t", 0, 0)
     assert (found.segments, found.size, found.end_offset) == (5, logs, world.remote.end_offset)
     assert (found.marked, found.marked_size, found.unnamed, found.unnamed_size, found.pins) == (0, 0, 0, 0, 0)
@@ -55,7 +55,7 @@ def test_a_partition_is_described(world):
     left = f"{PARTITION.directory}/{99:020}-=left.log"
     objects[left] = b"12345"
     objects[PARTITION.pin_key(first.segment_id)] = encode_pin(Pin(0, 5, "a reader"))
-    now = describe(prefix_of(objects), PARTITION)
+    now = measure_partition(prefix_of(objects), PARTITION)
     assert now == replace(
         found,
         log_start=first.end_offset,
@@ -71,7 +71,7 @@ def test_a_partition_is_described(world):
 
 
 def test_a_partition_without_a_manifest_has_no_segments():
-    found = describe(prefix_of({PARTITION.segment_key(0, PARTITION.topic_id, LOG): b"1"}), PARTITION)
+    found = measure_partition(prefix_of({PARTITION.segment_key(0, PARTITION.topic_id, LOG): b"1"}), PARTITION)
     assert (found.segments, found.unnamed, found.unnamed_size) == (0, 1, 1)
 
 
@@ -127,6 +127,6 @@ def test_a_damaged_manifest_is_named(world):
     objects = world.store_objects.objects
     key = max(key for key in objects if "/manifest/" in key)
     objects[key] = objects[key][:-1] + bytes([objects[key][-1] ^ 1])
-    for look in (describe, Verification):
+    for look in (measure_partition, Verification):
         with pytest.raises(DamageError, match=key):
             look(prefix_of(objects), PARTITION)

@@ -105,13 +105,13 @@ class History:
         tiered = self.tiered
         config = {**vars_of(tiered.partition.config), "drops_aborted": True}
         tiered.partition.reconfigure(type(tiered.config)(**config))
-        work = tiered.partition.compaction.begin(tiered.now_ms, key_count_max=1)
+        work = tiered.partition.compaction.begin_pass(tiered.now_ms, key_count_max=1)
         if work is None:
             return
         for cleaned in work.steps():
             if cleaned is not None:
                 assert tiered.partition.compaction.put_in_place(cleaned)
-        tiered.partition.compaction.end(work)
+        tiered.partition.compaction.end_pass(work)
         assert list(verify_directory(tiered.disk, tiered.directory)) == []
 
     def check(self, size_max, clients=(of_java, of_librdkafka)):

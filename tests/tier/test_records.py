@@ -151,11 +151,11 @@ def test_a_segment_of_a_kafka_without_the_field_may_have_aborts_and_a_missing_in
     loaded = {}
     remote = RemoteLog(partition, manifest, loaded, lambda _start: None)
     with pytest.raises(NotLoadedError) as missing:
-        remote.aborted(100, 200)
+        remote.aborted_in(100, 200)
     (wanted,) = missing.value.ranges
     assert wanted.key == partition.segment_key(100, SEGMENT_ID, INDEXES)
     loaded[wanted] = b""  # what the cache has of an object that does not exist
-    assert remote.aborted(100, 200) == ([], False)
+    assert remote.aborted_in(100, 200) == ([], False)
 
 
 def test_a_summary_and_cut_points_travel_in_the_record_and_kafkas_limit_holds():

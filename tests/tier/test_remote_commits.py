@@ -55,7 +55,7 @@ def test_the_commit_indexes_are_described_by_the_manifest_from_an_offset_on(log,
 
 
 def test_segments_before_the_log_start_are_left_out(log, view):
-    log.remote.begin_at(10)
+    log.remote.move_start(10)
     assert [one.base_offset for one in view.commits(0)] == [9, 18]
     assert view.commits_after(0).base_offset == 9
 
@@ -110,7 +110,7 @@ def content_of(log, base_offset):
 def test_ranges_are_copied_one_after_another(log, view):
     whole = content_of(log, 9)
     begins, ends = [0, 120, 200], [50, 180, 260]
-    count, content = log.loading(lambda: view.content(9, begins, ends, 1 << 20))
+    count, content = log.loading(lambda: view.copy_ranges(9, begins, ends, 1 << 20))
     assert count == 3
     assert content == whole[:50] + whole[120:180] + whole[200:260]
 
@@ -119,7 +119,8 @@ def test_the_first_range_is_copied_whatever_its_size_and_others_as_far_as_there_
     begins, ends = [0, 120, 200], [50, 180, 260]
     log.loading(lambda: log.remote.bytes.loaded_views(rows(log)[1], 0, 260))
     assert [
-        log.loading(lambda room=room: view.content(9, begins, ends, room))[0] for room in (0, 109, 110, 170)
+        log.loading(lambda room=room: view.copy_ranges(9, begins, ends, room))[0]
+        for room in (0, 109, 110, 170)
     ] == [
         1,
         1,
@@ -130,21 +131,21 @@ def test_the_first_range_is_copied_whatever_its_size_and_others_as_far_as_there_
 
 def test_ranges_after_one_that_is_not_loaded_wait_and_are_loaded_together_with_it(log, view):
     size = len(content_of(log, 9))
-    log.loading(lambda: view.content(9, [0], [50], 1 << 20))
-    assert view.content(9, [0, size - 20], [50, size], 1 << 20)[0] == 1, "the last chunk is not loaded"
+    log.loading(lambda: view.copy_ranges(9, [0], [50], 1 << 20))
+    assert view.copy_ranges(9, [0, size - 20], [50, size], 1 << 20)[0] == 1, "the last chunk is not loaded"
     with pytest.raises(NotLoadedError) as missing:
-        view.content(9, [200, size - 20], [210, size], 1 << 20)
+        view.copy_ranges(9, [200, size - 20], [210, size], 1 << 20)
     assert len(missing.value.ranges) == 2
     log.loaded.known.clear()
-    log.loading(lambda: view.content(9, [size - 20], [size], 1 << 20))
+    log.loading(lambda: view.copy_ranges(9, [size - 20], [size], 1 << 20))
     with pytest.raises(NotLoadedError):
-        view.content(9, [0, size - 20], [50, size], 1 << 20)
+        view.copy_ranges(9, [0, size - 20], [50, size], 1 << 20)
 
 
 def test_one_call_needs_a_bounded_number_of_chunks_in_memory(log, view, monkeypatch):
     monkeypatch.setattr(remote_commits, "CHUNK_COUNT_MAX", 1)
     size = len(content_of(log, 9))
-    assert log.loading(lambda: view.content(9, [0, 60, size - 20], [50, 70, size], 1 << 20))[0] == 2
+    assert log.loading(lambda: view.copy_ranges(9, [0, 60, size - 20], [50, 70, size], 1 << 20))[0] == 2
 
 
 def test_a_range_after_the_end_of_the_log_file_is_refused_by_its_url(log, view):
@@ -152,14 +153,14 @@ def test_a_range_after_the_end_of_the_log_file_is_refused_by_its_url(log, view):
     with pytest.raises(
         DamageError, match=rf"\.log has {size} bytes, and a commit index names bytes up to {size + 1}"
     ):
-        view.content(9, [0], [size + 1], 1 << 20)
+        view.copy_ranges(9, [0], [size + 1], 1 << 20)
 
 
 def test_damaged_ranges_are_dropped_and_loaded_again(log, view):
-    log.loading(lambda: view.content(9, [0], [50], 1 << 20))
-    view.drop(9, [0], [50])
+    log.loading(lambda: view.copy_ranges(9, [0], [50], 1 << 20))
+    view.drop_ranges(9, [0], [50])
     with pytest.raises(NotLoadedError):
-        view.content(9, [0], [50], 1 << 20)
+        view.copy_ranges(9, [0], [50], 1 << 20)
 
 
 def test_a_batch_is_found_by_time_within_its_segment_and_offsets(log, view):
@@ -172,25 +173,25 @@ def test_a_batch_is_found_by_time_within_its_segment_and_offsets(log, view):
 
 
 def test_ahead_of_a_reader_the_next_chunks_are_loaded_and_more_after_each_read(log, view):
-    assert view.ahead(0) == [], "no read has ended there"
-    log.loading(lambda: view.content(0, [0], [50], 1 << 20))
-    view.finished(0, 1)
-    (first, *_) = view.ahead(1)
+    assert view.ranges_ahead(0) == [], "no read has ended there"
+    log.loading(lambda: view.copy_ranges(0, [0], [50], 1 << 20))
+    view.finish_read(0, 1)
+    (first, *_) = view.ranges_ahead(1)
     assert first.start > 0, "the chunk that was read is loaded"
-    log.loading(lambda: view.content(0, [50], [100], 1 << 20))
-    view.finished(1, 2)
-    assert len(view.ahead(2)) > len(view.ahead(1))
+    log.loading(lambda: view.copy_ranges(0, [50], [100], 1 << 20))
+    view.finish_read(1, 2)
+    assert len(view.ranges_ahead(2)) > len(view.ranges_ahead(1))
 
 
 def test_chunks_that_a_read_has_passed_are_not_needed_again(log, view):
     consumed = []
     log.loaded.mark_consumed = consumed.append
     size = len(content_of(log, 0))
-    log.loading(lambda: view.content(0, [0], [50], 1 << 20))
-    view.finished(0, 1)
+    log.loading(lambda: view.copy_ranges(0, [0], [50], 1 << 20))
+    view.finish_read(0, 1)
     assert consumed == []
-    log.loading(lambda: view.content(0, [50], [size], 1 << 20))
-    view.finished(1, 2)
+    log.loading(lambda: view.copy_ranges(0, [50], [size], 1 << 20))
+    view.finish_read(1, 2)
     assert sum(one.size for one in consumed) == size
-    view.finished(2, 3)
+    view.finish_read(2, 3)
     assert sum(one.size for one in consumed) == size, "nothing was read since"

@@ -102,9 +102,9 @@ def test_a_reader_may_begin_anywhere_and_time_is_found_in_both_tiers(words, numb
 
 
 def _looked_up(plain, timestamp_ms, isolation):
-    from stablelog.log.search.times import finished
+    from stablelog.log.search.times import run_lookup
 
-    return finished(plain.partition.look_up_time(timestamp_ms, isolation))
+    return run_lookup(plain.partition.look_up_time(timestamp_ms, isolation))
 
 
 def filled(aborting=(), count=100, *, chunk_size=4 << 20, per_segment=3):
@@ -319,10 +319,10 @@ def test_more_chunks_are_loaded_ahead_of_a_reader_that_goes_on():
         found = tiered.read(offset, 1)
         # The reader has needed no chunk but those that were ahead of it.
         assert not ahead or set(tiered.loaded.requests) <= set(ahead[-1])
-        ahead.append(tiered.remote.ahead(found.end_offset))
+        ahead.append(tiered.remote.ranges_ahead(found.end_offset))
         offset = found.end_offset
     assert [len(one) for one in ahead][:4] == [1, 3, 4, 4]
-    assert tiered.remote.ahead(tiered.partition.end_offset) == []
+    assert tiered.remote.ranges_ahead(tiered.partition.end_offset) == []
 
 
 def test_a_read_of_a_segment_that_is_not_loaded_asks_for_it():

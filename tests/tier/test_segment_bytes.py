@@ -71,7 +71,7 @@ def test_a_reader_in_commit_order_refuses_the_object_of_another_segment():
     tiered.objects[key] = of_another_segment(tiered, b"")
     row = tiered.remote.manifest.segments[1]
     with pytest.raises(DamageError, match=rf"{key}: the .* do not match the manifest"):
-        tiered.loading(lambda: tiered.remote.view.content(row.base_offset, [0], [row.size], 1 << 20))
+        tiered.loading(lambda: tiered.remote.view.copy_ranges(row.base_offset, [0], [row.size], 1 << 20))
 
 
 @pytest.mark.parametrize("other", [0, 2])

@@ -8,7 +8,7 @@ from stablelog.env.disk import read_if_there
 from stablelog.errors import NotLoadedError
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.tier.copy_rules import copied_segment, copyable, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import IndexKind, directory_crc, encode_indexes
@@ -164,7 +164,7 @@ class Tier:
         )
 
     def look_up_time(self, timestamp_ms, isolation=Isolation.READ_COMMITTED):
-        return self.loading(lambda: finished(self.partition.look_up_time(timestamp_ms, isolation)))
+        return self.loading(lambda: run_lookup(self.partition.look_up_time(timestamp_ms, isolation)))
 
     def drop_local(self):
         """Apply local retention that keeps nothing that is in the store."""

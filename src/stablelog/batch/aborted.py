@@ -51,7 +51,7 @@ class AbortedFilter:
         """Whether the filter drops no batch, because all aborted transactions that were added have ended."""
         return not self._ahead and not self._aborting
 
-    def drops(self, producer_id: int, last_offset: int) -> bool:
+    def drops_batch(self, producer_id: int, last_offset: int) -> bool:
         """Whether a transactional batch belongs to an aborted transaction. The arguments are the batch's producer and
         last offset.
         """
@@ -61,14 +61,14 @@ class AbortedFilter:
             self._aborting.add(entry[1])
         return producer_id in self._aborting
 
-    def pass_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
+    def process_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
         """Process the control batch at `position` in `data`. If this batch is an abort marker, the aborted transaction
         of the producer ends there.
 
         Raises:
             DamageError: the batch holds no control record.
         """
-        if not self.drops(producer_id, last_offset):
+        if not self.drops_batch(producer_id, last_offset):
             return
         marker = read_marker(data, position)
         if marker is not None and marker.type is MarkerType.ABORT:

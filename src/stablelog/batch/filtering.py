@@ -127,7 +127,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
     )
 
 
-def emptied(header: BatchHeader) -> bytes:
+def without_records(header: BatchHeader) -> bytes:
     """Build a batch that has this header but no records, as Kafka's compaction does. The new batch keeps the producer
     id and the last sequence number.
     """

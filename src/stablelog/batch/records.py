@@ -27,7 +27,7 @@ from stablelog.varint import SHORT_COUNT, SHORT_VARINTS, encode_varint, read_var
 
 Header = tuple[str, bytes | None]
 
-LOOK_SIZE_MAX = 16 << 20  # bytes: the greatest decompressed size of a batch that `look_into` decodes
+LOOK_SIZE_MAX = 16 << 20  # bytes: the greatest decompressed size of a batch that `decode_if_small` decodes
 LOOK_COUNT_MAX = 20_000
 # The greatest size in bytes of a batch without compression that certainly takes only some milliseconds to decode. A
 # header of a record may take two bytes. A compressed batch has no such bound: 4 KiB of gzip decompress to 4 MiB.
@@ -263,7 +263,7 @@ def find_by_time(
     and maximum timestamp instead. A reader that begins at this offset misses no record.
     """
     header = read_header(batch, position)
-    records = look_into(batch, position)
+    records = decode_if_small(batch, position)
     if records is None:
         return max(header.base_offset, start_offset), header.max_timestamp
     for record in records:
@@ -277,7 +277,7 @@ def is_decoded_quickly(header: BatchHeader) -> bool:
     return header.codec is Codec.NONE and header.size <= QUICK_SIZE_MAX
 
 
-def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
+def decode_if_small(batch: Buffer, position: int = 0) -> list[Record] | None:
     """Decode the records of a client's batch; return None if the batch is too large, or if its records do not match its
     header.
     """

@@ -9,7 +9,7 @@ _PRODUCER = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
 
 
-def stamp(
+def stamp_producer(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
 ) -> int:
     """Write producer id, producer epoch, base sequence and the attribute `transactional` into a batch. Then compute its

@@ -46,7 +46,7 @@ from stablelog.broker.upkeep.proofs import Proofs
 from stablelog.broker.upkeep.scrub import Scrub
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, is_coordinator_log
-from stablelog.data_directory.noted_file import USERS, has_noted_file
+from stablelog.data_directory.registered_file import USERS, has_registered_file
 from stablelog.data_directory.settings_file import GroupConfigs
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
@@ -170,7 +170,7 @@ class Broker:
         self.config.groups.log_conflicts()
         self.acls = open_acls(self.runtime, threads=self.message_threads)
         self.logins = open_logins(self.runtime, lambda: self.users.credentials)
-        if self.logins is not None or has_noted_file(USERS, self.disk, self.directory.path):
+        if self.logins is not None or has_registered_file(USERS, self.disk, self.directory.path):
             self.users  # noqa: B018 - a damaged file must end the start, not the first login
         self.quotas = BrokerQuotas(self.runtime, threads=self.message_threads)
         self.topic_files.load(clean=self.directory.is_clean, cluster_id=self.directory.cluster_id)
@@ -337,7 +337,7 @@ class Broker:
         failure it stays offline until the broker restarts. A failure of a coordinator's log stops the broker. This
         method may be called several times for one partition, once for each piece of work that fails.
         """
-        partition.usability.fail(why)
+        partition.availability.mark_failed(why)
         if partition in self._offline:
             return
         if not self.partitions.is_in_use(partition):  # The topic was deleted after the failed work began.

@@ -41,8 +41,10 @@ def visible_end(cluster: BlockingCluster, target: TopicPartition, position: int,
         for at, header in headers_in(fetched.records):
             reached = header.next_offset
             if header.is_control:
-                aborted.pass_control(fetched.records, at, header.producer_id, header.last_offset)
-            elif not (header.is_transactional and aborted.drops(header.producer_id, header.last_offset)):
+                aborted.process_control(fetched.records, at, header.producer_id, header.last_offset)
+            elif not (
+                header.is_transactional and aborted.drops_batch(header.producer_id, header.last_offset)
+            ):
                 end = reached
         if reached >= stable_offset or reached <= position:
             return end

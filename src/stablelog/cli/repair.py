@@ -28,16 +28,16 @@ from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import DamageError, StablelogError
 from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
-from stablelog.log.recovery.repair import cut, examine
+from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.ops.commit_numbers import (
-    Given,
-    append_given,
+    AssignedNumbers,
+    append_next_numbers,
     commit_logs,
     group_of_directory,
     lost_decisions,
     next_numbers,
-    read_given,
-    read_said,
+    read_assigned_numbers,
+    read_logged_numbers,
 )
 from stablelog.ops.verify import expectations, last_leader_epoch
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -185,14 +185,14 @@ def _cut_all(
     # Read which commit sequences and producer ids were assigned before any log is cut: a cut also removes markers and
     # snapshots, which contain such numbers.
     is_any = any(group_of_directory(partition) is not None for partition in examined)
-    given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
+    given = read_assigned_numbers(disk, partition_directories(disk, data)) if is_any else AssignedNumbers()
     if not disk.exists(data / CATALOG_FILE):
         # Apache Kafka has written this directory. Kafka's controller assigns producer ids, and Kafka's
         # `__transaction_state` does not record which ids were assigned. So no producer ids are missing in that log.
         given.producer_ids_end = 0
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
-    said = {group: read_said(disk, directories, group) for group, directories in logs.items()}
+    said = {group: read_logged_numbers(disk, directories, group) for group, directories in logs.items()}
     is_done = all(is_cut.values())
     for group, directories in commit_logs(examined).items():
         unreadable = sorted(path.name for path in failed.intersection(logs[group]))
@@ -212,7 +212,7 @@ def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
-    for done in cut(disk, partition, damage):
+    for done in truncate_at_damage(disk, partition, damage):
         sys.stdout.write(f"{done}\n")
     _lower_recovery_point(disk, partition, damage.end_offset)
     return True
@@ -235,7 +235,14 @@ def _agreed(question: str, *, yes: bool) -> bool:
 
 
 def _go_on(
-    disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
+    disk: Disk,
+    data: Path,
+    directory: Path,
+    given: AssignedNumbers,
+    said: dict[str, AssignedNumbers],
+    *,
+    is_cut: bool,
+    yes: bool,
 ) -> bool:
     """If a commit log has lost commit sequences or producer ids that were assigned already, add a record to it. By this
     record its coordinator continues after these numbers, so that none is assigned twice.
@@ -252,13 +259,13 @@ def _go_on(
     if not _agreed("Add it?", yes=yes):
         return False
     epoch = last_leader_epoch(disk, data)
-    append_given(disk, directory, group, state, leader_epoch=epoch)
+    append_next_numbers(disk, directory, group, state, leader_epoch=epoch)
     said[group].producer_ids_end = state.producer_ids_end
     return True
 
 
 def _describe_numbers(
-    name: str, group: str, given: Given, said: dict[str, Given], state: TransactionGroupState
+    name: str, group: str, given: AssignedNumbers, said: dict[str, AssignedNumbers], state: TransactionGroupState
 ) -> str:
     """Return the text of the question to the user: the reason for adding a record to a commit log, and the record's
     content.

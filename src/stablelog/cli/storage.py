@@ -15,8 +15,8 @@ from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.ops import stored_garbage
-from stablelog.ops.stored_garbage import Garbage, garbage_of, store_time_ms
-from stablelog.ops.stored_partitions import Fault, StoredPartition, Verification, describe
+from stablelog.ops.stored_garbage import Garbage, find_garbage, store_time_ms
+from stablelog.ops.stored_partitions import ObjectFault, PartitionUsage, Verification, measure_partition
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.prefix import Prefix
 
@@ -92,13 +92,13 @@ def list_partitions(
     a crash has ended.
     """
     prefix = Prefix(open_command_store(url, options, allow_http=allow_http))
-    found: list[StoredPartition] = []
-    faults: list[Fault] = []
+    found: list[PartitionUsage] = []
+    faults: list[ObjectFault] = []
     for partition in _partitions(prefix, topics):
         try:
-            found.append(describe(prefix, partition))
+            found.append(measure_partition(prefix, partition))
         except (DamageError, UnknownFormatError) as error:
-            faults.append(Fault(partition.chain, str(error)))
+            faults.append(ObjectFault(partition.chain, str(error)))
     if as_json:
         print_json([asdict(one) for one in found])
     else:
@@ -108,7 +108,7 @@ def list_partitions(
         sys.exit(FINDINGS)
 
 
-def _cells(one: StoredPartition) -> Sequence[object]:
+def _cells(one: PartitionUsage) -> Sequence[object]:
     cells = asdict(one)
     del cells["topic_id"]
     return list(cells.values())
@@ -127,14 +127,14 @@ def verify(
     The command checks sizes, offsets and CRCs. A broker may use the store meanwhile.
     """
     prefix = Prefix(open_command_store(url, options, allow_http=allow_http))
-    faults: list[Fault] = []
+    faults: list[ObjectFault] = []
     segment_count = size = 0
     partitions = _partitions(prefix, topics)
     for number, partition in enumerate(partitions, 1):
         try:
             verification = Verification(prefix, partition)
         except (DamageError, UnknownFormatError) as error:
-            faults.append(Fault(partition.chain, str(error)))
+            faults.append(ObjectFault(partition.chain, str(error)))
             continue
         for segment in verification.segments:
             _progress(f"partition {number} of {len(partitions)}, {size >> 20} MiB read")
@@ -183,12 +183,12 @@ def clean(
     }
     now_ms = store_time_ms(prefix.store)
     found: list[Garbage] = []
-    faults: list[Fault] = []
+    faults: list[ObjectFault] = []
     count = size = 0
     for number, (partition, deleted_ms) in enumerate(known.items(), 1):
         _progress(f"partition {number} of {len(known)}, {counted(count, 'object')}, {size >> 20} MiB")
         try:
-            one = garbage_of(
+            one = find_garbage(
                 prefix, partition, deleted_ms=deleted_ms, now_ms=now_ms, age_ms=older_than_days * DAY_MS
             )
             if not one.objects:
@@ -196,11 +196,11 @@ def clean(
             found.append(one)
             if one.is_pinned:
                 continue
-            for stored in stored_garbage.delete(prefix, one) if delete else one.objects:
+            for stored in stored_garbage.delete_garbage(prefix, one) if delete else one.objects:
                 count += 1
                 size += stored.size
         except (DamageError, UnknownFormatError) as error:
-            faults.append(Fault(partition.chain, str(error)))
+            faults.append(ObjectFault(partition.chain, str(error)))
     _progress("")
     if not as_json and found:
         print_table(
@@ -248,7 +248,7 @@ def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
     return [topic for topic in known if not topics or topic in topics]
 
 
-def _tell(store: ObjectStore, faults: Sequence[Fault]) -> None:
+def _tell(store: ObjectStore, faults: Sequence[ObjectFault]) -> None:
     """Print a line for each fault."""
     for one in faults:
         sys.stderr.write(f"{store.url}/{one.key}: {one.fault}\n")

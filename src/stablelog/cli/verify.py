@@ -13,7 +13,7 @@ from stablelog.commit_order.verify import verify_view
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
-from stablelog.log.verify import Finding, verify_directory
+from stablelog.log.verify import FileFinding, verify_directory
 from stablelog.ops.verify import expectations, until_unreadable, verify_data_directory
 
 TRIES: Final = 5
@@ -40,7 +40,9 @@ def verify(
     try:
         expected = expectations(disk, directory.parent if is_partition else directory)
     except DiskError as error:
-        findings.append(Finding(directory, f"its logs cannot be compared with its list of topics: {error}"))
+        findings.append(
+            FileFinding(directory, f"its logs cannot be compared with its list of topics: {error}")
+        )
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
@@ -59,7 +61,7 @@ def verify(
         sys.exit(FINDINGS)
 
 
-def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:
+def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[FileFinding]:
     """Check a partition, and return the findings; none if a running broker deletes the partition during the check.
 
     If a running broker deletes a segment during the check, the check starts again.

@@ -1,5 +1,5 @@
-"""Commit order: what read-committed consumers of a commit-ordered topic read.
+"""Commit order: the order in which read-committed consumers of a commit-ordered topic get transactions.
 
-`view` presents the log of an open partition in commit order, `stored_view` a log that is read from the object store
-alone. Both find transactions in the commit index of each segment (`commit_index`).
+`view` presents the log of an open partition in commit order; `stored_view` does so for a log in an object store,
+without the local log. Both find transactions in the commit index of each segment (`commit_index`).
 """

@@ -1,12 +1,12 @@
 """The commit index of one segment of a commit-ordered topic.
 
-A commit index has one entry for each transaction whose commit marker is in the segment, and one for each run of
-consecutive batches outside transactions. The entries are in commit order. An entry names its extents: the ranges of
-bytes in the log files where the batches are.
+A commit index has one *entry* for each transaction whose commit marker is in the segment, and one for each run of
+consecutive batches outside transactions, in commit order. An entry names its *extents*: the byte ranges of its batches
+in the log files.
 
-The index can be rebuilt from the log: a start of the broker rebuilds it if a file is missing or does not match the
-summary of the index. If a file cannot be written, as on a full disk, the index is read from memory and is written
-later. No file is synced: the CRCs in the summary reveal bytes that a crash has lost.
+The index can be rebuilt from the log. The broker does so at a start if a file is missing or does not match the summary
+of the index. If a file cannot be written, as on a full disk, the index is read from memory and is written later. No
+file is synced: the CRCs in the summary reveal bytes that a crash has lost.
 
 Source: the DistributedLog paper, "commit record plus local sequence number".
 """
@@ -36,7 +36,7 @@ from stablelog.log.indexes.summary import Summary
 
 
 class CommitIndex(IndexRows):
-    """The commit index of one segment. It grows with the segment, and is sealed after the segment.
+    """The commit index of one local segment. It grows with the segment, and is sealed after the segment.
 
     Attributes:
         summary: the content of the `.commitsummary` file; None while the index grows.
@@ -60,28 +60,28 @@ class CommitIndex(IndexRows):
         self.extents = RowFile(disk, self.path(EXTENTS_SUFFIX), EXTENT)
 
     def path(self, suffix: str) -> Path:
-        """Return the path of the file of this segment that has this suffix."""
+        """Return the path of the segment's file with this suffix."""
         return self._directory / f"{self.base_offset:020d}{suffix}"
 
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None", first_sequence: int = -1) -> None:
-        """Begin an empty index. Remove the content of files that an earlier start of the broker has left.
+        """Begin an empty index, and empty the files that an earlier start of the broker may have left.
 
         Args:
             before: the index of the previous segment; None for the first index of the partition.
-            first_sequence: for the first index, the greatest commit sequence before it; -1 if there is none, or if it is
-                unknown.
+            first_sequence: for the first index, the greatest commit sequence before it; -1 if there is none, or if it
+                is unknown.
         """
         self.latest_sequence = first_sequence
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
         with contextlib.suppress(DiskError):  # if a file cannot be created, its rows stay in memory
             self._disk.remove(self.path(SUMMARY_SUFFIX))
-            self.entries.prepare()
-            self.extents.prepare()
+            self.entries.open_for_writing()
+            self.extents.open_for_writing()
 
-    def add(
+    def add_entry(
         self,
         start: int,
         record_count: int,
@@ -93,8 +93,9 @@ class CommitIndex(IndexRows):
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add a committed transaction, or a range of batches outside transactions, as an entry at the end of commit
-        order. `index_format.ENTRY` describes the fields of an entry. `extents` are rows as returned by `Extents.rows`.
+        """Add an entry at the end of the index: a committed transaction, or a run of batches outside transactions.
+
+        `index_format.ENTRY` describes the fields. `extents` are the encoded extents, as `Extents.rows` yields them.
         """
         assert start >= self.view_end
         assert self.summary is None, "a sealed index does not grow"
@@ -120,11 +121,11 @@ class CommitIndex(IndexRows):
             self.least_first_offset = min(self.least_first_offset, first_offset)
 
     def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
-        """Seal the index: make its summary. The index must cover the whole segment.
+        """Seal the index after its segment was sealed: make the index's summary.
 
         Args:
-            segment: the summary of the segment. The commit index records its end offset and its CRC, so that a later
-                start can check that the index belongs to this segment.
+            segment: the summary of the segment. The index records its end offset and CRC, by which a later start checks
+                that the index belongs to the segment.
             opened: (producer id, first offset) of each transaction that is open at the segment's end.
         """
         self.summary = CommitSummary(
@@ -146,19 +147,19 @@ class CommitIndex(IndexRows):
         """Write a sealed index to its files, and close them.
 
         Raises:
-            DiskError: a part of the index could not be written. This part stays in memory, where it can be read.
+            DiskError: a part of the index could not be written. It stays in memory, where it can be read.
         """
         assert self.summary is not None
         self.entries.write()
         self.extents.write()
         self._disk.write_unsynced(self.path(SUMMARY_SUFFIX), self.summary.encode())
-        self.release()
+        self.close_written()
 
     # -- sealed ------------------------------------------------------------------------------------------------
 
     def open_sealed(self, segment: Summary) -> bool:
-        """Open the index of a sealed segment from its files. Return False if the files are incomplete or belong to
-        another segment.
+        """Open the index of a sealed segment from its files. Return False if they are incomplete or belong to another
+        segment.
 
         Args:
             segment: the summary of the segment.
@@ -177,11 +178,11 @@ class CommitIndex(IndexRows):
                     return False
         except (FileNotFoundError, DamageError):
             return False
-        self.take(summary)
+        self.use_summary(summary)
         return True
 
-    def take(self, summary: CommitSummary) -> None:
-        """Open the index from the files that this summary describes, without checking them."""
+    def use_summary(self, summary: CommitSummary) -> None:
+        """Open the index from the files that a summary describes, without checking them."""
         self.summary = summary
         self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset
@@ -190,11 +191,11 @@ class CommitIndex(IndexRows):
         self.extents = RowFile(self._disk, self.path(EXTENTS_SUFFIX), EXTENT, summary.extents_size)
         self.is_written = True
 
-    def release(self) -> None:
-        """Close the files of an index that is written. A read opens them again."""
+    def close_written(self) -> None:
+        """Close the files of a written index. A read opens them again."""
         assert self.summary is not None
         self.close()
-        self.take(self.summary)
+        self.use_summary(self.summary)
 
     def close(self) -> None:
         """Close all files."""

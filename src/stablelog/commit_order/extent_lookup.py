@@ -1,7 +1,7 @@
 """Lookup of the extents (byte ranges of batches) that a reader in commit order gets next.
 
-A response may contain thousands of small transactions. The extents of many transactions are therefore looked up
-together, as columns (a list for each field). The work for each batch is then one iteration of a list comprehension.
+A response may contain thousands of small transactions. So the extents of many transactions are looked up together, as
+columns (a list for each field), and the work for each batch is one iteration of a list comprehension.
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,14 @@ SHORT, TORN = -1, -2
 def extents_from(
     index: IndexRows, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
-    """Yield the extents from a position to the end of an index. Extents of transactions are yielded as columns. For
-    batches outside transactions that follow each other, their entry in the index is yielded.
+    """Yield the extents of a commit index from a position in commit order on. Those of transactions are yielded as
+    columns. For a run of batches outside transactions, its entry is yielded instead.
 
     Args:
         index: the commit index of one segment.
-        start: the position in commit order from which the reader continues. Extents that end before it are left out.
-        log_start: the log start offset. Transactions that began before it are torn and are left out.
+        start: the position where the reader continues. Extents that end before it are left out.
+        log_start: the log start offset. Transactions that began before it are torn (retention has removed their
+            beginning), and are left out.
         size_max: how many bytes the reader needs. The generator estimates how many extents these are, and may yield
             more.
     """
@@ -54,15 +55,13 @@ def extents_from(
 
 
 def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Divide the extents (byte ranges of batches) of a commit index into ranges that the caller looks up together.
-
-    An entry of the index is for one transaction, or for several batches outside transactions. The first range begins
-    with the extents of entry number `place`. Torn transactions, whose beginning retention has removed, are left out.
+    """Divide the extents of a commit index into ranges to look up together, from entry number `place` on. Torn
+    transactions, whose beginning retention has removed, are left out.
 
     Yields:
-        The number of the first extent of a range, the number after its last extent, and an entry or None. The entry is
-        that of a long transaction, or of batches outside transactions: each of these is a range of its own. None
-        stands for a range of several short transactions.
+        The number of the first extent of a range, the number after its last one, and an entry or None. A long
+        transaction, and a run of batches outside transactions, is a range of its own, with its entry. None stands for a
+        range of several short transactions.
     """
     while place < len(index):
         place_end = min(place + ENTRIES_AT_ONCE, len(index))
@@ -84,9 +83,7 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry: `SHORT` or `TORN`. For a long transaction, and for batches outside transactions,
-    return `number`.
-    """
+    """Return the kind of an entry: `SHORT`, `TORN`, or for all others the entry's own number."""
     if producer_id == NO_PRODUCER:
         return number
     if has_lost_first:

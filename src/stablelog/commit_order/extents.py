@@ -54,8 +54,10 @@ COPY_SIZE = 1 << 20  # about how many bytes are copied from the spill file at a 
 assert COPY_SIZE % EXTENT.size == 0
 
 
-class Extent(NamedTuple):
-    """A range of bytes in the log file of a segment. `EXTENT` describes the fields."""
+class BatchExtent(NamedTuple):
+    """A range of bytes in the log file of a segment, with one or several batches of a transaction. `EXTENT` describes
+    the fields.
+    """
 
     base_offset: int
     length: int
@@ -71,15 +73,16 @@ class Extent(NamedTuple):
 
 
 class ExtentColumns(NamedTuple):
-    """Extents in the log file of one segment, in commit order, as columns: a list of the same length for each field.
+    """Extents in the log file of one segment, in commit order, as columns: for each field a list, all of the same
+    length.
 
-    A response may contain thousands of small batches. To make an `Extent` object for each of them would cost more time
-    than to copy the batch.
+    A response may contain thousands of small batches. A `BatchExtent` object for each would cost more time than the
+    copy of the batch.
 
     Attributes:
         segment: the base offset of the segment.
         prefixes: the first 16 bytes of each batch in a response.
-        lengths: `batch_length` of each batch; `SEVERAL` if the extent may hold several batches.
+        lengths: `batch_length` of each batch; `SEVERAL` if the extent may have several batches.
         begins: the position of the first byte of each extent in the log file.
         ends: the position after the last byte of each extent.
     """
@@ -96,7 +99,7 @@ class ExtentColumns(NamedTuple):
         return sum(self.ends) - sum(self.begins)
 
     def part(self, first: int, end: int) -> "ExtentColumns":
-        """Return the extents from number `first` to before number `end`."""
+        """Return the extents with the numbers [first, end)."""
         return ExtentColumns(
             self.segment,
             self.prefixes[first:end],
@@ -107,8 +110,10 @@ class ExtentColumns(NamedTuple):
 
 
 class Extents:
-    """The extents of one open transaction. The positions of its records in commit order are unknown before the commit.
-    Until then, the positions in the extents count from 0, and the leader epoch is 0.
+    """The extents of one open transaction: the byte ranges of its batches.
+
+    The positions of its records in commit order are unknown before the commit. Until then, positions in the extents
+    count from 0, and the leader epoch is 0.
 
     Attributes:
         count: the number of extents.
@@ -119,17 +124,16 @@ class Extents:
         self._make_spill = make_spill
         self._spill: File | None = None
         self._kept = bytearray()
-        self._last: Extent | None = None
+        self._last: BatchExtent | None = None
         self.count = 0
         self.record_count = 0
 
-    def add(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """Add a batch of the transaction. It must come after all batches that were added before, in the order of the
-        log.
+    def add_batch(self, segment: int, position: int, size: int, record_count: int) -> None:
+        """Add a batch of the transaction. The caller passes the batches in the order of the log.
 
         Args:
             segment: the base offset of the batch's segment.
-            position: the first byte of the batch in the log file.
+            position: the position of the batch in the log file.
             size: the size of the batch in bytes.
             record_count: how many offsets the batch takes.
         """
@@ -146,7 +150,7 @@ class Extents:
         else:
             self._keep_last()
             length = size - LENGTH_AND_OFFSET_SIZE
-            self._last = Extent(self.record_count, length, 0, segment, position, end)
+            self._last = BatchExtent(self.record_count, length, 0, segment, position, end)
             self.count += 1
         self.record_count += record_count
 
@@ -165,10 +169,10 @@ class Extents:
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
-        """Yield the bytes of all extents as the commit index stores them (`EXTENT`), in one or more buffers.
+        """Yield all extents, encoded as in the commit index (`EXTENT`), in one or more buffers.
 
-        With LONG_COUNT extents or more, the arguments are not used: the positions count from 0, and a reader adds the
-        values of the arguments later.
+        For a transaction with LONG_COUNT extents or more, the arguments are not used: its positions count from 0, and
+        each reader adds the values of the arguments.
 
         Args:
             start: the position of the transaction's first record in commit order.
@@ -176,7 +180,7 @@ class Extents:
         """
         self._keep_last()
         if self.count < LONG_COUNT:
-            yield placed(self._kept, start, leader_epoch)
+            yield with_positions(self._kept, start, leader_epoch)
             return
         if self._spill is not None:
             for position in range(0, self._spill.size, COPY_SIZE):
@@ -184,15 +188,15 @@ class Extents:
         yield self._kept
 
     def close(self) -> None:
-        """Close the spill file, after the transaction has ended."""
+        """Close the spill file (the temporary file with extents of a long transaction), after the transaction has
+        ended.
+        """
         if self._spill is not None:
             self._spill.close()
 
 
-def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return a copy of encoded extents, with `start` added to each position, and with this leader epoch. An extent is a
-    range of batches of one transaction that follow each other in the log.
-    """
+def with_positions(rows: Buffer, start: int, leader_epoch: int) -> bytes:
+    """Return a copy of encoded extents, with `start` added to each position, and with this leader epoch."""
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
     longs[0::4] = _big_endian(base_offsets)
@@ -202,7 +206,7 @@ def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
 
 
 def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int]":
-    """Return one field of all rows, as an array of numbers. The rows contain the numbers in big-endian order.
+    """Return one field of all rows of a file, as an array of numbers. The rows have the numbers in big-endian order.
 
     Args:
         typecode: the type of the numbers, as in `array`.
@@ -215,7 +219,7 @@ def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":
-    """Convert numbers between the machine's byte order and big-endian."""
+    """Convert numbers in place between the machine's byte order and big-endian. Return them."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

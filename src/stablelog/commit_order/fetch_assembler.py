@@ -33,7 +33,7 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.commit_order.copy_buffers import COPY_BUFFERS
-from stablelog.commit_order.extents import SEVERAL, Extent, ExtentColumns
+from stablelog.commit_order.extents import SEVERAL, BatchExtent, ExtentColumns
 from stablelog.commit_order.index_format import Entry
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DamageError
@@ -65,7 +65,7 @@ KIND = TRANSACTIONAL | CONTROL
 
 
 class FetchAssembler:
-    """Assembles whole batches into one response.
+    """Assembles whole batches into one fetch response in commit order.
 
     Attributes:
         start: the first position of the fetch.
@@ -79,10 +79,10 @@ class FetchAssembler:
         Args:
             start: the first position of the fetch.
             size_max: the greatest size of the response in bytes.
-            at_least_one: whether the response contains a first batch that is larger than `size_max`.
-            reads_on: whether the reader continues where an earlier fetch ended. Such a reader will also read the
-                batches of other transactions in between, so the operating system's readahead serves it best. For
-                another reader, the assembler requests exactly the bytes of the extents from the disk.
+            at_least_one: whether the response may have a first batch that is larger than `size_max`.
+            reads_on: whether the reader continues where an earlier fetch ended. Such a reader also reads the batches in
+                between, of other transactions, so the operating system's readahead serves it best. For another reader,
+                exactly the bytes of the extents are requested from the disk.
         """
         self.start = self.end = start
         self.room = size_max
@@ -98,7 +98,7 @@ class FetchAssembler:
 
     @property
     def needs_one(self) -> bool:
-        """Whether the response must get a batch of any size next."""
+        """Whether the next batch is added even if it is larger than the room, because the response is empty."""
         return self._wants_one and self.end == self.start
 
     @property
@@ -110,29 +110,31 @@ class FetchAssembler:
         """Return the response as a `Slice`. No batch may be added afterwards."""
         if self._copies is not None:
             copies = self._copies.getbuffer()
-            COPY_BUFFERS.give_back(self._copies)
+            COPY_BUFFERS.return_buffer(self._copies)
             for place, part in self._copied.items():
                 self._buffers[place] = copies[part.start : part.stop]
         return Slice(self._buffers, self.start, self.end, ())
 
-    def add(self, segment: Segment, extents: ExtentColumns) -> bool:
-        """Add batches of transactions, without batches that end before the position `start`. Return whether the
-        response has room for more.
+    def add_batches(self, segment: Segment, extents: ExtentColumns) -> bool:
+        """Add batches of transactions from a local segment. Batches that end before `start` are left out.
 
         Args:
             segment: the segment of the extents.
-            extents: the extents of the batches.
+            extents: the byte ranges of the batches.
+
+        Returns:
+            Whether the response has room for more.
 
         Raises:
             DamageError: a batch is damaged. The batches before it are in the response.
         """
         log = segment.log
         if not self._reads_on:
-            self._request(log, extents)
+            self._request_readahead(log, extents)
         data = log.view(0, max(extents.ends))
         damage: DamageError | None = None
         if SEVERAL in extents.lengths:
-            extents, damage = split(data, extents, self.start)
+            extents, damage = split_extents(data, extents, self.start)
         if segment.damaged_batches:
             extents, known_damage = _before_damage(segment, extents)
             damage = known_damage or damage
@@ -141,13 +143,15 @@ class FetchAssembler:
             raise damage
         return has_room
 
-    def add_copied(self, data: memoryview, extents: ExtentColumns) -> bool:
-        """Add batches of transactions from an object store, without batches that end before the position `start`.
-        Return whether the response has room for more.
+    def add_remote_batches(self, data: memoryview, extents: ExtentColumns) -> bool:
+        """Add batches of transactions from an object store. Batches that end before `start` are left out.
 
         Args:
             data: the bytes of the extents, one extent after the other.
-            extents: the extents. Their positions are those in the log file.
+            extents: the byte ranges of the batches in the log file.
+
+        Returns:
+            Whether the response has room for more.
 
         Raises:
             DamageError: a batch is damaged. The batches before it are in the response.
@@ -156,7 +160,7 @@ class FetchAssembler:
         batches = extents._replace(begins=[0, *ends[:-1]], ends=ends)
         damage: DamageError | None = None
         if SEVERAL in batches.lengths:
-            batches, damage = split(data, batches, self.start)
+            batches, damage = split_extents(data, batches, self.start)
         for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
             if (
                 crc32c(data[begin + CRC_START : end])
@@ -174,13 +178,14 @@ class FetchAssembler:
             raise damage
         return has_room and self._remote_room > 0 and self._remote_count < REMOTE_COUNT_MAX
 
-    def add_run(self, buffers: Sequence[Buffer], end: int, entry: Entry) -> bool:
-        """Add batches outside transactions from an object store. Return whether the response has room for more.
+    def add_remote_run(self, buffers: Sequence[Buffer], end: int, entry: Entry) -> bool:
+        """Add a run of batches outside transactions from an object store. Return whether the response has room for
+        more.
 
         Args:
             buffers: the bytes of whole batches, which follow each other; empty if none fits.
             end: the position after the last of them.
-            entry: the entry of the run to which they belong.
+            entry: the entry of the run in the commit index.
         """
         if not buffers:
             return False
@@ -191,9 +196,9 @@ class FetchAssembler:
         self.end = end
         return end == entry.end and self.room > 0 and self._remote_room > 0
 
-    def add_empty(self, end: int) -> None:
-        """Add a batch without records that takes the positions up to `end`, if it fits. It moves a reader past positions
-        of which the view has no record, as the batches that Kafka's compaction has emptied do.
+    def add_empty_batch(self, end: int) -> None:
+        """Add a batch without records that takes the positions up to `end`, if it fits. It moves a reader over
+        positions without records, as the batches that Kafka's compaction has emptied do.
 
         Args:
             end: the position after the batch. If it is further away than a batch can reach, the batch ends earlier.
@@ -205,9 +210,9 @@ class FetchAssembler:
         self.room -= len(batch)
         self.end = read_header(batch).next_offset
 
-    def _request(self, log: File, extents: ExtentColumns) -> None:
-        """Ask the operating system to read ahead the extents (byte ranges of batches) for which the response has room.
-        Adjacent extents are requested together, and the function does not wait for the disk.
+    def _request_readahead(self, log: File, extents: ExtentColumns) -> None:
+        """Ask the operating system to read ahead the extents for which the response has room. Adjacent extents are
+        requested together. This does not wait for the disk.
         """
         asked_begin = asked_end = extents.begins[0]
         wanted_size = 0
@@ -222,7 +227,7 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches, each of which is alone in its extent. Return whether the response has room for more."""
+        """Add batches of which each has an extent of its own. Return whether the response has room for more."""
         if not batches.lengths:
             return True
         if max(batches.lengths) <= SMALL_LENGTH_MAX:
@@ -268,7 +273,7 @@ class FetchAssembler:
     def _copy(self, pieces: list[Buffer]) -> None:
         """Copy small batches. Batches that follow each other in the response become one piece for the socket."""
         if self._copies is None:
-            self._copies = COPY_BUFFERS.take()
+            self._copies = COPY_BUFFERS.take_buffer()
         begin = self._copies.tell()
         self._copies.writelines(pieces)
         place = len(self._buffers) - 1
@@ -279,14 +284,16 @@ class FetchAssembler:
             place += 1
         self._copied[place] = range(begin, self._copies.tell())
 
-    def add_outside(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
-        """Add consecutive batches outside transactions, which keep their offsets. Return whether the response
-        has room for more.
+    def add_local_run(self, segment: Segment, extent: BatchExtent, entry: Entry) -> bool:
+        """Add a run of consecutive batches outside transactions from a local segment. They keep their offsets.
 
         Args:
             segment: the segment of the run.
-            extent: the bytes of the run, which contain no other batches.
-            entry: the entry of the run.
+            extent: the byte range of the run, which has no other batches.
+            entry: the entry of the run in the commit index.
+
+        Returns:
+            Whether the response has room for more.
 
         Raises:
             DamageError: the first batch is damaged.
@@ -315,8 +322,10 @@ class FetchAssembler:
         return end == extent.end and self.room > 0
 
 
-def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentColumns, DamageError | None]:
-    """Split extents that may hold several batches into extents of one batch each.
+def split_extents(
+    data: memoryview, extents: ExtentColumns, start: int
+) -> tuple[ExtentColumns, DamageError | None]:
+    """Split shared extents, which have several batches, into extents of one batch each.
 
     Args:
         data: the log file.
@@ -325,7 +334,7 @@ def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentC
 
     Returns:
         The batches, and the error about a damaged batch or None. If the headers in an extent contradict each other, it
-        is unknown which of them is damaged. In this case, only the batches of earlier extents are returned.
+        is unknown which of them is damaged: then only the batches of earlier extents are returned.
     """
     unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
     found = ExtentColumns(extents.segment, [], [], [], [])

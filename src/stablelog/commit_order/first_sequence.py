@@ -1,11 +1,11 @@
 """The file that records the greatest commit sequence before the first segment of a commit-ordered log.
 
-A commit index that is rebuilt from the log cannot find the commits of segments that were deleted. Without this file, the
-index and its copy in the object store would name too small a commit sequence, and a reader of cuts would not be told of
-commits that retention has removed.
+A commit index that is rebuilt from the log does not know the commits in deleted segments. Without this file, the index
+and its copy in the object store would have a too small commit sequence, and a reader of cuts would not learn that
+retention has removed commits.
 
-The file is written each time before segments are deleted. A crash may come before the deletion: so the file has a row
-for the first segment of the log, and one for each segment that may be the first after an interrupted deletion.
+The file is written before each deletion of segments. A crash may prevent the deletion, so the file has a row for the
+present first segment, and one for each segment that may be the first one after an interrupted deletion.
 
 Format: docs/formats.md, "log-start-sequence".
 """
@@ -41,7 +41,7 @@ def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
 
 
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
-    """Decode the content of the file. Raises DamageError if it is damaged, or if it has another version."""
+    """Decode the content of the file. Raises DamageError if it is damaged or has another version."""
     lines = content.decode(errors="replace").split("\n")
     pairs = [line.split(" ") for line in lines[2:-2]]
     if not all(len(pair) == 2 and all(map(str.isdecimal, pair)) for pair in pairs):
@@ -57,5 +57,5 @@ def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
 
 
 def sequence_at(rows: Sequence[FirstSequence], base_offset: int) -> int:
-    """Return the greatest commit sequence before the segment with a base offset; `UNKNOWN` if no row has it."""
+    """Return the greatest commit sequence before the segment with this base offset; `UNKNOWN` if no row has it."""
     return next((row.commit_sequence for row in rows if row.base_offset == base_offset), UNKNOWN)

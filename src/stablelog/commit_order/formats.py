@@ -1,5 +1,5 @@
-"""Check of the format versions of a commit-ordered partition's files. At a start, the broker checks them before it
-writes to the partition.
+"""Check of the format versions of a commit-ordered partition's files, before a start of the broker writes to the
+partition.
 
 Format: docs/formats.md, "How formats change".
 """
@@ -14,16 +14,15 @@ from stablelog.log.files.names import VIEW_START_FILE
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the format versions of the files that commit order needs: `view-start-offset` and the newest commit
-    summary.
+    """Check the format versions of the files of commit order: `view-start-offset`, and the newest commit summary.
 
-    The check ignores a damaged commit summary, because the start of the broker rebuilds the commit index.
+    A damaged commit summary is ignored here, because the broker rebuilds the commit index.
 
     Args:
-        listing: the listing of the partition's directory. The directory may contain none of these files.
+        listing: the listing of the partition's directory, which need not have these files.
 
     Raises:
-        UnknownFormatError: this release does not read the form of one of these files. The message names the file.
+        UnknownFormatError: this release does not read the version of a file. The message names the file.
         DamageError: `view-start-offset` is damaged.
     """
     with contextlib.suppress(FileNotFoundError):

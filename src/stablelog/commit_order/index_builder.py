@@ -1,14 +1,12 @@
 """Construction of the commit indexes of one partition from its log.
 
-The builder reads the headers of the durable part of the log once, in the order of the writes. For each open transaction
-it keeps the extents (byte ranges) of the batches. At a commit marker, these extents become an entry in the commit index
-of the segment that contains the marker. At an abort marker, they are dropped. Batches outside transactions that follow
-each other become one entry.
+The builder reads the batch headers of the durable part of the log once, in offset order. For each open transaction it
+keeps the extents (byte ranges) of its batches. At a commit marker, they become an entry in the commit index of the
+marker's segment. At an abort marker, they are dropped. Consecutive batches outside transactions become one entry.
 
 A start of the broker uses the existing commit indexes of sealed segments, up to the first index whose files are
-incomplete. It reads the log after the segments of these indexes. The summary of the last of these indexes lists the
-transactions that were open at the end of its segment. The builder finds the batches of these transactions again in the
-earlier segments.
+incomplete, and reads the log from there on. The summary of the last used index lists the transactions that were open at
+the end of its segment. The builder finds their batches again in the earlier segments.
 """
 
 import weakref
@@ -20,7 +18,7 @@ from typing import NamedTuple
 from stablelog.batch.header import CONTROL, TRANSACTIONAL, BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.commit_order.commit_index import CommitIndex
-from stablelog.commit_order.extents import EXTENT, SEVERAL, Extent, Extents
+from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent, Extents
 from stablelog.commit_order.first_sequence import FirstSequence, sequence_at
 from stablelog.commit_order.index_format import NO_PRODUCER
 from stablelog.env.disk import Disk, File
@@ -36,8 +34,8 @@ TORN = -1  # stands for the first offset of a torn transaction, whose beginning 
 INDEXES_OPEN = 16  # how many sealed commit indexes of a partition keep their files open
 
 
-class OpenTransaction(NamedTuple):
-    """A transaction that is open at the position in the log up to which the builder has read."""
+class PendingEntry(NamedTuple):
+    """The future entry of an open transaction: its first offset, and the extents (byte ranges) of its batches so far."""
 
     first_offset: int
     extents: Extents
@@ -49,11 +47,11 @@ class IndexBuilder:
     Args:
         partition: the partition.
         disk: the disk of the partition.
-        first_sequences: what is recorded of commits in segments that were deleted.
+        first_sequences: the recorded commit sequences before segments that may be the first.
 
     Attributes:
         indexes: the commit indexes, one for each segment that the builder has reached. The last one grows.
-        open: by producer id, the transactions that are open at the position up to which the builder has read.
+        open: by producer id, the transactions that are open where the builder has stopped reading.
         failure: the error that has kept a sealed index from being written; None if all are written.
     """
 
@@ -70,14 +68,13 @@ class IndexBuilder:
         # index of this segment is the last one in `indexes`.
         self._position = 0
         self.indexes: list[CommitIndex] = []
-        self.open: dict[int, OpenTransaction] = {}
+        self.open: dict[int, PendingEntry] = {}
         self.failure: DiskError | None = None
 
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the sealed indexes up to the first one whose files are incomplete, and read the log after their
-        segments.
+        """Open the sealed indexes up to the first one whose files are incomplete, and read the log from there on.
 
         Args:
             progress: called with (bytes done, bytes of the log) after each segment that was read.
@@ -108,17 +105,16 @@ class IndexBuilder:
                 progress(done, self._partition.size)
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Find the batches of the transactions that were open at the end of the last index that `load` has opened from
-        files.
+        """Find the batches of the transactions that were open at the end of the last index that was opened from files.
 
         Args:
-            segments: the segments of the indexes that `load` has opened from files.
+            segments: the segments of the indexes that were opened from files.
         """
         summary = self.indexes[-1].summary if self.indexes else None
         if summary is None or not summary.open:
             return
         for producer_id, first_offset in summary.open:
-            self._open(producer_id, first_offset)
+            self._open_transaction(producer_id, first_offset)
         least = min(first_offset for _, first_offset in summary.open)
         for segment in segments:
             if segment.end_offset <= least:
@@ -158,9 +154,9 @@ class IndexBuilder:
     # -- indexes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Read the batches that have become durable, and write the indexes of the segments that were sealed.
+        """Read the batches that have become durable, and write the indexes of segments that were sealed.
 
-        Indexes that cannot be written stay in memory, and `failure` holds the error. A later call writes these indexes.
+        Indexes that cannot be written stay in memory, and `failure` has the error. A later call writes them.
         """
         if self._unwritten:
             self._write_sealed()
@@ -168,8 +164,8 @@ class IndexBuilder:
             pass
 
     def _read_segments(self) -> Iterator[Segment]:
-        """Read the log from the position that earlier calls have reached up to the high watermark. Yield each segment
-        after it was read.
+        """Read the log up to the high watermark, from where the last call has stopped. Yield each segment after it was
+        read.
         """
         limit = self._partition.high_watermark
         segments = self._partition.segments()
@@ -178,7 +174,7 @@ class IndexBuilder:
             place -= 1
         while True:
             segment = segments[place]
-            self._read(segment, limit)
+            self._read_segment(segment, limit)
             yield segment
             place += 1
             if place == len(segments) or segment.end_offset > limit:
@@ -201,7 +197,7 @@ class IndexBuilder:
         self._write_sealed()
         for index in self.indexes[-INDEXES_OPEN - 1 : -INDEXES_OPEN]:
             if index.is_written:
-                index.release()
+                index.close_written()
 
     def _write_sealed(self) -> None:
         self.failure = None
@@ -214,7 +210,7 @@ class IndexBuilder:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def _read(self, segment: Segment, limit: int) -> None:
+    def _read_segment(self, segment: Segment, limit: int) -> None:
         """Read the batches of a segment that end at or before the offset `limit`."""
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(batches, _is_outside_transactions):
@@ -226,21 +222,21 @@ class IndexBuilder:
                 if header.is_control:
                     self._end_transaction(segment, position, header)
                 else:
-                    known = self.open.get(header.producer_id) or self._open(
+                    known = self.open.get(header.producer_id) or self._open_transaction(
                         header.producer_id, header.base_offset
                     )
                     _add_batch(known, segment, position, header)
 
     def _add_outside(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
-        """Add one entry for these batches, which are outside transactions and follow each other in the log."""
+        """Add one entry for a run of batches outside transactions, which follow each other in the log."""
         begin, header = next(batches)
         start, end, latest_ms = header.base_offset, header.next_offset, header.max_timestamp
         self._position = begin + header.size
         for position, header in batches:
             self._position = position + header.size
             end, latest_ms = header.next_offset, max(latest_ms, header.max_timestamp)
-        extent = Extent(start, SEVERAL, -1, segment.base_offset, begin, self._position)
-        self.indexes[-1].add(
+        extent = BatchExtent(start, SEVERAL, -1, segment.base_offset, begin, self._position)
+        self.indexes[-1].add_entry(
             start,
             end - start,
             time_ms=latest_ms,
@@ -251,7 +247,7 @@ class IndexBuilder:
             extents=[EXTENT.pack(*extent)],
         )
 
-    def _open(self, producer_id: int, first_offset: int) -> OpenTransaction:
+    def _open_transaction(self, producer_id: int, first_offset: int) -> PendingEntry:
         path = self._partition.directory / f"{first_offset:020d}-{producer_id}{SPILL_SUFFIX}"
 
         def make_spill() -> File:
@@ -265,7 +261,7 @@ class IndexBuilder:
                 raise
             return file
 
-        self.open[producer_id] = OpenTransaction(first_offset, Extents(make_spill))
+        self.open[producer_id] = PendingEntry(first_offset, Extents(make_spill))
         return self.open[producer_id]
 
     def _end_transaction(self, segment: Segment, position: int, header: BatchHeader) -> None:
@@ -281,17 +277,17 @@ class IndexBuilder:
         if ended is not None:
             ended.extents.close()
 
-    def _commit(self, header: BatchHeader, commit_sequence: int, ended: OpenTransaction | None) -> None:
-        """Add an entry for a committed transaction.
+    def _commit(self, header: BatchHeader, commit_sequence: int, ended: PendingEntry | None) -> None:
+        """Add the entry of a committed transaction.
 
         Args:
             header: the header of the commit marker.
-            commit_sequence: the commit sequence from the marker.
-            ended: the transaction; None if the log contains no batch of it.
+            commit_sequence: the commit sequence in the marker.
+            ended: the transaction; None if the log has no batch of it.
 
         Raises:
-            DamageError: the log still begins at offset 0, so that no batch was deleted, but the marker reserves another
-                number of positions than the transaction has records.
+            DamageError: the marker has another number of positions than the transaction has records, although no batch
+                was deleted, because the log still begins at offset 0.
         """
         count = header.last_offset_delta
         whole = ended if ended is not None and ended.extents.record_count == count else None
@@ -301,7 +297,7 @@ class IndexBuilder:
                 f"{count} positions, but its transaction has {ended.extents.record_count if ended else 0} records"
             )
         start = header.base_offset + 1
-        self.indexes[-1].add(
+        self.indexes[-1].add_entry(
             start,
             count,
             time_ms=header.max_timestamp,
@@ -317,7 +313,7 @@ def _is_outside_transactions(found: tuple[int, BatchHeader]) -> bool:
     return not found[1].attributes & (TRANSACTIONAL | CONTROL)
 
 
-def _add_batch(transaction: OpenTransaction, segment: Segment, position: int, header: BatchHeader) -> None:
+def _add_batch(transaction: PendingEntry, segment: Segment, position: int, header: BatchHeader) -> None:
     # Count the offsets of the batch, not its records: a batch takes one position for each of its offsets, also for
     # those of records that compaction has removed.
-    transaction.extents.add(segment.base_offset, position, header.size, header.last_offset_delta + 1)
+    transaction.extents.add_batch(segment.base_offset, position, header.size, header.last_offset_delta + 1)

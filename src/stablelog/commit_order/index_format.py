@@ -55,8 +55,8 @@ VERSION = 3
 CRC = struct.Struct(">I")
 
 
-class Committed(NamedTuple):
-    """A transaction in commit order, or a range of records outside transactions, at the positions [start, end).
+class CommittedRange(NamedTuple):
+    """A committed transaction, or a run of records outside transactions, at the positions [start, end) in commit order.
 
     Attributes:
         start: the first position.
@@ -72,9 +72,8 @@ class Committed(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A committed transaction, or successive batches outside transactions, at the positions [start, end).
-
-    `ENTRY` describes the fields.
+    """An entry of a commit index: a committed transaction, or a run of batches outside transactions. `ENTRY` describes
+    the fields.
     """
 
     start: int
@@ -94,23 +93,23 @@ class Entry(NamedTuple):
 
     @property
     def is_outside(self) -> bool:
-        """Whether the records are outside transactions."""
+        """Whether the entry is a run of batches outside transactions."""
         return self.producer_id == NO_PRODUCER
 
     @property
-    def committed(self) -> Committed:
-        """The entry without its place in the log."""
+    def committed(self) -> CommittedRange:
+        """The positions, the commit sequence and the time of the entry."""
         sequence = -1 if self.is_outside else self.latest_sequence
-        return Committed(self.start, self.end, sequence, self.latest_ms)
+        return CommittedRange(self.start, self.end, sequence, self.latest_ms)
 
     def is_torn(self, log_start: int) -> bool:
-        """Whether retention has removed the beginning of the transaction. If so, readers do not get any of it."""
+        """Whether the transaction is torn: retention has removed its beginning. Readers get no record of it."""
         return not self.is_outside and self.first_offset < log_start
 
     @property
     def is_long(self) -> bool:
-        """Whether the transaction has at least LONG_COUNT extents. The positions in these extents then count from 0,
-        and their leader epoch is 0. A reader adds the start position and the leader epoch of this entry to them.
+        """Whether the transaction has at least LONG_COUNT extents. Positions in its extents then count from 0, and
+        their leader epoch is 0: a reader adds the start position and the leader epoch of this entry.
         """
         return self.extent_count >= LONG_COUNT
 
@@ -161,7 +160,7 @@ class CommitSummary:
         """Decode the content of a `.commitsummary` file.
 
         Raises:
-            UnknownFormatError: this release does not read the form of the file.
+            UnknownFormatError: this release does not read the version of the file.
             DamageError: the file is damaged.
         """
         if (

@@ -1,6 +1,6 @@
-"""The rows of a commit index, for its readers: entries in commit order, and their extents.
+"""The reading side of a commit index: its entries in commit order, and their extents (byte ranges of batches).
 
-An index may be in files of the partition's directory (`commit_index`), or in an object store (`remote_index`).
+The rows are in files of the partition's directory (`commit_index`), or in an object store (`remote_index`).
 """
 
 import struct
@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
-from stablelog.commit_order.extents import EXTENT, Extent, ExtentColumns, column, placed
+from stablelog.commit_order.extents import EXTENT, BatchExtent, ExtentColumns, column, with_positions
 from stablelog.commit_order.index_format import ENTRY, NO_PRODUCER, NOTHING, Entry
 from stablelog.env.disk import Buffer
 
@@ -27,7 +27,7 @@ class Rows(Protocol):
         """Return the fields of a row."""
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows from number `first` to before number `end`."""
+        """Return the bytes of the rows with the numbers [first, end)."""
 
 
 class IndexRows:
@@ -35,14 +35,13 @@ class IndexRows:
 
     Attributes:
         base_offset: the base offset of the segment.
-        view_end: the position in commit order after the last entry in this index or in an earlier one, or a later
-            position that is in this segment.
-        least_first_offset: the least offset in the log at which a transaction of this index begins.
-        latest_sequence: the greatest commit sequence in this partition up to the end of this index; -1 if there is
-            none.
+        view_end: the position after the last entry of this index and all earlier ones, or a later position in the
+            segment.
+        least_first_offset: the least log offset at which a transaction of this index begins.
+        latest_sequence: the greatest commit sequence in the partition up to the end of this index; -1 if there is none.
         latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
         entries: the rows of the entries, in commit order.
-        extents: the rows of the extents (byte ranges in log files) of all entries.
+        extents: the rows of the extents of all entries.
         loaded_size: the bytes of the rows, if they were loaded from an object store; otherwise 0.
     """
 
@@ -62,8 +61,8 @@ class IndexRows:
         return Entry(*self.entries[place])
 
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return four fields of the entries from number `first` to before number `end`, as a list for each field:
-        first_offset, producer_id, extent_first, extent_count.
+        """Return the columns first_offset, producer_id, extent_first and extent_count of the entries with the numbers
+        [first, end).
 
         An `Entry` object for each entry would cost more time than all work with its fields.
         """
@@ -76,8 +75,8 @@ class IndexRows:
         )
 
     def least_first_offset_from(self, place: int) -> int:
-        """Return the least offset at which a transaction of the entries from number `place` on begins; `NOTHING` if
-        there is none.
+        """Return the least log offset at which a transaction begins, among the entries from number `place` on;
+        `NOTHING` if none is a transaction.
         """
         least = NOTHING
         for first in range(place, len(self), COLUMNS_AT_ONCE):
@@ -86,7 +85,9 @@ class IndexRows:
         return least
 
     def place_of_last_before(self, log_start: int) -> int:
-        """Return the number of the last transaction that begins before the offset `log_start`. There must be one."""
+        """Return the number of the last entry whose transaction begins before the log offset `log_start`. There must be
+        one.
+        """
         end = len(self)
         while True:
             first = max(end - COLUMNS_AT_ONCE, 0)
@@ -98,30 +99,29 @@ class IndexRows:
             end = first
 
     def _first_offsets(self, first: int, end: int) -> list[int]:
-        """Return where the transactions of these entries begin in the log; `NOTHING` for an entry outside transactions."""
+        """Return the log offsets at which the transactions of entries begin; `NOTHING` for a run outside transactions."""
         first_offsets, producer_ids, _, _ = self.entries_between(first, end)
         return [
             NOTHING if producer_id == NO_PRODUCER else offset
             for offset, producer_id in zip(first_offsets, producer_ids, strict=True)
         ]
 
-    def extent(self, place: int) -> Extent:
-        """Return the extent (byte range of batches) with this number in the index."""
-        return Extent(*self.extents[place])
+    def extent(self, place: int) -> BatchExtent:
+        """Return the extent (byte range of batches) with this number."""
+        return BatchExtent(*self.extents[place])
 
     def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
-        """Yield the extents from number `first` to before number `end` as columns. Consecutive extents in the same
-        segment are yielded together.
+        """Yield the extents with the numbers [first, end) as columns. Consecutive extents in the same segment are
+        yielded together.
 
         Args:
             first: the number of the first extent.
             end: the number after the last extent.
-            long: the entry of the transaction to which all these extents belong, if the transaction is long; otherwise
-                None.
+            long: the entry of the long transaction that all these extents belong to; None if they belong to short ones.
         """
         rows = self.extents.between(first, end)
         if long is not None:
-            rows = placed(rows, long.start, long.leader_epoch)
+            rows = with_positions(rows, long.start, long.leader_epoch)
         segments = column("q", rows, 2, EXTENT.size)
         extents = ExtentColumns(
             segments[0],
@@ -140,20 +140,20 @@ class IndexRows:
             begin = end
 
     def place_of(self, position: int) -> int:
-        """Return the number, from 0, of the first entry that ends after this position; `len(self)` if there is none."""
+        """Return the number of the first entry that ends after a position in commit order; `len(self)` if there is
+        none.
+        """
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """Return the number, from 0, of the first entry with this commit time or a later one; `len(self)` if there is
-        none.
-        """
+        """Return the number of the first entry with this commit time or a later one; `len(self)` if there is none."""
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def place_after(self, commit_sequence: int) -> int:
-        """Return the number, from 0, of the first entry with a greater commit sequence; `len(self)` if there is none.
+        """Return the number of the first entry with a greater commit sequence; `len(self)` if there is none.
 
-        The entries are sorted by commit sequence: a partition contains the transactions of one transaction group in the
-        order of their commit sequences.
+        The entries are sorted by commit sequence, because a partition has the transactions of one transaction group in
+        this order.
         """
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
@@ -163,10 +163,11 @@ class IndexRows:
         return self[place].start if place < len(self) else None
 
     def sequence_before(self, position: int, earlier: int | None) -> int:
-        """Return the greatest commit sequence before a position of this index; -1 if there is none, or if it is unknown.
+        """Return the greatest commit sequence before a position of this index; -1 if there is none, or if it is
+        unknown.
 
         Args:
-            position: the position.
+            position: the position in commit order.
             earlier: the greatest commit sequence of the indexes before this one; None if there are none, or if it is
                 unknown.
         """
@@ -180,8 +181,8 @@ class IndexRows:
         return self[0].latest_sequence if self[0].is_outside else -1
 
     def torn_sequence(self, log_start: int, first: int = 0) -> int:
-        """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there is
-        none. Retention has removed the beginning of a torn transaction.
+        """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there are
+        none. The beginning of a torn transaction was removed by retention.
         """
         found = -1
         for place in range(first, len(self)):
@@ -190,7 +191,7 @@ class IndexRows:
         return found
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the entry's extent (byte range of batches) that has the record at this position."""
+        """Return the number of the extent, among those of an entry, that has the record at a position."""
         first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position
         return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

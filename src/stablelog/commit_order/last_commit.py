@@ -1,10 +1,9 @@
-"""Search for the last commit sequence in a commit-ordered partition that the broker has not opened yet.
+"""Search for the last commit sequence in a commit-ordered partition that is not open yet.
 
 After a start of the broker, the coordinator of a transaction group rejects commits until it knows the last commit
-sequence in all partitions of the group. It may take long until all partitions are open. This module therefore reads as
-little as possible: from the end of the log back to the last commit marker, in steps that begin at entries of the offset
-index. A segment with a sealed commit index is not searched, because the summary of the index contains the last commit
-sequence.
+sequence in all partitions of the group. Opening all of them may take long, so this module reads as little as possible:
+from the end of the log back to the last commit marker, in steps that begin at entries of the offset index. For a
+segment with a sealed commit index, the summary of the index is enough.
 """
 
 import contextlib
@@ -27,9 +26,9 @@ STEP_SIZE = 16 << 10  # how many bytes of the log the first step searches; each 
 
 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
-    """Return the commit sequence of a partition's last commit marker; -1 if no marker contains one.
+    """Return the commit sequence of a partition's last commit marker; -1 if no marker has one.
 
-    In a damaged partition, use the last marker that can be read. The function writes nothing.
+    In a damaged partition, the last marker that can be read counts. Nothing is written.
 
     Args:
         disk: the disk of the partition.
@@ -70,9 +69,7 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
 
 
 def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of bytes to search, from the end of a log file backwards. Each range begins at the beginning of
-    a batch.
-    """
+    """Yield the byte ranges of a log file to search, from its end backwards. Each range begins with a batch."""
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:
@@ -96,9 +93,8 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
 
 
 def _last_between(segment: SegmentName, log: File, begin: int, end: int) -> int:
-    """Return the commit sequence of the last commit marker between two positions; -1 if there is none.
-
-    The search ends at a damaged or incomplete batch.
+    """Return the commit sequence of the last commit marker between two positions; -1 if there is none. The search ends
+    at a damaged or incomplete batch.
     """
     # Positions of the control batches; only the last commit marker among them is decoded.
     controls: list[int] = []

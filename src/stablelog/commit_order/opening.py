@@ -1,8 +1,8 @@
-"""The topic setting `stablelog.order=commit`: makes a partition's view (its log as read in commit order), and records
-where the view begins and which commit was the last one before the log.
+"""The topic setting `stablelog.order=commit`: makes the commit-ordered view of a partition, and records where it
+begins.
 
-Read-uncommitted readers get the records in the order of the writes. For read-committed readers, the end of the view is
-the last stable offset: an open transaction does not delay the records of other transactions.
+Read-uncommitted readers get the records in offset order. For read-committed readers, the end of the view is the last
+stable offset: an open transaction does not delay the records of other transactions.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from stablelog.log.view import View, ViewedLog
 
 
 class CommitOrdered:
-    """Handles the order of commit-ordered topics: makes the view of a partition (its log as read in commit order), and
-    records where the view begins.
+    """The order of commit-ordered topics: makes the view of a partition, and records where it begins and which commit
+    was the last one before the log.
 
     Args:
         disk: the disk of the partitions.
@@ -39,16 +39,18 @@ class CommitOrdered:
         """Check the format versions of the commit indexes. Raises UnknownFormatError."""
         check_formats(listing)
 
-    def load(self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None) -> CommitOrder:
-        """Make the view of a log (its records in commit order) after the log's recovery.
+    def load_view(
+        self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None
+    ) -> CommitOrder:
+        """Make the view of a log, its records in commit order, after the log's recovery.
 
         Raises:
-            DamageError: the file that records the start of the view is missing or damaged, or names an offset past the
+            DamageError: the file that records the start of the view is missing or damaged, or names an offset after the
                 log's end.
         """
         start = self._read_start(log, known)
         view = CommitOrder(log, self._disk, progress, self._read_first_sequences(log))
-        view.begin_at(start)
+        view.move_start(start)
         return view
 
     def _read_start(self, log: ViewedLog, known: Known) -> int:
@@ -80,9 +82,9 @@ class CommitOrdered:
             # No commit was deleted. A damaged file is not needed to read records.
             return ()
 
-    def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record the greatest commit sequence before the segment with a base offset. The earlier segments will be deleted.
-        The record is durable on return.
+    def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
+        """Record the greatest commit sequence before the segment with a base offset, before the earlier segments are
+        deleted. Durable on return.
         """
         assert isinstance(view, CommitOrder)
         first = view.indexes[0].base_offset

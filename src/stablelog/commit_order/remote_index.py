@@ -10,7 +10,7 @@ from stablelog.log.remote_tier import RemoteCommits, RemoteView
 
 
 class LoadedRows:
-    """Rows of equal size in memory.
+    """Rows of equal size that were loaded into memory.
 
     Args:
         content: the bytes of the rows.
@@ -28,7 +28,7 @@ class LoadedRows:
         return self._row.unpack_from(self._content, place * self._row.size)
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows from number `first` to before number `end`."""
+        """Return the bytes of the rows with the numbers [first, end)."""
         return self._content[first * self._row.size : end * self._row.size]
 
 
@@ -37,7 +37,7 @@ class RemoteIndex(IndexRows):
 
     Args:
         remote: the remote segments of the partition.
-        commits: what the manifest says about the index.
+        commits: the description of the index in the manifest.
 
     Raises:
         NotLoadedError: the rows are not loaded.

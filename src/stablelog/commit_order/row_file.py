@@ -1,7 +1,7 @@
 """A file of rows of equal size, such as the entries or the extents of a commit index.
 
-New rows are kept in memory and are written in pieces of TAIL_SIZE bytes. While the disk does not accept them, as on a
-full disk, they stay in memory and can be read from there.
+New rows stay in memory, and are written in pieces of TAIL_SIZE bytes. While the disk does not accept them, as on a full
+disk, they are read from memory.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ TAIL_SIZE = 64 << 10
 
 
 class RowFile:
-    """Rows in a file, followed by rows in memory. Each row is either completely in the file or completely in memory.
+    """The rows of one file: those that are written, followed by those in memory. No row is divided between the two.
 
     Args:
         disk: the disk of the file.
         path: the path of the file.
         row: the `struct.Struct` of one row.
-        written_size: the size of the rows that the file contains already, in bytes.
+        written_size: the size of the rows that the file already has, in bytes.
 
     Attributes:
         crc: CRC-32C over the rows that were appended to this object.
@@ -36,12 +36,12 @@ class RowFile:
         self._written_size = written_size
         self._tail = bytearray()
         self._file: File | None = None
-        # Whether the file may end with a part of a failed write. `prepare` removes this part before the next write.
+        # Whether the file may end with a part of a failed write. `open_for_writing` removes this part before the next write.
         self._is_torn = False
         self.crc = 0
 
-    def prepare(self) -> None:
-        """Open the file for writing, and truncate it after the last row that was written completely.
+    def open_for_writing(self) -> None:
+        """Open the file, and truncate it after the last row that was written completely.
 
         Raises:
             DiskError: the file cannot be opened or truncated. The rows stay in memory, and `write` tries again.
@@ -64,7 +64,7 @@ class RowFile:
         return self.size // self._row.size
 
     def append(self, rows: Buffer) -> None:
-        """Add whole rows. They stay in memory if the file cannot be written."""
+        """Add whole rows. They stay in memory while the file cannot be written."""
         assert len(rows) % self._row.size == 0, "a row is not split between the file and memory"
         self._tail += rows
         self.crc = crc32c(rows, self.crc)
@@ -73,13 +73,13 @@ class RowFile:
                 self.write()
 
     def write(self) -> None:
-        """Write the rows that are only in memory to the file.
+        """Write the rows to the file that are only in memory.
 
         Raises:
             DiskError: the file cannot be written. The rows stay in memory.
         """
         if self._file is None or self._is_torn:
-            self.prepare()
+            self.open_for_writing()
         assert self._file is not None
         if self._tail:
             try:
@@ -96,7 +96,7 @@ class RowFile:
         return self._row.unpack(self.between(place, place + 1))
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows from number `first` to before number `end`."""
+        """Return the bytes of the rows with the numbers [first, end)."""
         begin, end = first * self._row.size, end * self._row.size
         written = self._written_size
         if end <= written:
@@ -110,6 +110,6 @@ class RowFile:
         return self._file.view(position, size)
 
     def close(self) -> None:
-        """Close the file. If the file was open, this object cannot read the rows in the file any more."""
+        """Close the file, if it is open. The written rows cannot be read from this object any more then."""
         if self._file is not None:
             self._file.close()

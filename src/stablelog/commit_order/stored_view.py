@@ -1,6 +1,6 @@
-"""Commit order of a partition that is read from the object store alone, without its local log.
+"""Commit order of a partition in an object store, without its local log.
 
-The reader must have the commit indexes of the segments that it reads, and the log files that these indexes name.
+The reader needs the commit indexes of the segments that it reads, and the log files that these indexes name.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from stablelog.batch.records import find_by_time
 from stablelog.commit_order.extent_lookup import extents_from
 from stablelog.commit_order.extents import ExtentColumns
 from stablelog.commit_order.fetch_assembler import FetchAssembler
-from stablelog.commit_order.index_format import Committed, Entry
+from stablelog.commit_order.index_format import CommittedRange, Entry
 from stablelog.commit_order.remote_index import RemoteIndex
 from stablelog.errors import DamageError
 from stablelog.log.model import Slice
@@ -18,24 +18,27 @@ from stablelog.log.remote_tier import RemoteTier
 
 
 def add_stored(response: FetchAssembler, remote: RemoteTier, extents: ExtentColumns) -> bool:
-    """Add batches of transactions from the object store to a response. Return whether it has room for more.
+    """Add batches of transactions from the object store to a fetch response. Return whether it has room for more.
 
     Raises:
         NotLoadedError: the first batch is not loaded.
         DamageError: a batch is damaged. The batches before it are in the response.
     """
-    count, content = remote.view.content(extents.segment, extents.begins, extents.ends, response.remote_room)
+    count, content = remote.view.copy_ranges(
+        extents.segment, extents.begins, extents.ends, response.remote_room
+    )
     try:
-        has_room = response.add_copied(memoryview(content), extents.part(0, count))
+        has_room = response.add_remote_batches(memoryview(content), extents.part(0, count))
     except DamageError:
         # The object may have been restored, so the next read loads the bytes again.
-        remote.view.drop(extents.segment, extents.begins[:count], extents.ends[:count])
+        remote.view.drop_ranges(extents.segment, extents.begins[:count], extents.ends[:count])
         raise
     return has_room and count == len(extents.begins)
 
 
 def add_stored_run(response: FetchAssembler, remote: RemoteTier, entry: Entry) -> bool:
-    """Add batches outside transactions from the object store to a response. Return whether it has room for more.
+    """Add a run of batches outside transactions from the object store to a fetch response. Return whether it has room
+    for more.
 
     Raises:
         NotLoadedError: the first batch is not loaded.
@@ -44,16 +47,16 @@ def add_stored_run(response: FetchAssembler, remote: RemoteTier, entry: Entry) -
     found = remote.read(
         max(response.start, entry.start), entry.end, response.remote_room, at_least_one=response.needs_one
     )
-    return response.add_run(found.buffers, min(found.end_offset, entry.end), entry)
+    return response.add_remote_run(found.buffers, min(found.end_offset, entry.end), entry)
 
 
 class StoredOrder:
-    """The remote segments of a commit-ordered partition, in commit order.
+    """The remote segments of a commit-ordered partition, read in commit order.
 
     Args:
         remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
             DamageError if bytes in the store do not match the manifest.
-        view_start: the first position that is not deleted, if it is greater than the log start.
+        view_start: the first position of the view, if it is greater than the log start offset.
     """
 
     def __init__(self, remote: RemoteTier, view_start: int = 0) -> None:
@@ -62,14 +65,14 @@ class StoredOrder:
 
     @property
     def _start_offset(self) -> int:
-        """The first position that is not deleted. A transaction is torn if it began before the log start, which may be
-        less.
+        """The first position that can be read. The log start offset may be less: a transaction is torn only if it began
+        before that.
         """
         return max(self._remote.start_offset, self._view_start)
 
     def read(self, start: int, size_max: int) -> Slice:
-        """Read whole batches in commit order from a position: at most `size_max` bytes, but at least one batch. The
-        result is empty at the end of the store.
+        """Read whole batches in commit order: at most `size_max` bytes, but at least one batch. The result is empty at
+        the end of the store.
         """
         response = FetchAssembler(start, size_max, at_least_one=True, reads_on=True)
         try:
@@ -78,7 +81,7 @@ class StoredOrder:
             if response.end == start:
                 raise
             # The response ends before the damaged batch. The next read raises the error.
-        self._remote.view.finished(start, response.end)
+        self._remote.view.finish_read(start, response.end)
         return response.slice()
 
     def _assemble(self, response: FetchAssembler) -> None:
@@ -92,7 +95,9 @@ class StoredOrder:
                     return
 
     def entries(self, start: int, end: int) -> Iterator[Entry]:
-        """Yield the entries with positions in [start, end), without transactions whose beginning was deleted."""
+        """Yield the entries of commit indexes with positions in [start, end), without transactions whose beginning was
+        deleted.
+        """
         for index in self._indexes(start):
             for place in range(index.place_of(start), len(index)):
                 entry = index[place]
@@ -101,9 +106,11 @@ class StoredOrder:
                 if not entry.is_torn(self._remote.start_offset):
                     yield entry
 
-    def transactions(self, start: int, end: int, count_max: int, *, with_outside: bool) -> list[Committed]:
-        """Return the first transactions that end after a position and begin before another one, as
-        `CommitOrder.transactions` does.
+    def transactions(
+        self, start: int, end: int, count_max: int, *, with_outside: bool
+    ) -> list[CommittedRange]:
+        """Return the first `count_max` transactions with positions in [start, end). With `with_outside`, also runs of
+        records outside transactions.
         """
         found = (one.committed for one in self.entries(start, end) if with_outside or not one.is_outside)
         return list(itertools.islice(found, count_max))
@@ -114,7 +121,7 @@ class StoredOrder:
         return self._remote.view.latest_sequence
 
     def offset_after(self, commit_sequence: int) -> int | None:
-        """Return where the first transaction with a greater commit sequence starts; None if the store has none."""
+        """Return the start of the first transaction with a greater commit sequence; None if the store has none."""
         commits = self._remote.view.commits_after(commit_sequence)
         if commits is None:
             return None
@@ -124,8 +131,8 @@ class StoredOrder:
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention; -1 if there is
-        none, and None if it is unknown. All transactions with greater commit sequences are complete, but for those of
-        `torn_sequence`.
+        none, and None if it is unknown. All transactions with greater commit sequences are complete, except those that
+        `torn_sequence` counts.
         """
         start = self._start_offset
         if start == 0:
@@ -144,16 +151,16 @@ class StoredOrder:
         return known
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a transaction whose beginning retention has removed; -1 if there is
-        none.
+        """Return the greatest commit sequence of a torn transaction, whose beginning retention has removed; -1 if there
+        is none.
         """
         view, start = self._remote.view, self._remote.start_offset
         with_torn = (one for one in view.commits(start) if one.least_first_offset < start)
         return max((RemoteIndex(view, one).torn_sequence(start) for one in with_torn), default=-1)
 
     def at_time(self, timestamp_ms: int, start: int) -> int | None:
-        """Return the first position from `start` on whose commit has this time or a later one; None if there is none.
-        For a record outside transactions, its own timestamp counts.
+        """Return the first position from `start` on with a commit at this time or later; None if there is none. A
+        record outside transactions counts with its own timestamp.
         """
         for commits in self._remote.view.commits(start):
             if commits.latest_ms < timestamp_ms:
@@ -171,7 +178,9 @@ class StoredOrder:
         return None
 
     def _outside_at(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> int | None:
-        """Return the offset of the first record of a time in batches outside transactions; None if there is none."""
+        """Return the offset of the first record with this time or a later one in a run of batches outside transactions;
+        None if there is none.
+        """
         at: int | None = start
         while at is not None:
             found = self._remote.view.batch_at_time(base_offset, timestamp_ms, at, end)

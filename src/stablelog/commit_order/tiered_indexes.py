@@ -1,12 +1,12 @@
-"""The commit indexes of a partition over both tiers: those of its local segments, and those in the object store.
+"""The commit indexes of a partition over both tiers: those of local segments, and those in the object store.
 
-Local retention deletes the first segments of a partition that the object store has. Their positions are then read with
-the commit index in the store. A transaction whose marker is in a local segment may still have batches in a deleted one.
-The bytes of these batches come from the store, too.
+Local retention deletes the first local segments that the object store has. Their positions are then read with the
+commit indexes in the store. A transaction with its marker in a local segment may have batches in a deleted one; these
+bytes come from the store, too.
 
-A local index may lack the beginning of such a transaction: if its files were lost in a crash, the start of the broker
-builds the index again from the local segments only. In this index, the transaction then counts as torn. The copy of the
-index in the store is whole, and is read instead.
+A local index may lack the beginning of such a transaction: if its files were lost in a crash, the broker has rebuilt it
+from the local segments only. In this index, the transaction counts as torn. The copy of the index in the store is
+complete, and is read instead.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ TORN: Final = -1  # stands for the first offset of a transaction whose beginning
 
 
 class TieredIndexes:
-    """The commit indexes of one partition.
+    """The commit indexes of one partition, local and remote.
 
-    Every call that needs the remote tier raises UnavailableError while its list of segments is not known, and
+    Every call that needs the remote tier raises UnavailableError while the list of remote segments is not loaded, and
     NotLoadedError if bytes of the store are not in the broker's cache.
 
     Args:
@@ -43,29 +43,29 @@ class TieredIndexes:
 
     @property
     def log_start(self) -> int:
-        """The log start offset of both tiers."""
+        """The log start offset, over both tiers."""
         remote, local_start = self._partition.remote, self._partition.start_offset
         return local_start if remote is None else min(remote.start_offset, local_start)
 
     @property
     def remote_view(self) -> RemoteView:
-        """The remote segments. The partition must have a remote tier."""
+        """The remote segments, for readers in commit order. The partition must have a remote tier."""
         assert self._partition.remote is not None
         return self._partition.remote.view
 
     def is_local(self, base_offset: int) -> bool:
-        """Whether the segment with a base offset is on the local disk."""
+        """Whether the segment with this base offset is on the local disk."""
         return base_offset >= self.local[0].base_offset
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first local index whose entries end after a position; the number of the last index
-        if there is none.
+        """Return the number of the first local index that ends after a position; the number of the last index if there
+        is none.
         """
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
 
     def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
-        """Yield the remote segments that are read from the store, from the one with this position on: those before the
-        local log start offset.
+        """Yield the remote segments from a position on that are only in the store: those before the local log start
+        offset.
         """
         local_start = self._partition.start_offset
         if self._partition.remote is None or position >= local_start:
@@ -75,34 +75,35 @@ class TieredIndexes:
                 return
             yield commits
 
-    def from_position(self, position: int) -> Iterator[IndexRows]:
-        """Yield the indexes from the one with a position on, in commit order."""
+    def indexes_from(self, position: int) -> Iterator[IndexRows]:
+        """Yield the indexes in commit order, from the one with this position on."""
         for commits in self.remote_commits(position):
             yield RemoteIndex(self.remote_view, commits)
             position = commits.end_offset
         for place in range(self.place_of(position), len(self.local)):
-            yield self.whole(self.local[place])
+            yield self.whole_index(self.local[place])
 
-    def with_time(self, position: int, time_ms: int) -> Iterator[IndexRows]:
-        """Yield the indexes from the one with a position on that have a commit or a record of a time or later."""
+    def indexes_with_time(self, position: int, time_ms: int) -> Iterator[IndexRows]:
+        """Yield the indexes from a position on that have a commit or a record at this time or later."""
         for commits in self.remote_commits(position):
             position = commits.end_offset
             if commits.latest_ms >= time_ms:
                 yield RemoteIndex(self.remote_view, commits)
         for place in range(self.place_of(position), len(self.local)):
             if self.local[place].latest_ms >= time_ms:
-                yield self.whole(self.local[place])
+                yield self.whole_index(self.local[place])
 
-    def whole(self, index: CommitIndex) -> IndexRows:
-        """Return a local index, or its copy in the store if the local index lacks the beginning of a transaction."""
+    def whole_index(self, index: CommitIndex) -> IndexRows:
+        """Return a local index; or its copy in the store, if the local index lacks the beginning of a transaction."""
         commits = self._copy_of(index)
         return index if commits is None else RemoteIndex(self.remote_view, commits)
 
     def least_first_offset(self, index: CommitIndex, start: int) -> int:
-        """Return the least offset at which a transaction of a local index begins that has positions from `start` on.
+        """Return the least log offset at which a transaction of a local index begins, of those with positions from
+        `start` on.
 
         If the local index lacks the beginning of a transaction, all transactions of its copy in the store count. The
-        copy is not loaded: the manifest has their least offset.
+        copy is not loaded, because the manifest has their least first offset.
         """
         commits = self._copy_of(index)
         if commits is not None:
@@ -112,8 +113,8 @@ class TieredIndexes:
         return index.least_first_offset_from(index.place_of(start))
 
     def _copy_of(self, index: CommitIndex) -> RemoteCommits | None:
-        """Return the description of the copy of a local index that lacks the beginning of a transaction. None if the
-        index lacks nothing, or if the store has no copy of it.
+        """Return the description of a local index's copy in the store, if the local index lacks the beginning of a
+        transaction; None if it lacks nothing, or if there is no copy.
         """
         if index.least_first_offset == TORN and self._partition.remote is not None:
             commits = next(self.remote_view.commits(index.base_offset), None)
@@ -121,20 +122,20 @@ class TieredIndexes:
                 return commits
         return None
 
-    def after_sequence(self, commit_sequence: int) -> IndexRows | None:
-        """Return the first index with a greater `latest_sequence`; None if there is none."""
+    def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
+        """Return the first index whose `latest_sequence` is greater than a commit sequence; None if there is none."""
         if self.log_start < self._partition.start_offset:
             commits = self.remote_view.commits_after(commit_sequence)
             if commits is not None and commits.base_offset < self._partition.start_offset:
                 return RemoteIndex(self.remote_view, commits)
         at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
-        return self.whole(self.local[at]) if at < len(self.local) else None
+        return self.whole_index(self.local[at]) if at < len(self.local) else None
 
     def sequence_before(self, index: IndexRows) -> int | None:
         """Return the greatest commit sequence of the indexes before this one; None if this is the first one.
 
-        A local index that was rebuilt does not know the commits of earlier segments that only the store has. The
-        manifest knows them.
+        A local index that was rebuilt does not know the commits in earlier segments that only the store has; the
+        manifest does.
         """
         base = index.base_offset
         found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
@@ -146,8 +147,8 @@ class TieredIndexes:
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not known,
-        that of the local log.
+        """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not
+        loaded, that of the local log.
         """
         latest = self.local[-1].latest_sequence
         if self._partition.remote is not None:
@@ -157,7 +158,7 @@ class TieredIndexes:
 
     @property
     def is_log_whole(self) -> bool:
-        """Whether no segment of the log was ever deleted from both tiers, so that the indexes have every commit."""
+        """Whether the indexes have every commit, because no segment was ever deleted from both tiers."""
         if self.local[0].base_offset == 0:
             return True
         first = next(self.remote_commits(self.log_start), None)

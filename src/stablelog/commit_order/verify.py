@@ -1,7 +1,7 @@
-"""Verification of commit indexes: it checks that they match the log. It writes nothing and rebuilds no index.
+"""Verification of commit indexes: compares them with the log. Nothing is written or rebuilt.
 
-Verification reads the log in another way than `index_builder`: it remembers every batch of every transaction instead of
-extents. So verification finds a fault in either of the two programs.
+This module reads the log in another way than `index_builder`: it remembers every batch of every transaction, and not
+extents. So a fault in either of the two is found.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.commit_order.extents import EXTENT, SEVERAL, Extent
+from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent
 from stablelog.commit_order.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
@@ -28,13 +28,13 @@ from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import LOG, file_path, log_offsets
 from stablelog.log.segments.scan import TornError, scan_headers
-from stablelog.log.verify import Finding
+from stablelog.log.verify import FileFinding
 
 Place = tuple[int, int]  # the base offset of a segment, and the position of a batch in its log file
 
 
-class _Transaction(NamedTuple):
-    """A committed transaction as found in the log. `places` has the segment and the position of each of its batches."""
+class _FoundTransaction(NamedTuple):
+    """A committed transaction, as the log has it. `places` has the segment and the position of each of its batches."""
 
     start: int
     record_count: int
@@ -42,20 +42,20 @@ class _Transaction(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """The contents of a segment: the transactions whose commit markers are in it, and the segment and position of each
-    batch outside transactions.
+    """What a segment contains: the transactions that commit in it, and the segment and position of each batch outside
+    transactions.
     """
 
-    transactions: list[_Transaction]
+    transactions: list[_FoundTransaction]
     outside: list[Place]
 
 
 class LogWalk:
-    """A reader of the log from its first batch to its last one.
+    """A reading of the log from its first batch to its last one.
 
     Attributes:
-        headers: batch headers, by segment and position. Entries in the commit index of the current segment, or of a
-            later one, may refer to these batches.
+        headers: batch headers, by segment and position. Commit indexes of this segment or of later ones may refer to
+            them.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -66,8 +66,8 @@ class LogWalk:
         self._open: dict[int, list[Place]] = {}
 
     def contents_of(self, base_offset: int) -> _Contents:
-        """Read the batch headers of a segment. Return the transactions that commit in the segment, in commit order, and
-        its batches outside transactions. A torn batch at the end is ignored here, because `log.verify` reports it.
+        """Read the batch headers of a segment. Return the transactions that commit in it, in commit order, and its
+        batches outside transactions. A torn batch at the end is ignored, because `log.verify` reports it.
 
         Raises:
             DamageError: a batch is damaged.
@@ -83,7 +83,7 @@ class LogWalk:
                     places = self._open.pop(header.producer_id, [])
                     if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
                         found.transactions.append(
-                            _Transaction(header.base_offset + 1, header.last_offset_delta, places)
+                            _FoundTransaction(header.base_offset + 1, header.last_offset_delta, places)
                         )
                 elif header.is_transactional:
                     self._open.setdefault(header.producer_id, []).append(place)
@@ -92,25 +92,21 @@ class LogWalk:
         return found
 
     def forget_before(self, base_offset: int) -> None:
-        """Drop the headers of segments before this base offset, except those of the segment in which the oldest open
-        transaction begins, and of later segments.
-        """
+        """Drop the headers of segments before a base offset, unless an open transaction has batches in them."""
         needed = min([base_offset, *(places[0][0] for places in self._open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
-    def batches_of(self, entry: Entry, extents: list[Extent]) -> list[Place]:
-        """Return (segment, position) of each batch in the extents of an entry. `extents` are all extents of the
-        index.
-        """
+    def batches_of(self, entry: Entry, extents: list[BatchExtent]) -> list[Place]:
+        """Return (segment, position) of each batch in the extents of an entry. `extents` are all extents of the index."""
         return [
             place
             for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
             for place in self.batches_in(extent, entry.producer_id)
         ]
 
-    def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
-        """Return (segment, position) of each data batch of a producer in an extent, a range of bytes of a log file.
-        With NO_PRODUCER, return all data batches in the extent.
+    def batches_in(self, extent: BatchExtent, producer_id: int) -> list[Place]:
+        """Return (segment, position) of each data batch of a producer in an extent; with NO_PRODUCER, of all data
+        batches there.
         """
         found = []
         position = extent.begin
@@ -122,9 +118,9 @@ class LogWalk:
         return found
 
 
-def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Compare the sealed commit indexes of a partition with its log, and yield a finding for each difference. Without
-    commit indexes there are no findings.
+def verify_view(disk: Disk, directory: Path) -> Iterator[FileFinding]:
+    """Compare the sealed commit indexes of a partition with its log, and yield each difference. A partition without
+    commit indexes has no findings.
 
     Args:
         disk: the disk of the partition.
@@ -139,7 +135,7 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
             contents = walk.contents_of(base_offset)
         except DamageError as error:
             message = f"{error}; the commit indexes from here on are not proven"
-            yield Finding(file_path(directory, base_offset, LOG), message)
+            yield FileFinding(file_path(directory, base_offset, LOG), message)
             return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
             yield from _verify_index(disk, directory, base_offset, contents, walk)
@@ -148,12 +144,12 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 def _verify_index(
     disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: LogWalk
-) -> Iterator[Finding]:
+) -> Iterator[FileFinding]:
     path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
         summary = CommitSummary.decode(disk.read_bytes(path))
     except (DamageError, UnknownFormatError) as error:
-        yield Finding(path, str(error))
+        yield FileFinding(path, str(error))
         return
     rows = []
     for suffix, size, crc in (
@@ -163,24 +159,25 @@ def _verify_index(
         path = file_path(directory, base_offset, suffix)
         content = read_if_there(disk, path) or b""
         if len(content) != size or crc32c(content) != crc:
-            yield Finding(path, f"{len(content)} bytes that are not those of its commit summary")
+            yield FileFinding(path, f"{len(content)} bytes that are not those of its commit summary")
             return
         rows.append(content)
     entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
-    extents = [Extent(*row) for row in EXTENT.iter_unpack(rows[1])]
+    extents = [BatchExtent(*row) for row in EXTENT.iter_unpack(rows[1])]
     path = file_path(directory, base_offset, ENTRIES_SUFFIX)
     for message in _faults(entries, extents, said, walk):
-        yield Finding(path, message)
+        yield FileFinding(path, message)
 
 
-def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
-    """Yield a message for each fault in the entries of a commit index or in their extents.
+def _faults(
+    entries: list[Entry], extents: list[BatchExtent], said: _Contents, walk: LogWalk
+) -> Iterator[str]:
+    """Describe each fault in the entries or extents of a commit index.
 
     Args:
         entries: the entries of the commit index of one segment.
         extents: the extents of the same index.
-        said: the transactions and batches that this segment has according to its log file. The entries have to match
-            them.
+        said: the contents of this segment according to its log file, which the entries have to match.
         walk: the batch headers of the log.
     """
     for one, following in pairwise(entries):
@@ -206,7 +203,7 @@ def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: 
 
 
 def _transaction_faults(
-    entry: Entry, said: _Transaction, extents: list[Extent], walk: LogWalk
+    entry: Entry, said: _FoundTransaction, extents: list[BatchExtent], walk: LogWalk
 ) -> Iterator[str]:
     if (entry.start, entry.record_count) != (said.start, said.record_count):
         yield (
@@ -219,14 +216,14 @@ def _transaction_faults(
         yield f"the extents of the transaction at {entry.start} say other positions than its batches"
 
 
-def _is_whole(said: _Transaction, walk: LogWalk) -> bool:
-    """Whether the log still contains all batches of a transaction, so that retention has deleted none."""
+def _is_whole(said: _FoundTransaction, walk: LogWalk) -> bool:
+    """Whether the log still has all batches of a transaction."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
-def _are_placed(entry: Entry, extents: list[Extent], walk: LogWalk) -> bool:
-    """Whether each extent of an entry has the right end, base offset, length and leader epoch. In a response, the last
-    three values replace the first bytes of each batch.
+def _are_placed(entry: Entry, extents: list[BatchExtent], walk: LogWalk) -> bool:
+    """Whether each extent of an entry has the right end, and the right base offset, length and leader epoch. The last
+    three replace the first bytes of a batch in a response.
     """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:

@@ -23,7 +23,7 @@ from stablelog.commit_order.extents import ExtentColumns
 from stablelog.commit_order.fetch_assembler import FetchAssembler
 from stablelog.commit_order.first_sequence import FirstSequence
 from stablelog.commit_order.index_builder import IndexBuilder
-from stablelog.commit_order.index_format import Committed, Entry
+from stablelog.commit_order.index_format import CommittedRange, Entry
 from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.remote_index import RemoteIndex
 from stablelog.commit_order.stored_view import add_stored, add_stored_run
@@ -37,7 +37,7 @@ from stablelog.log.search.times import (
     Lookup,
     TimestampedOffset,
     batches_from_time,
-    in_steps,
+    look_up_in_steps,
 )
 from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
@@ -49,16 +49,17 @@ REMOTE_ANSWERS_MAX = 64
 
 
 class CommitOrder:
-    """The view of one partition in commit order. `advance` adds the transactions that have become durable.
+    """The view of one partition in commit order. `advance` extends it over the batches that have become durable.
 
     Args:
         partition: a partition of a commit-ordered topic.
         disk: the disk of the partition.
         progress: called during the start of the broker with (bytes done, bytes of the log).
+        first_sequences: the recorded commit sequences before segments that may be the first.
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
-        first_sequences: what is recorded of commits in segments that were deleted, or will be.
+        first_sequences: the recorded commit sequences before segments that may be the first.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class CommitOrder:
     def start_offset(self) -> int:
         """The first position that can be read.
 
-        A transaction is torn if its positions are past this one, but its first record was before the log start offset.
-        The view leaves it out. Retention and DeleteRecords tear no transaction, but a log that was restored from an
-        object store may have torn transactions.
+        The view leaves out torn transactions: their positions are after this one, but they began before the log start
+        offset. Retention and DeleteRecords tear no transaction; a log that was restored from an object store may have
+        torn ones.
         """
         return max(self._start, self._tiers.log_start)
 
@@ -120,13 +121,14 @@ class CommitOrder:
         return self._builder.failure
 
     def open_record_counts(self) -> dict[int, int]:
-        """Return how many records each open transaction has in the durable part of the log, by producer id."""
+        """Return the number of durable records of each open transaction, by producer id."""
         return {producer_id: one.extents.record_count for producer_id, one in self._builder.open.items()}
 
     def first_needed_offset(self) -> int:
-        """Return the first offset of the log that belongs to a transaction of the view, or to a transaction that is
-        open now. If the view begins within a segment whose commit index only the store has, the result may be less:
-        transactions before the start of the view count, too.
+        """Return the first log offset of the transactions that the view contains or that are open.
+
+        If the view begins within a segment whose commit index is only in the store, transactions before the start of
+        the view count, too.
         """
         start = self.start_offset
         needed = [start, *(one.first_offset for one in self._builder.open.values())]
@@ -139,8 +141,8 @@ class CommitOrder:
         return max(min(needed), self._tiers.log_start)
 
     def first_whole_position(self, log_start: int) -> int:
-        """Return the first position such that no transaction at it or at a later position has records before the offset
-        `log_start` of the local log, and that is not less than this offset.
+        """Return the first position, at or after the log offset `log_start`, from which on every transaction has all
+        its records at or after `log_start`.
         """
         for index in reversed(self.indexes):
             if index.least_first_offset < log_start:
@@ -149,7 +151,7 @@ class CommitOrder:
         return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least offset of all records whose transaction is open or has its marker at or past `end_offset`.
+        """Return the first log offset of the transactions that are open, or whose markers are at or after `end_offset`.
         The result is at most `end_offset`.
         """
         needed = [one.first_offset for one in self._builder.open.values()]
@@ -157,7 +159,7 @@ class CommitOrder:
         return min([end_offset, *needed])
 
     def whole_from(self, position: int) -> int:
-        """Return this position. If it is in the middle of a transaction, return the position after this transaction."""
+        """Return a position. If it is in the middle of a transaction, return the position after this transaction."""
         entry = next(self._entries_from(position), None)
         if entry is None or entry.is_outside or entry.start >= position:
             return position
@@ -170,12 +172,12 @@ class CommitOrder:
     # -- changes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Add the batches of the log that have become durable. Index files that cannot be written now are written
-        later: see `failure`.
+        """Extend the view over the batches of the log that have become durable. Index files that cannot be written now
+        are written later: see `failure`.
         """
         self._builder.advance()
 
-    def begin_at(self, start_offset: int) -> None:
+    def move_start(self, start_offset: int) -> None:
         """Hide all positions before this one, which must not be in the middle of a transaction."""
         self._start = max(self._start, start_offset)
 
@@ -191,17 +193,16 @@ class CommitOrder:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches in commit order from a position: at most `size_max` bytes, but one batch of any size if
-        `at_least_one`.
+        """Read whole batches in commit order: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
-        The first batch is the one that contains `start`, or the next one after it. An earlier batch must not be
-        returned, because a client would take the records of this batch for those at `start`.
+        The first batch contains `start`, or is the next one after it. An earlier batch must not be returned, because a
+        client would take its records for those at `start`.
 
         Raises:
             OffsetOutOfRangeError: `start` is before the start of the view, or after its end.
             DamageError: the first batch is damaged.
-            UnprovenError: the batch headers of the segment with the first batch have not been checked since the start
-                of the broker.
+            UnprovenError: the batch headers of the first batch's segment were not checked since the start of the
+                broker.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRangeError(
@@ -215,25 +216,25 @@ class CommitOrder:
         try:
             if self._assemble(response) and response.end == start:
                 # The view has no record from `start` to its end.
-                response.add_empty(self.end_offset)
+                response.add_empty_batch(self.end_offset)
         except (DamageError, NotLoadedError, UnprovenError):
             if response.end == start:
                 raise
             # The response ends before the damaged or unproven batch. The next read begins at this batch and raises the
             # error.
         if self._partition.remote is not None:
-            self._tiers.remote_view.finished(start, response.end)
+            self._tiers.remote_view.finish_read(start, response.end)
         self._read_ends[response.end] = None
         if len(self._read_ends) > SEQUENTIAL_READERS_MAX:
             del self._read_ends[next(iter(self._read_ends))]
         return response.slice()
 
     def _assemble(self, response: FetchAssembler) -> bool:
-        """Add batches in commit order to a response until no more fit. Return whether it has all batches to the end of
-        the view.
+        """Add batches in commit order to a response until it is full. Return whether it has all batches up to the end
+        of the view.
         """
         log_start = self._tiers.log_start
-        for index in self._tiers.from_position(response.start):
+        for index in self._tiers.indexes_from(response.start):
             for part in extents_from(index, response.start, log_start, response.room):
                 try:
                     if isinstance(part, ExtentColumns):
@@ -250,7 +251,7 @@ class CommitOrder:
     def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
         """Add batches of transactions. Return whether the response has room for more."""
         if self._tiers.is_local(extents.segment):
-            return response.add(self._segment(extents.segment), extents)
+            return response.add_batches(self._segment(extents.segment), extents)
         assert self._partition.remote is not None
         return add_stored(response, self._partition.remote, extents)
 
@@ -258,31 +259,31 @@ class CommitOrder:
         """Add a range of batches outside transactions. Return whether the response has room for more."""
         extent = index.extent(entry.extent_first)
         if self._tiers.is_local(extent.segment):
-            return response.add_outside(self._segment(extent.segment), extent, entry)
+            return response.add_local_run(self._segment(extent.segment), extent, entry)
         assert self._partition.remote is not None
         return add_stored_run(response, self._partition.remote, entry)
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position of a commit at this time or later, in steps (see `log.search.times.Lookup`).
+        """Find the first position with a commit at this time or later, in steps (see `log.search.times.Lookup`).
 
-        Records outside transactions are found by their own timestamps. The result is (position, time, leader epoch);
-        None if there is no such commit or record.
+        A record outside transactions counts with its own timestamp. The result is (position, time, leader epoch); None
+        if there is no such commit or record.
         """
         return (
-            yield from in_steps(
-                lambda start: self._look(timestamp_ms, start), timestamp_ms, lambda: self.start_offset
+            yield from look_up_in_steps(
+                lambda start: self._look_up_step(timestamp_ms, start), timestamp_ms, lambda: self.start_offset
             )
         )
 
-    def _look(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
+    def _look_up_step(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
         """Do one step of a lookup by time.
 
         Returns:
-            The record if the step has found it. A batch outside transactions if this batch may contain the record. The
-            position where the next step begins if the search must continue. None if there is no such record.
+            The record, if the step has found it; a batch outside transactions that may contain it; the position where
+            the next step continues; or None if there is no such record.
         """
         count = 0
-        for index in self._tiers.with_time(start, timestamp_ms):
+        for index in self._tiers.indexes_with_time(start, timestamp_ms):
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
@@ -323,15 +324,15 @@ class CommitOrder:
 
     # -- commit sequences --------------------------------------------------------------------------------------
 
-    def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[Committed]:
-        """Return the first transactions of the view that end after a position.
+    def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[CommittedRange]:
+        """Return the first transactions that end after a position.
 
         Args:
             start: the position.
             count_max: how many transactions to return at most.
             with_outside: whether to also return ranges of records outside transactions.
         """
-        found: list[Committed] = []
+        found: list[CommittedRange] = []
         for entry in self._entries_from(max(start, self.start_offset)):
             if (entry.is_outside and not with_outside) or entry.is_torn(self._tiers.log_start):
                 continue
@@ -341,34 +342,34 @@ class CommitOrder:
         return found
 
     def offset_after(self, commit_sequence: int) -> int:
-        """Return where the first transaction with a greater commit sequence starts; the view's end if there is none.
-
+        """Return the start of the first transaction with a greater commit sequence; the view's end if there is none.
         Records outside transactions before this position count as earlier than the transaction.
         """
         key = "offset_after", commit_sequence, self.start_offset
         if key in self._remote_answers:
             return self._remote_answers[key]
-        index = self._tiers.after_sequence(commit_sequence)
+        index = self._tiers.index_after_sequence(commit_sequence)
         if index is None:
             return self.end_offset
         # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
         # transaction with that sequence was in a segment that is deleted by now.
         found = max(index.offset_after(commit_sequence) or 0, self.start_offset)
-        return self._remembered(key, found) if index.loaded_size else found
+        return self._cache_answer(key, found) if index.loaded_size else found
 
-    def _remembered(self, key: tuple[str, int, int], answer: int) -> int:
+    def _cache_answer(self, key: tuple[str, int, int], answer: int) -> int:
         self._remote_answers[key] = answer
         if len(self._remote_answers) > REMOTE_ANSWERS_MAX:
             del self._remote_answers[next(iter(self._remote_answers))]
         return answer
 
     def removed_sequence(self) -> int | None:
-        """Return the greatest commit sequence of a transaction that may have lost records to retention.
+        """Return the greatest commit sequence of a transaction that may have lost records to retention. All
+        transactions with greater commit sequences are complete.
 
-        A DeleteRecords request counts as retention, and so does the loss of a disk before a restore. All transactions with greater commit sequences are complete.
+        A DeleteRecords request counts as retention, and so does the loss of a disk before a restore.
 
         Returns:
-            -1 if no transaction has lost records. None if this is unknown, because the view contains no transaction.
+            -1 if no transaction has lost records. None if this is unknown, because the view has no transaction.
         """
         start = self.start_offset
         is_log_whole = self._tiers.is_log_whole
@@ -382,10 +383,8 @@ class CommitOrder:
         return None if found == -1 and not is_log_whole else found
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction, one whose beginning retention has removed, or of
-        which the loss of a disk has left a part; -1 if there is none.
-
-        The view leaves out every transaction that retention has torn, even in the middle of the view.
+        """Return the greatest commit sequence of a torn transaction, one that has lost its beginning to retention or a
+        part to the loss of a disk; -1 if there is none. The view leaves out all torn transactions.
         """
         restored = self._partition.restored
         lost = -1 if restored is None else restored.torn_sequence
@@ -398,19 +397,21 @@ class CommitOrder:
                 found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote_view, commits)))
             end = commits.end_offset
         self._torn_remote = log_start, end, found
-        return max([lost, found, *(self._torn_sequence(self._tiers.whole(index)) for index in self.indexes)])
+        return max(
+            [lost, found, *(self._torn_sequence(self._tiers.whole_index(index)) for index in self.indexes)]
+        )
 
     def _sequence_before(self, position: int) -> int:
         """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
         key = "sequence_before", position, self.start_offset
         if key in self._remote_answers:
             return self._remote_answers[key]
-        index = next(self._tiers.from_position(position))
+        index = next(self._tiers.indexes_from(position))
         found = index.sequence_before(position, self._tiers.sequence_before(index))
-        return self._remembered(key, found) if index.loaded_size else found
+        return self._cache_answer(key, found) if index.loaded_size else found
 
     def _torn_sequence(self, index: IndexRows) -> int:
-        """Return the greatest commit sequence of the torn transactions in a commit index; -1 if there is none.
+        """Return the greatest commit sequence of the torn transactions in one commit index; -1 if there are none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
@@ -428,8 +429,8 @@ class CommitOrder:
     # -- entries by position -----------------------------------------------------------------------------------
 
     def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield, in commit order, every entry of the commit indexes that ends after `position`."""
-        for index in self._tiers.from_position(position):
+        """Yield, in commit order, the entries of all commit indexes that end after a position."""
+        for index in self._tiers.indexes_from(position):
             for place in range(index.place_of(position), len(index)):
                 yield index[place]
 

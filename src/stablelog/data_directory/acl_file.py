@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from stablelog.data_directory.noted_file import ACLS, NotedFile, decode_json, with_crc
+from stablelog.data_directory.registered_file import ACLS, RegisteredFile, decode_json, with_crc
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.security.acls import check_binding
 from stablelog.wire.acls import AclBinding, Operation, Pattern, PatternType, Permission, ResourceType
@@ -69,6 +69,8 @@ def _read_row(row: list[str]) -> AclBinding:
     return binding
 
 
-def acl_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[list[AclBinding]]:
+def acl_file(
+    disk: Disk, directory: Path, writer: FileWriter | None = None
+) -> RegisteredFile[list[AclBinding]]:
     """The file of ACLs of a data directory."""
-    return NotedFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)
+    return RegisteredFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)

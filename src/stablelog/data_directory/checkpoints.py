@@ -95,7 +95,7 @@ class OffsetCheckpoint:
     """A checkpoint file that is written only when the offsets have changed.
 
     Args:
-        take: returns the present offsets by partition. May be called in a thread.
+        read_offsets: returns the present offsets by partition. May be called in a thread.
         durable: whether every write has to be durable on return.
 
     Attributes:
@@ -103,22 +103,22 @@ class OffsetCheckpoint:
     """
 
     def __init__(
-        self, writer: FileWriter, path: Path, take: Callable[[], Offsets], *, durable: bool = True
+        self, writer: FileWriter, path: Path, read_offsets: Callable[[], Offsets], *, durable: bool = True
     ) -> None:
         self._writer = writer
         self._path = path
-        self._take = take
+        self._read_offsets = read_offsets
         self._is_durable = durable
         self._is_recorded = False
         self._change_count = 0
         self.offsets: Offsets = {}
 
-    def read(self, offsets: Offsets) -> None:
+    def use_recorded(self, offsets: Offsets) -> None:
         """Take over the offsets that the caller has read from the checkpoint file."""
         self.offsets = offsets
         self._is_recorded = True
 
-    def drop(self, names: Collection[str]) -> None:
+    def keep_topics(self, names: Collection[str]) -> None:
         """Remove the offsets of topics that are not in `names` from the file.
 
         Otherwise a topic that is later created with the name of a deleted one, and begins at offset 0, would get the
@@ -127,15 +127,15 @@ class OffsetCheckpoint:
         Raises:
             DiskError: the write failed; the file has its old or its new content.
         """
-        self.outdate()
+        self.invalidate_changes()
         known = {at: offset for at, offset in self.offsets.items() if at[0] in names}
-        self.write(self._changed(known, self._change_count))
+        self.write(self._encode_changed(known, self._change_count))
 
-    def outdate(self) -> None:
-        """Note that partitions were deleted: `write` must not write offsets that `changed` has returned before."""
+    def invalidate_changes(self) -> None:
+        """Note that partitions were deleted: `write` must not write offsets that `changed_offsets` has returned before."""
         self._change_count += 1
 
-    def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":
+    def changed_offsets(self, *, anyway: bool = False) -> "ChangedOffsets | None":
         """Return the present offsets for `write`; None if the file has them already and `anyway` is False.
 
         May run in a thread.
@@ -143,9 +143,9 @@ class OffsetCheckpoint:
         # Read the change count before the offsets: if a partition is deleted during this call, the offsets are outdated
         # and must not be written.
         change_count = self._change_count
-        return self._changed(self._take(), change_count, anyway=anyway)
+        return self._encode_changed(self._read_offsets(), change_count, anyway=anyway)
 
-    def _changed(
+    def _encode_changed(
         self, offsets: Offsets, change_count: int, *, anyway: bool = False
     ) -> "ChangedOffsets | None":
         if self._is_recorded and offsets == self.offsets and not anyway:
@@ -153,7 +153,7 @@ class OffsetCheckpoint:
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
     def write(self, changed: "ChangedOffsets | None", *, durable: bool = False) -> None:
-        """Write the offsets that `changed` returned, unless later ones were written or partitions were deleted since.
+        """Write the offsets that `changed_offsets` returned, unless later ones were written or partitions were deleted since.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.
@@ -167,9 +167,9 @@ class OffsetCheckpoint:
         self.offsets = changed.offsets
         self._is_recorded = True
 
-    def update(self) -> None:
+    def write_if_changed(self) -> None:
         """Write the present offsets of the partitions if they have changed. Raises as `write` does."""
-        self.write(self.changed())
+        self.write(self.changed_offsets())
 
 
 class ChangedOffsets(NamedTuple):

@@ -25,8 +25,8 @@ from stablelog.data_directory.checkpoints import CHECKPOINTS, read_offset_checkp
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, check_clean_shutdown
 from stablelog.data_directory.meta_properties import META_FILE, read_meta
 from stablelog.data_directory.names import partition_named
-from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS, decode_json
 from stablelog.data_directory.quota_file import decode_quotas
+from stablelog.data_directory.registered_file import ACLS, QUOTAS, USERS, decode_json
 from stablelog.data_directory.settings_file import SETTINGS_FILE, decode_settings
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, UnknownFormatError, adding_path, refuse_unknown_version

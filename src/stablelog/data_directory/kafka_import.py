@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic
-from stablelog.data_directory.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
+from stablelog.data_directory.kafka_metadata import METADATA_TOPIC, ControllerTopic, read_topics
 from stablelog.data_directory.meta_properties import META_FILE, node_id_of
 from stablelog.data_directory.names import partition_named
-from stablelog.data_directory.noted_file import NOTED_FILES
+from stablelog.data_directory.registered_file import REGISTERED_FILES
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError
 from stablelog.log.files.log_start import LOG_START_FILE
@@ -61,7 +61,7 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
     }
     topics = []
     for name in sorted(found.keys() | here):
-        partitions, topic = found.get(name, {}), known.get(name, KnownTopic())
+        partitions, topic = found.get(name, {}), known.get(name, ControllerTopic())
         known_count = max(topic.partitions, default=-1) + 1
         count = max(known_count, max(partitions, default=-1) + 1)
         _check_holes(directory, name, partitions.keys(), range(known_count, count))
@@ -138,8 +138,8 @@ def _check_meta(disk: Disk, directory: Path) -> None:
     lines = disk.read_bytes(path).decode(errors="replace").splitlines()
     names = {line.partition("=")[0] for line in lines}
     has_controller = disk.is_dir(directory / f"{METADATA_TOPIC}-0")
-    is_noted = any(kind.meta_line in lines for kind in NOTED_FILES)
-    if is_noted or (names == META_NAMES and not has_controller):
+    is_registered = any(kind.meta_line in lines for kind in REGISTERED_FILES)
+    if is_registered or (names == META_NAMES and not has_controller):
         raise _lost_list(directory, path)
 
 

@@ -31,7 +31,7 @@ _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 @dataclass(slots=True)
-class KnownTopic:
+class ControllerTopic:
     """A topic in the controllers' log.
 
     Attributes:
@@ -47,13 +47,13 @@ class KnownTopic:
     nodes: set[int] = field(default_factory=set)
 
 
-def read_topics(disk: Disk, directory: Path) -> dict[str, KnownTopic]:
+def read_topics(disk: Disk, directory: Path) -> dict[str, ControllerTopic]:
     """Read the topics by name from the controllers' log in a data directory of Apache Kafka.
 
     A file of the log is read up to its first damaged batch, because a crash can leave an incomplete batch at the end.
     """
     metadata = directory / f"{METADATA_TOPIC}-0"
-    topics: dict[str, KnownTopic] = {}
+    topics: dict[str, ControllerTopic] = {}
     names_by_id: dict[uuid.UUID, str] = {}
     if not disk.is_dir(metadata):
         return topics
@@ -82,7 +82,7 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
                     yield record.offset, record.value
 
 
-def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
+def _apply(topics: dict[str, ControllerTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
     """Apply one record of the controllers' log to `topics`. A record has a frame version, kind, version and fields."""
     try:
         _, at = read_uvarint(value, 0)
@@ -91,7 +91,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
         if kind == TOPIC_RECORD:
             text, at = _text(value, at)
             name, topic_id = text or "", _uuid(value, at)
-            topics[name] = KnownTopic(topic_id)  # This topic replaces a deleted topic of the same name.
+            topics[name] = ControllerTopic(topic_id)  # This topic replaces a deleted topic of the same name.
             names_by_id[topic_id] = name
         elif kind == PARTITION_RECORD:
             index, topic_id = struct.unpack_from(">i16s", value, at)
@@ -108,7 +108,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
             of_topic, at = _text(value, at + 1)
             setting, at = _text(value, at)
             text, _ = _text(value, at)
-            configs = topics.setdefault(of_topic or "", KnownTopic()).configs
+            configs = topics.setdefault(of_topic or "", ControllerTopic()).configs
             if text is None:
                 configs.pop(setting or "", None)
             else:

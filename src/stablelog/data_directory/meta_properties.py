@@ -52,7 +52,7 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
         pairs = decode_meta(disk.read_bytes(path))
     except FileNotFoundError:
         return Meta("", None, "is gone")
-    version = natural(pairs.get("version", ""))
+    version = parse_natural(pairs.get("version", ""))
     if version is not None:
         with adding_path(path):
             refuse_unknown_version("the directory's properties", version, META_VERSION)
@@ -103,9 +103,9 @@ def encode_meta(cluster_id: str, node_id: int, more: Sequence[str]) -> bytes:
 
 def node_id_in(properties: Mapping[str, str]) -> int | None:
     """Return the node id in the properties of `meta.properties`; None if there is none, or if it is no number."""
-    return natural(properties.get("node.id", properties.get("broker.id", "")))
+    return parse_natural(properties.get("node.id", properties.get("broker.id", "")))
 
 
-def natural(text: str) -> int | None:
+def parse_natural(text: str) -> int | None:
     """Parse a number of 1 to 10 ASCII digits; return None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stablelog.data_directory.noted_file import QUOTAS, NotedFile, decode_json, encode_json
+from stablelog.data_directory.registered_file import QUOTAS, RegisteredFile, decode_json, encode_json
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import RefusedError
 from stablelog.security.quotas.entities import Entity, Values, check_value, entity_of
@@ -49,6 +49,8 @@ def _read_row(row: tuple[dict[str, str | None], dict[str, float]]) -> tuple[Enti
     return entity, {check_value(entity, key, value): float(value) for key, value in values.items()}
 
 
-def quota_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[Quotas]:
+def quota_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[Quotas]:
     """The file of quotas of a data directory."""
-    return NotedFile(QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), writer=writer)
+    return RegisteredFile(
+        QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), writer=writer
+    )

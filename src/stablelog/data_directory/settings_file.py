@@ -1,6 +1,6 @@
 """The codec of `broker.json`: the dynamic settings, which AlterConfigs and IncrementalAlterConfigs requests have changed.
 
-The settings are in the noted file `broker.json` (`noted_file`). If the broker did not notice its loss, the settings of
+The settings are in the registered file `broker.json` (`registered_file`). If the broker did not notice its loss, the settings of
 the command line would apply again, and retention could delete data that the dynamic settings protect.
 Format: docs/formats.md, "broker.json".
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from stablelog.data_directory.noted_file import SETTINGS, decode_json, encode_json
+from stablelog.data_directory.registered_file import SETTINGS, decode_json, encode_json
 
 SETTINGS_VERSION: Final = SETTINGS.version
 # Version 2 adds the settings of all brokers of the cluster, version 3 those of consumer groups. A file without such

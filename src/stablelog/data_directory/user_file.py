@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stablelog.data_directory.noted_file import USERS, NotedFile, decode_json, encode_json
+from stablelog.data_directory.registered_file import USERS, RegisteredFile, decode_json, encode_json
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import DamageError
 from stablelog.security.credentials import SECRET_SIZE, CredentialTable
@@ -36,8 +36,8 @@ def decode_users(content: bytes) -> CredentialTable:
     return decode_json(USERS, content, read)
 
 
-def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> NotedFile[CredentialTable]:
+def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[CredentialTable]:
     """The file of users of a data directory."""
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))
-    return NotedFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)
+    return RegisteredFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)

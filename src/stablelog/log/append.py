@@ -1,7 +1,7 @@
-"""Plans appends: checks a batch or markers, and makes the bytes that the log will contain.
+"""Plans of appends: check a batch or transaction markers, and assign offsets and the leader epoch.
 
-The functions of this module write nothing; `log.writer` writes the planned batches. The functions change the producer
-state in one case only: if transaction verification refuses a batch, the state remembers its sequence number.
+Nothing is written here: `log.writer` writes the planned batches. The producer state changes in one case only: if
+transaction verification refuses a batch, the state remembers the sequence number of this batch.
 
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
@@ -41,19 +41,19 @@ POSITION_COUNT_MAX = 2**31 - 1
 def check_batch(
     header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, wall_ms: int
 ) -> None:
-    """Refuse a batch that must not be written, by the checks that need no producer state.
+    """Check a batch before an append, as far as this is possible without the producer state.
 
     Args:
         header: the header of the batch.
-        batch: all bytes that the request holds for this partition.
-        origin: whether a client or a coordinator appends. A client's batch gets more checks.
+        batch: all bytes that the request has for this partition.
+        origin: who appends, a client or a coordinator. Only batches of clients get all checks.
         topic: the topic's name, for error messages.
         config: the settings of the topic.
         wall_ms: the time of the wall clock.
 
     Raises:
-        RefusedError: this origin must not write such a batch.
-        DamageError: the batch is incomplete, or its bytes do not match its CRC.
+        RefusedError: the batch is not valid, or this origin must not write such a batch.
+        DamageError: the batch is incomplete, or its CRC does not match its bytes.
     """
     size = header.size
     if size < len(batch):
@@ -88,7 +88,9 @@ def check_batch(
 
 
 def _check_times(header: BatchHeader, topic: str, config: LogConfig, wall_ms: int) -> None:
-    """Refuse a batch whose base timestamp or greatest timestamp is outside the topic's limits. Decode no record."""
+    """Refuse a batch whose base timestamp or greatest timestamp is outside the topic's limits. The records are not
+    decoded.
+    """
     refuse_log_append_time(header)
     if config.is_log_append_time:
         return
@@ -122,7 +124,7 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
 
 
 def with_append_time(batch: Buffer, wall_ms: int) -> bytes:
-    """Return the batch with the broker's wall clock time in place of the producer's timestamps, and with a new CRC."""
+    """Return a copy of the batch with LogAppendTime: the broker's wall clock time as timestamp, and a new CRC."""
     stamped = bytearray(batch)
     attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
     stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
@@ -135,11 +137,11 @@ TransactionCheck = Callable[[BatchHeader], None]
 
 
 class PlannedBatch(NamedTuple):
-    """A checked batch, with the bytes that will be written to the log.
+    """A batch that has passed all checks, with the bytes to write to the log.
 
     Attributes:
         header: the header, with the offset and the leader epoch that the log assigns.
-        head: the 61 bytes of the header.
+        head: the 61 bytes of this header.
         buffers: all bytes of the batch, in one or more buffers.
         marker: the decoded marker of a control batch; None if the batch is no transaction marker.
     """
@@ -151,7 +153,7 @@ class PlannedBatch(NamedTuple):
 
 
 class PlannedLog(Protocol):
-    """The attributes of a log that the functions of this module read. `Partition` has them."""
+    """What the functions of this module need to know of a log. `Partition` has these attributes."""
 
     topic: str
     config: LogConfig
@@ -163,8 +165,8 @@ class PlannedLog(Protocol):
 
     @property
     def producer_state(self) -> Producers:
-        """The producer state of the log. Only a batch that transaction verification refuses changes the state: its
-        sequence number is remembered, so that later batches are refused (KIP-890).
+        """The producer state of the log. An append plan changes it only if transaction verification refuses the batch:
+        the state then remembers the batch's sequence number, so that later batches are refused, too (KIP-890).
         """
 
 
@@ -179,28 +181,28 @@ def plan_append(
     are_records_checked: bool = False,
     checked_header: BatchHeader | None = None,
 ) -> PlannedBatch | Appended:
-    """Check the batch of a client or a coordinator, and give it its offset and leader epoch.
+    """Check the batch of a client or a coordinator, and assign its offset and leader epoch.
 
     Args:
         batch: the bytes of the batch. They are written unchanged except for the base offset, the leader epoch and, with
             LogAppendTime, the timestamps.
-        origin: whether a client or a coordinator appends. A client's batch gets more checks.
+        origin: who appends, a client or a coordinator. Only batches of clients get all checks.
         log: the log to which the batch will be appended.
         wall_ms: the time of the wall clock.
-        transaction_check: verifies with the coordinator that the transaction of a client's batch may write here, and
-            raises RefusedError if not. It is called for each transactional batch that is not a duplicate, before the
-            batch gets its offset, because the call may write to the same log.
-        require_first_sequence_zero: whether the first batch of a producer without state in a log with records must have
-            sequence 0.
+        transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and raises
+            RefusedError if not. It is called for each transactional batch that is not a duplicate, before the batch
+            gets its offset, because the call itself may write to the same log.
+        require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0, if the
+            log has records.
         are_records_checked: whether `check_records` or `is_checked_soon` has accepted the records of the batch.
-        checked_header: the header of the batch, if `check_batch` has accepted this batch with the settings of the log.
+        checked_header: the header of the batch, if `check_batch` has accepted the batch with the settings of this log.
 
     Returns:
-        The batch to be written. If the batch is a duplicate, the offsets of the original batch instead.
+        The batch to write. If the batch is a duplicate, the offsets of the original batch instead.
 
     Raises:
         RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
-        DamageError: the bytes are no batch, or do not match its CRC.
+        DamageError: the bytes are no batch, or the CRC does not match them.
     """
     config, producers = log.config, log.producer_state
     if checked_header is None:
@@ -228,7 +230,7 @@ def plan_append(
         try:
             transaction_check(header)
         except RefusedError:
-            producers.batch_refused(header)
+            producers.remember_refused(header)
             raise
     if config.is_log_append_time:
         batch = with_append_time(batch, wall_ms)
@@ -239,8 +241,8 @@ def plan_append(
 
 
 def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
-    """Whether a client's batch with this header would be appended, as far as the producer state decides. False if
-    `plan_append` would refuse its sequence or its producer epoch, or would find that it is a duplicate.
+    """Whether the producer state would accept a client's batch now. It would not if the batch has a wrong sequence or
+    an old producer epoch, or if it is a duplicate.
     """
     if not header.has_producer:
         return True
@@ -253,11 +255,11 @@ def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero
 
 
 def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
-    """Check batches that were copied from another log. They keep their offsets and leader epochs.
+    """Check batches that a follower has copied from another log. They keep their offsets and leader epochs.
 
     Raises:
-        RefusedError: this log has already reached an offset of the batches.
-        DamageError: the bytes are no batches, or do not match their CRCs.
+        RefusedError: a batch begins before the end of this log.
+        DamageError: the bytes are no batches, or a CRC does not match.
     """
     planned = []
     for position, header in headers_in(batches):
@@ -282,18 +284,18 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
 def plan_markers(
     markers: Sequence[MarkerWrite], log: PlannedLog, wall_ms: int
 ) -> tuple[list[Appended | RefusedError], list[PlannedBatch]]:
-    """Check transaction markers that will be written together, and make their batches.
+    """Check transaction markers that are written together, and encode their batches.
 
-    In a commit-ordered topic, a commit marker takes one offset for itself and one for each record of the transaction.
+    In a commit-ordered topic, a commit marker takes one offset for itself and one for each record of its transaction.
 
     Args:
-        markers: in the order in which they are to be written.
+        markers: the markers, in the order in which they are written.
         log: the log to which they will be appended.
-        wall_ms: the time of the wall clock, which is the timestamp of the markers.
+        wall_ms: the time of the wall clock, which becomes the timestamp of the markers.
 
     Returns:
-        Two lists. The first has, for each marker, its offsets or the error that refuses it. The second has the batches
-        to be written.
+        Two lists. The first has for each marker its offsets, or the error that refuses the marker. The second has the
+        batches to write.
     """
     config, producers, offset = log.config, log.producer_state, log.end_offset
     outcomes: list[Appended | RefusedError] = []
@@ -337,9 +339,11 @@ def plan_markers(
     return outcomes, batches
 
 
-def fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
-    """Return how many of the first batches fit into one segment, whose offsets span at most `relative_offset_max`. The
-    result is at least 1. The limit matters in a commit-ordered topic, where a commit marker may take very many offsets.
+def count_fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
+    """Count how many of the first batches fit into one segment. The result is at least 1.
+
+    A segment spans at most `relative_offset_max` offsets. This limit matters in commit-ordered topics, where one commit
+    marker may take millions of offsets.
     """
     base_offset = batches[0].header.base_offset
     count = len(batches)

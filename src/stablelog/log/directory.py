@@ -1,7 +1,6 @@
-"""Read-only access to a partition's directory: which segments and snapshots it holds, and the content of its small
-files.
+"""Read-only access to the files of a partition that is not open: segments, snapshots and small files, but no log file.
 
-This module reads no log file. A damaged small file counts as missing, because the next start of the broker rebuilds it.
+A damaged small file counts as missing, because the next start of the broker rebuilds it.
 """
 
 import contextlib
@@ -27,10 +26,9 @@ from stablelog.log.producer_state.snapshots import decode_producers, decode_snap
 
 
 class PartitionDirectory:
-    """The segments and snapshots of a partition that is not open.
+    """The segments and snapshots in the directory of a partition that is not open.
 
-    Each method raises UnknownFormatError for a file that a later release has written, and DiskError for a file that
-    cannot be read.
+    Every method raises UnknownFormatError for a file of a later release, and DiskError for a file that cannot be read.
 
     Args:
         listing: the listing of the partition's directory.
@@ -49,11 +47,11 @@ class PartitionDirectory:
         self._producers: dict[int, tuple[ProducerTable, Summary] | None] = {}
 
     def path(self, offset: int, suffix: str) -> Path:
-        """The path of the file with this offset and suffix."""
+        """The path of the partition's file with this offset and suffix."""
         return self.listing.path(f"{offset:020d}{suffix}")
 
     def summary(self, base_offset: int) -> Summary | None:
-        """The summary of a segment; None if it is missing or damaged, or belongs to another segment."""
+        """The summary of a segment; None if the file is missing or damaged, or belongs to another segment."""
         if base_offset not in self._summaries:
             self._summaries[base_offset] = None
             with contextlib.suppress(FileNotFoundError, DamageError):
@@ -69,16 +67,18 @@ class PartitionDirectory:
         return None
 
     def producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
-        """Return the content of the `.producers` snapshot of an offset: the producer state, and the summary of its
-        segment up to this offset. None if the file cannot be read.
+        """Read the `.producers` snapshot of an offset: the producer state there, and the summary of its segment up to
+        there. None if the file is missing or damaged.
         """
         if offset not in self._producers:
             self._producers[offset] = self._read_producers(offset)
         return self._producers[offset]
 
-    def progress(self, offset: int) -> Summary | None:
-        """Return the summary in the `.producers` snapshot of an offset. It describes the segment up to this offset. The
-        rest of the snapshot is not kept in memory, because a partition may have thousands of snapshots.
+    def read_progress(self, offset: int) -> Summary | None:
+        """Read the segment summary in the `.producers` snapshot of an offset: it describes the segment up to this
+        offset.
+
+        The producer state of the snapshot is not kept in memory, because a partition may have thousands of snapshots.
         """
         found = self._read_producers(offset)
         return None if found is None else found[1]
@@ -95,22 +95,22 @@ class PartitionDirectory:
             )
         return None
 
-    def kafkas_producers(self, offset: int, now_ms: int) -> ProducerTable | None:
-        """Return the producer state in the `.snapshot` file, which is Kafka's; None if it cannot be read."""
+    def kafka_producers(self, offset: int, now_ms: int) -> ProducerTable | None:
+        """Read the producer state in Kafka's `.snapshot` file of an offset; None if the file is missing or damaged."""
         with contextlib.suppress(FileNotFoundError, DamageError):
             return decode_snapshot(self.listing.read(f"{offset:020d}{SNAPSHOT}"), now_ms)
         return None
 
     def has_readable_snapshot(self, offset: int) -> bool:
-        """Whether at least one of the two files of a snapshot can be read."""
-        return self.producers(offset) is not None or self.kafkas_producers(offset, 0) is not None
+        """Whether at least one of the two files of the snapshot at this offset can be read."""
+        return self.producers(offset) is not None or self.kafka_producers(offset, 0) is not None
 
-    def marks(self, base_offset: int) -> dict[int, int]:
-        """Return the recorded CRCs over the batch headers of a log file. A CRC covers the headers from the beginning of
-        the file; its key in the result is the number of bytes that it covers.
+    def header_crcs(self, base_offset: int) -> dict[int, int]:
+        """Return the recorded CRCs over the batch headers of a log file. Each CRC covers the headers from the file's
+        beginning; the keys of the result are the sizes in bytes of these parts.
 
-        For a sealed segment, the CRC is in the summary. For the last segment, the CRCs are in the snapshots that were
-        read. Snapshots within a sealed segment do not count, because they may be older than its last compaction.
+        For a sealed segment, the CRC is in its summary. For the last segment, the CRCs are in the snapshots that were
+        read. Snapshots within a sealed segment are ignored, because the segment may have been compacted since.
         """
         said = [self.summary(base_offset)]
         if base_offset == self.bases[-1]:
@@ -121,11 +121,12 @@ class PartitionDirectory:
             if one is not None and one.base_offset == base_offset and one.log_size
         }
 
-    def held_indexes(self, progress: Summary) -> tuple[bytes, ...] | None:
-        """Return the indexes of the growing segment up to a snapshot, whose `.producers` file contains `progress`. None
-        if the index files do not match it.
+    def indexes_up_to(self, progress: Summary) -> tuple[bytes, ...] | None:
+        """Return the contents of the growing segment's indexes up to a snapshot; None if the index files do not match
+        the snapshot. Later entries in the files are left out.
 
-        The index files may have further entries, which are not returned.
+        Args:
+            progress: the segment summary from the `.producers` file of the snapshot.
         """
         sizes, crcs = progress.index_files
         try:

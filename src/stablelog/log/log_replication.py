@@ -1,4 +1,6 @@
-"""What a follower does with its log: it appends copied batches, and truncates where the leader's log differs."""
+"""The operations of a follower on its log: append batches that were copied from the leader, and truncate the log where
+the leader's log differs.
+"""
 
 import weakref
 from functools import partial
@@ -10,7 +12,7 @@ from stablelog.log.files.epochs import EPOCH_FILE
 from stablelog.log.model import Appended
 from stablelog.log.open_log import OpenLog
 from stablelog.log.recovery.epoch_check import check_epochs
-from stablelog.log.segments.segments import cut_files
+from stablelog.log.segments.segments import truncate_files
 from stablelog.log.view import Order
 
 
@@ -20,7 +22,7 @@ class LogReplication:
     Args:
         disk: the disk of the partition.
         partition: the partition.
-        order: records where the view of a commit-ordered partition begins; None for another partition.
+        order: records where the view of a commit-ordered partition begins; None for a partition in offset order.
     """
 
     def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
@@ -30,29 +32,29 @@ class LogReplication:
         self._are_epochs_checked = False
 
     def append(self, batches: Buffer, now_ms: int) -> Appended:
-        """Append batches of another log with their offsets and leader epochs. The transaction index gets the same
-        entries as in the other log.
+        """Append batches of the leader's log with their offsets and leader epochs. The transaction index gets the same
+        entries as the leader's.
 
         Raises:
-            RefusedError: this log has already reached an offset of the batches. Nothing changed.
-            DamageError: the bytes are no batches, or do not match their CRCs. Nothing changed.
+            RefusedError: a batch begins before the end of this log. Nothing changed.
+            DamageError: the bytes are no batches, or a CRC does not match. Nothing changed.
             UnavailableError: the disk failed.
         """
         partition = self._partition
         planned = plan_replicated(batches, partition.end_offset)
         for batch in planned:
-            partition.log.write((batch,), partition.config, now_ms)
+            partition.log.write_batches((batch,), partition.config, now_ms)
         return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) for the greatest known leader epoch that is not above `leader_epoch`; (-1, -1) if
-        there is none. The end offset is exclusive.
+        """Find where a leader epoch ends in this log: (epoch, end offset, exclusive) of the greatest known epoch up to
+        `leader_epoch`; (-1, -1) if there is none.
 
         Raises:
             DamageError: the leader-epoch-checkpoint file contradicts the log.
         """
         partition = self._partition
-        partition.usability.check_open()
+        partition.availability.check_open()
         epochs = partition.log.epochs
         if not self._are_epochs_checked:
             check_epochs(epochs, partition.log.segments, partition.directory / EPOCH_FILE)
@@ -62,32 +64,32 @@ class LogReplication:
         return epochs.end_offset(leader_epoch, partition.end_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log to `offset`, or to the beginning of the batch that contains this offset.
+        """Truncate the log to an offset. If a batch contains the offset, the whole batch is removed.
 
-        A transaction whose marker is removed is open again. On return, the remaining log is durable: the high watermark
-        is the new end.
+        A transaction whose marker is removed is open again. On return, the remaining log is durable, and the high
+        watermark is its end.
 
         Raises:
             OffsetOutOfRangeError: the offset is before the log start offset.
         """
         partition = self._partition
-        partition.usability.check()
+        partition.availability.check_usable()
         if offset >= partition.end_offset:
             return
         if offset < partition.start_offset:
             raise OffsetOutOfRangeError(
                 f"the log of {partition.topic}-{partition.index} cannot be truncated to offset {offset}: it begins at offset {partition.start_offset}"
             )
-        end_offset, position, segment, later = partition.log.segments.cut_at(offset)
+        end_offset, position, segment, later = partition.log.segments.find_truncation(offset)
         self._lower_starts(end_offset)
         self._are_epochs_checked = False
         partition.reload(
-            end_offset, partial(cut_files, self._disk, partition.directory, segment, position, later)
+            end_offset, partial(truncate_files, self._disk, partition.directory, segment, position, later)
         )
 
     def _lower_starts(self, end_offset: int) -> None:
-        """Before a truncation to `end_offset`, move the start of the log back to this offset if the start is greater.
-        Do the same with the start of the view in commit order.
+        """Before a truncation, move the recorded starts of the log and of its commit-ordered view back to the new end,
+        if they are after it.
         """
         partition = self._partition
         if end_offset < partition.start_offset:

@@ -1,4 +1,4 @@
-"""Types in the interface of the log: settings, isolation levels, and the arguments and results of calls."""
+"""The types that the log shares with its callers: settings, isolation levels, arguments and results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ AS_TOTAL = -2  # value of a local retention limit: the limit of the whole log ap
 
 
 class Isolation(IntEnum):
-    """The isolation level of a reader. It decides up to which offset the reader sees records."""
+    """The isolation level of a reader, which limits the records that the reader gets."""
 
     LOG_END = -1  # the reader sees all records, also those that are not durable yet
     READ_UNCOMMITTED = 0  # the reader sees records up to the high watermark
@@ -23,7 +23,7 @@ class Isolation(IntEnum):
 
 
 class Origin(IntEnum):
-    """The origin of an append, which decides how its batches are checked."""
+    """Who appends batches. The origin decides how they are checked."""
 
     CLIENT = 0  # a producer's batch: all checks
     COORDINATOR = 1  # the broker's own records, which have no sequence numbers
@@ -32,7 +32,7 @@ class Origin(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one partition's log. Sizes in bytes, times in ms; -1 means no limit."""
+    """The settings of one partition's log. Sizes are in bytes, times in ms; -1 means no limit."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -73,7 +73,7 @@ class LogConfig:
 
     @property
     def local(self) -> "LogConfig":
-        """The settings in which `retention_ms` and `retention_bytes` are replaced by the limits of local retention."""
+        """These settings with the limits of local retention as `retention_ms` and `retention_bytes`."""
         return replace(
             self,
             retention_ms=self.retention_ms
@@ -86,31 +86,31 @@ class LogConfig:
 
     @property
     def codec(self) -> Codec | None:
-        """The codec by which clients' batches are compressed in the log; None if each batch keeps its producer's codec."""
+        """The codec of batches in the log, by `compression.type`; None if each batch keeps the codec of its producer."""
         if self.compression_type == "producer":
             return None
         return Codec.NONE if self.compression_type == "uncompressed" else Codec[self.compression_type.upper()]
 
     @property
     def is_commit_ordered(self) -> bool:
-        """Whether the topic is commit-ordered: read-committed readers get whole transactions in the order of their
-        commits.
+        """Whether read-committed readers get whole transactions in the order of their commits
+        (`stablelog.order=commit`).
         """
         return self.order == "commit"
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records get the broker's time in place of their producers' timestamps."""
+        """Whether records get the broker's time in place of the producer's timestamp."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the topic is compacted, so that each record needs a key."""
+        """Whether the topic is compacted. Each record then needs a key."""
         return "compact" in self.cleanup_policy
 
 
 class Appended(NamedTuple):
-    """The offsets that an append got, both inclusive. For a duplicate, these are the offsets of the original batch."""
+    """The offsets that an append has assigned, both inclusive. For a duplicate, those of the original batch."""
 
     first_offset: int
     last_offset: int
@@ -119,7 +119,7 @@ class Appended(NamedTuple):
 
 
 class MarkerWrite(NamedTuple):
-    """A transaction marker to be written, with the producer epoch that it will have."""
+    """A transaction marker to be written, with its producer id and producer epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -129,13 +129,13 @@ class MarkerWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches that a read returns.
+    """The result of a read: whole batches of the log.
 
     Attributes:
-        buffers: the bytes of the batches, in one or more buffers that follow each other.
-        start_offset: the offset that the reader asked for. The first batch contains it or begins after it.
+        buffers: the bytes of the batches, in one or more buffers in this order.
+        start_offset: the offset that was requested. The first batch contains it, or begins after it.
         end_offset: the end of the last batch, exclusive; `start_offset` if there is no batch.
-        aborted: the aborted transactions with offsets in these batches; None if the reader is not read-committed.
+        aborted: the aborted transactions with offsets in these batches; None for a reader that is not read-committed.
     """
 
     buffers: Sequence[Buffer]
@@ -151,7 +151,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class OpenTxn:
-    """A transaction that is open in a partition. `started_ms` is its start by the broker's clock."""
+    """An open transaction in one partition. `started_ms` is the time of its first record, by the broker's clock."""
 
     producer_id: int
     producer_epoch: int

@@ -1,24 +1,25 @@
-"""The interface through which the parts of a partition use the partition."""
+"""The interface of a partition for its own parts, such as `log_compaction` and `record_deletion`."""
 
 from collections.abc import Callable
 from typing import Protocol
 
+from stablelog.log.availability import Availability
 from stablelog.log.model import Isolation, LogConfig
-from stablelog.log.usability import Usability
 from stablelog.log.view import View, ViewedLog
 from stablelog.log.writer import LogWriter
 
 
 class OpenLog(ViewedLog, Protocol):
-    """The attributes of an open log that its parts read. `Partition` has them, and only `Partition` sets them.
+    """The attributes of an open partition that its parts use. `Partition` implements it, and only `Partition` sets
+    them.
 
-    A part holds a weak reference to the partition (`weakref.proxy`), so that the garbage collector is not needed to free
-    the two (`broker.loop.garbage`).
+    A part holds a weak reference (`weakref.proxy`) to the partition. So the two are in no reference cycle, and are
+    freed without the garbage collector (`broker.loop.garbage`).
     """
 
     config: LogConfig
     leader_epoch: int
-    usability: Usability
+    availability: Availability
     view: View | None
     log: LogWriter
 
@@ -33,7 +34,9 @@ class OpenLog(ViewedLog, Protocol):
         """Return the first offset that a reader of this isolation level can read."""
 
     def move_start(self, start_offset: int) -> None:
-        """Move the log start offset. The new offset is durable on return."""
+        """Move the log start offset forward. The new offset is durable on return."""
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Let `cut` truncate the log files to `end_offset`, and recover the log from the files that remain."""
+        """Close the files, call `cut` to truncate the log files to `end_offset`, and recover the log from the files
+        that remain.
+        """

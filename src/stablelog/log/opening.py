@@ -1,4 +1,4 @@
-"""Opens the log of one partition, or makes it."""
+"""Opening of one partition: creates its directory if needed, and recovers its log."""
 
 from pathlib import Path
 
@@ -31,8 +31,7 @@ def open_partition(
     listing: Listing | None = None,
     order: Order | None = None,
 ) -> Partition:
-    """Open a partition's directory, or make it, and recover the log after a crash. On return, the whole log is
-    durable.
+    """Open a partition, or create it, and recover its log after a crash. The whole log is durable on return.
 
     Args:
         disk: the disk of the directory.
@@ -40,23 +39,23 @@ def open_partition(
         config: the partition's settings.
         topic: the name of the topic.
         partition: the number of the partition in its topic.
-        clean: whether the last broker closed the partition, so that the whole log was durable. If so, damage at the
-            end of the log, or a gap between segments, is not the effect of a crash.
+        clean: whether the last broker closed the partition, so that the whole log was durable. Damage at the end of the
+            log, or a gap between segments, then cannot come from a crash.
         now_ms: the time of the broker's clock.
-        log_start_offset: the log start offset that the data directory records. The log begins there, or later if
-            the partition's own file says so.
-        recovery_point: the recorded recovery point: the log was synced up to this offset, exclusive; None if none
-            is recorded.
-        first_dirty_offset: the first offset that has not been compacted.
-        leader_epoch: the leader epoch of the batches that will be appended.
-        is_established: whether an earlier start of this release has made all its files in the directory. If so, a
-            missing file has been lost.
-        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
-            epoch or of a later one, batches were lost.
-        progress: called with (bytes done, bytes in all) while recovery reads.
+        log_start_offset: the log start offset that the data directory records. The log begins there, or later if the
+            partition's own file says so.
+        recovery_point: the offset up to which the log was synced, exclusive, as the data directory records it; None if
+            it has no record.
+        first_dirty_offset: the first offset that was not compacted yet.
+        leader_epoch: the leader epoch for batches that will be appended.
+        is_established: whether an earlier start of stablelog has made all its files in the directory. A missing file is
+            then a lost file.
+        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
+            a gap there is a loss.
+        progress: called with (bytes done, bytes in all) while recovery reads the log.
         open_files: the cache that limits how many sealed segments have open files.
         listing: the current listing of the directory, if the caller has one. The directory must exist then.
-        order: makes the view of a commit-ordered partition; None for another partition.
+        order: makes the view of a commit-ordered partition; None for a partition in offset order.
 
     Raises:
         DamageError: durable bytes are damaged or missing. No log file was changed.

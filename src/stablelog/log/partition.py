@@ -1,14 +1,14 @@
-"""The log of one partition: its offsets, appends, reads and syncs; and recovery when the log is opened.
+"""One open partition: its log with append, read, sync and truncation, its offsets, and its recovery at the open.
 
 Invariants, at every return:
 - start_offset <= last_stable_offset <= high_watermark <= end_offset
-- segments are consecutive; all but the last are sealed
+- segments are consecutive, and only the last one grows
 - only a truncation moves one of these offsets back
 
-`log.append` checks batches and assigns their offsets. A partition has parts: `log.writer` has the segments and the
-producer state, and writes batches; `log.record_deletion` deletes records from the start of the log; `log.log_compaction`
-replaces segments; `log.log_replication` truncates the log. If the partition is commit-ordered, its view serves read-committed
-readers.
+A partition has parts. `log.append` checks batches and assigns offsets. `log.writer` has the segments and the producer
+state, and writes batches. `log.record_deletion` deletes records from the start of the log. `log.log_compaction`
+replaces segments by compacted ones. `log.log_replication` truncates the log. The view of a commit-ordered partition
+serves read-committed readers.
 
 Format: docs/formats.md.
 """
@@ -19,7 +19,8 @@ from pathlib import Path
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DiskError, OffsetOutOfRangeError, RefusedError, UnavailableError
-from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers
+from stablelog.log.append import TransactionCheck, count_fitting, plan_append, plan_markers
+from stablelog.log.availability import Availability
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import RESTORED_FILE
@@ -28,20 +29,19 @@ from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.log_compaction import LogCompaction
 from stablelog.log.log_replication import LogReplication
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, OpenTxn, Origin, Slice
-from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.read import read
 from stablelog.log.record_deletion import RecordDeletion
-from stablelog.log.recovery import Cut, Known, recover
+from stablelog.log.recovery import Known, RemovedTail, recover
 from stablelog.log.remote_read import read_remote
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.search.times import Lookup
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
+from stablelog.log.sync_work import SyncWork
 from stablelog.log.time_lookup import look_up_newest, look_up_time
-from stablelog.log.unsynced import SyncWork
-from stablelog.log.usability import Usability
 from stablelog.log.view import Order, Progress, View
 from stablelog.log.writer import LogWriter
 
@@ -67,21 +67,21 @@ class Partition:
         index: the number of the partition in its topic.
         directory: the partition's directory.
         config: the partition's settings.
-        leader_epoch: the leader epoch of the batches that this start of the broker appends.
+        leader_epoch: the leader epoch of the batches that this broker appends.
         start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote
-            tier it is the log start offset, the offset of the first record that can be read.
+            tier, this is the log start offset, that of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
-        cuts: the parts that recovery has removed from the end of the log.
-        open_files: the cache that limits how many sealed segments have open files. After the open, the broker joins it
-            with the cache for all partitions.
-        usability: whether the partition can be used. After a failure or a close, every call that uses a file raises
+        removed_tails: the parts that recovery has cut off at the end of the log.
+        open_files: the cache that limits how many sealed segments have open files. After the open, it joins the cache
+            for all partitions of the broker.
+        availability: whether the partition can be used. After a failure or a close, every call that uses a file raises
             UnavailableError.
-        view: the log in commit order, which read-committed readers read; None if they read the log itself.
+        view: the log in commit order, for read-committed readers; None if they read in offset order.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
-        restored: the offsets that a restore did not find in the store; None if the partition was not restored.
+        restored: the offsets that a restore could not bring back; None if the partition was not restored.
         log: the partition's segments and producer state. Other packages only read it.
         deletion: deletes records from the start of the log.
-        compaction: replaces segments by rewritten ones.
+        compaction: replaces segments by compacted ones.
         replication: appends copied batches, and truncates the log.
     """
 
@@ -105,7 +105,7 @@ class Partition:
         self.directory = directory
         self.config = config
         self.open_files = open_files
-        self.usability = Usability(f"{topic}-{partition}")
+        self.availability = Availability(f"{topic}-{partition}")
         self.view: View | None = None
         self.remote: RemoteTier | None = None
         self.restored: Restored | None = None
@@ -115,7 +115,7 @@ class Partition:
         self.leader_epoch = known.leader_epoch
         self.start_offset: int
         self.high_watermark: int
-        self.cuts: tuple[Cut, ...]
+        self.removed_tails: tuple[RemovedTail, ...]
         self.log: LogWriter
         self._now_ms: int  # the time of the broker's clock at the last append, or at the open
         self._load(known, listing, progress)
@@ -133,18 +133,24 @@ class Partition:
         interval = self.config.index_interval_bytes
         found = recover(listing, self.open_files, known, index_interval=interval, progress=progress)
         self._now_ms = known.now_ms
-        self.cuts = tuple(found.cuts)
+        self.removed_tails = tuple(found.removed_tails)
         self.log = log = LogWriter(
-            self._disk, self.directory, found, self.open_files, self.usability, self._snapshots, known.now_ms
+            self._disk,
+            self.directory,
+            found,
+            self.open_files,
+            self.availability,
+            self._snapshots,
+            known.now_ms,
         )
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
         self.start_offset = found.start_offset
         self.high_watermark = self.end_offset
-        log.producers.high_watermark_moved(self.high_watermark)
+        log.producers.move_high_watermark(self.high_watermark)
         if self._order is None:
             return
         try:
-            self.view = self._order.load(self, known, progress)
+            self.view = self._order.load_view(self, known, progress)
             # Kafka's snapshot file does not contain the number of records of an open transaction, so the view
             # supplies it.
             log.producers.set_open_record_counts(self.view.open_record_counts())
@@ -161,8 +167,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest transaction that is open or whose marker is not durable; the high watermark if
-        there is none. In a partition with a view in commit order, the end of the view.
+        """The end of what read-committed readers get, exclusive: the first offset of the oldest transaction that is
+        open or whose marker is not durable; otherwise the high watermark. In a commit-ordered partition, the end of the
+        view.
         """
         if self.view is not None:
             return self.view.end_offset
@@ -171,7 +178,7 @@ class Partition:
         return max(stable, self.start_offset)
 
     def visible_end(self, isolation: Isolation) -> int:
-        """Return the end of the records that a reader of this isolation level sees, exclusive."""
+        """Return the end of the offsets that a reader of this isolation level may read, exclusive."""
         if isolation is Isolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.end_offset
@@ -180,7 +187,7 @@ class Partition:
         """Return the first offset that a reader of this isolation level can read.
 
         Raises:
-            UnavailableError: the segments in the remote tier are not known yet.
+            UnavailableError: the list of remote segments is not loaded yet.
         """
         view = self._view_of(isolation)
         if view is not None:
@@ -188,8 +195,8 @@ class Partition:
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def known_start(self, isolation: Isolation) -> int:
-        """Return the first offset that a reader of this isolation level can read. While the list of remote segments is
-        not known, return the local log start offset.
+        """Return the first offset that a reader of this isolation level can read, or the local log start offset while
+        the list of remote segments is not loaded.
         """
         try:
             return self.visible_start(isolation)
@@ -208,41 +215,43 @@ class Partition:
         """The segments, oldest first."""
         return list(self.log.segments)
 
-    def holds(self, segment: Segment) -> bool:
-        """Whether the partition is open and has the segment: it was neither deleted nor replaced by compaction."""
-        return not self.usability.is_closed and any(one.is_same(segment) for one in self.log.segments)
-
-    def producers(self) -> Iterator[Producer]:
-        """Yield the current state of each producer that has written here and has not expired, in the order of the
-        producer ids.
+    def has_segment(self, segment: Segment) -> bool:
+        """Whether the partition is open and still has this segment. It does not after retention has deleted the
+        segment, or compaction has replaced it.
         """
+        return not self.availability.is_closed and any(one.is_same(segment) for one in self.log.segments)
+
+    def producers(self) -> Iterator[ProducerEntry]:
+        """Yield the state of each producer with state in this partition, in the order of the producer ids."""
         return iter(self.log.producers)
 
     @property
     def producer_state(self) -> Producers:
-        """The producer state. The caller must not change it. It may hold a million producers."""
+        """The producer state of the partition, which may hold a million producers. The caller must not change it."""
         return self.log.producers
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Replace the partition's settings. The next append uses the new settings."""
+        """Replace the partition's settings. They apply from the next append on."""
         self.config = config
 
     @property
     def failure(self) -> UnavailableError | None:
-        """The reason why the partition refuses reads and writes until it is opened again; None if the partition accepts
-        reads and writes.
+        """The error with which the partition refuses reads and writes until it is opened again; None if it accepts
+        them.
         """
-        return self.usability.failure
+        return self.availability.failure
 
     @property
     def side_failure(self) -> DiskError | None:
-        """The error because of which a file of the commit-ordered view could not be written; None if all files are
-        written. The log is not affected.
+        """The error of a failed write to a file of the commit-ordered view; None if all these files are written. The
+        log itself is not affected.
         """
         return None if self.view is None else self.view.failure
 
     def advance_view(self) -> None:
-        """Let the view read what has become durable, and write the files that could not be written before."""
+        """Extend the commit-ordered view over the batches that have become durable, and write its files that could not
+        be written before.
+        """
         if self.view is not None:
             self.view.advance()
 
@@ -260,28 +269,28 @@ class Partition:
         are_records_checked: bool = False,
         checked_header: BatchHeader | None = None,
     ) -> Appended:
-        """Append one batch of a client or coordinator, or several batches that were copied from another log with their
-        offsets.
+        """Append one batch of a client or coordinator; or, with Origin.REPLICATION, several batches of the leader's log
+        with their offsets.
 
         Args:
             batches: the bytes. They are written unchanged except for the base offset, the leader epoch and, with
                 LogAppendTime, the timestamps.
             now_ms: the time of the broker's clock, for durations.
             wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
-            origin: the origin of the batches, which decides how they are checked.
+            origin: who appends. It decides how the batches are checked.
             transaction_check: as in `log.append.plan_append`.
-            require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
-                sequence 0. It must in any case if the log has never had a record.
+            require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0. In a
+                log that has never had a record, it must in any case.
             are_records_checked: as in `log.append.plan_append`.
             checked_header: as in `log.append.plan_append`.
 
         Raises:
             RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
                 Nothing changed.
-            DamageError: the bytes are no batch, or do not match its CRC. Nothing changed.
-            UnavailableError: the disk failed. No reader will see any of the batches.
+            DamageError: the bytes are no batch, or the CRC does not match. Nothing changed.
+            UnavailableError: the disk failed. No reader gets any of the batches.
         """
-        self.usability.check()
+        self.availability.check_usable()
         self._now_ms = now_ms
         wall_ms = now_ms if wall_ms is None else wall_ms
         if origin is Origin.REPLICATION:
@@ -298,20 +307,20 @@ class Partition:
         )
         if isinstance(plan, Appended):
             return plan
-        self.log.write((plan,), self.config, now_ms)
+        self.log.write_batches((plan,), self.config, now_ms)
         time_ms = wall_ms if self.config.is_log_append_time else -1
         return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
 
     def _is_of_lost_broker(self, batch: Buffer) -> bool:
-        """Whether a batch has a producer id that a broker may have handed out before its disk was lost. If the producer
-        has no state here, its acknowledged batches may be gone.
+        """Whether a batch has a producer id that a broker may have assigned before its disk was lost. Earlier batches
+        of this producer may be lost, although they were acknowledged.
         """
         return self.restored is not None and read_header(batch).producer_id < self.restored.producer_ids_end
 
     def append_markers(
         self, markers: Sequence[MarkerWrite], *, now_ms: int, wall_ms: int | None = None
     ) -> list[Appended | RefusedError]:
-        """Write markers, in their order, with one write to the file.
+        """Write transaction markers, in this order, with one write to the log file.
 
         Args:
             markers: the markers.
@@ -319,42 +328,43 @@ class Partition:
             wall_ms: the timestamp of the markers, by the wall clock; None for `now_ms`.
 
         Returns:
-            For each marker, its offsets or the reason why it was refused. A marker that repeats the last one of its
-            producer is not written again and counts as a success.
+            For each marker, its offsets or the error that refuses it. A marker that repeats the last one of its
+            producer is not written again, and counts as a success.
 
         Raises:
-            UnavailableError: the disk failed. Some of the first markers may have been written. The next recovery finds
-                exactly these.
+            UnavailableError: the disk failed. The first markers may have been written; the next recovery finds exactly
+                these.
         """
-        self.usability.check()
+        self.availability.check_usable()
         self._now_ms = now_ms
         outcomes, planned = plan_markers(markers, self, now_ms if wall_ms is None else wall_ms)
         while planned:
-            count = fitting(planned, RELATIVE_OFFSET_MAX)
-            self.log.write(planned[:count], self.config, now_ms)
+            count = count_fitting(planned, RELATIVE_OFFSET_MAX)
+            self.log.write_batches(planned[:count], self.config, now_ms)
             planned = planned[count:]
         return outcomes
 
     def roll(self, now_ms: int) -> None:
-        """Seal the growing segment, unless it is empty, and begin a new one. Raises DiskError if a file cannot be
-        written.
+        """Seal the growing segment and begin a new one. Do nothing if the segment is empty. Raises DiskError if a file
+        cannot be written.
         """
-        self.usability.check()
+        self.availability.check_usable()
         self.log.roll(now_ms)
 
     # -- read --------------------------------------------------------------------------------------------------
 
     def read(self, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches from `start`: at most `size_max` bytes, but at least one batch if `at_least_one`.
+        """Read whole batches from an offset on: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
-        No record at or past `visible_end(isolation)` is returned. A read-committed read therefore returns no batch of
-        an open transaction.
+        No record at or after `visible_end(isolation)` is returned. So a read-committed reader gets no batch of an open
+        transaction.
 
         Raises:
-            OffsetOutOfRangeError: `start` is before the log's start or past its end.
+            OffsetOutOfRangeError: `start` is before the log's start or after its end, or was lost with the disk of a
+                broker.
             DamageError: an index that the read uses is damaged.
         """
-        self.usability.check()
+        self.availability.check_usable()
         lost = None if self.restored is None else self.restored.lost_range(start)
         if lost is not None:
             raise OffsetOutOfRangeError(
@@ -390,54 +400,54 @@ class Partition:
 
     def aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with offsets in [start, end). `end` must not be past the last stable offset."""
-        self.usability.check_open()
+        self.availability.check_open()
         assert end <= self.last_stable_offset
         return tuple(self.log.segments.aborted(start, end)) if start < end else ()
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
-        """Find the first record with this timestamp or a later one, as `log.time_lookup` does."""
+        """Find the first record with this timestamp or a later one: see `log.time_lookup.look_up_time`."""
         return look_up_time(self, timestamp_ms, isolation)
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Find the first record with the greatest timestamp, as `log.time_lookup` does."""
+        """Find the first record with the greatest timestamp: see `log.time_lookup.look_up_newest`."""
         return look_up_newest(self, isolation)
 
     # -- durability --------------------------------------------------------------------------------------------
 
     @property
     def has_pending_writes(self) -> bool:
-        """Whether the next sync has to write files, because a segment was sealed or a snapshot is due."""
+        """Whether the next sync also writes files, because a segment was sealed or a snapshot is due."""
         return self.log.has_pending_writes(self.config)
 
-    def unsynced(self) -> SyncWork | None:
-        """Return the steps that make all appended batches durable, as a `SyncWork`. Return None if there is nothing to
-        sync or to write. Raises the same errors as `LogWriter.sync_work`.
+    def sync_work(self) -> SyncWork | None:
+        """Return the work that makes all appended batches durable, for any thread to run. Return None if nothing is to
+        be synced or written. Raises the errors of `LogWriter.sync_work`.
         """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
-        self.usability.check()
+        self.availability.check_usable()
         return self.log.sync_work(self.config)
 
-    def synced(self, work: SyncWork) -> bool:
-        """Note that this `SyncWork` was run, and move the high watermark. Return whether the high watermark or the LSO
-        has moved.
+    def finish_sync(self, work: SyncWork) -> bool:
+        """Move the high watermark after a `SyncWork` was run. Return whether the high watermark or the last stable
+        offset has moved.
         """
-        self.usability.check_open()
-        self.log.synced(work)
+        self.availability.check_open()
+        self.log.finish_sync(work)
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:
         """Count all appended batches as durable without a sync (`stablelog.flush=os`). Return whether the high
-        watermark or the LSO has moved. Raises the same errors as `unsynced`.
+        watermark or the last stable offset has moved. Raises the errors of `sync_work`.
         """
-        self.usability.check_open()
+        self.availability.check_open()
         self.log.assume_synced()
         return self._move_high_watermark(self.end_offset)
 
     def _move_high_watermark(self, offset: int) -> bool:
         before = self.high_watermark, self.last_stable_offset
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
-        self.log.producers.high_watermark_moved(self.high_watermark)
+        self.log.producers.move_high_watermark(self.high_watermark)
         self.advance_view()
         after = self.high_watermark, self.last_stable_offset
         assert before[1] <= after[1] <= after[0]
@@ -451,48 +461,48 @@ class Partition:
         self.start_offset = start_offset
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Let `cut` truncate the log files to `end_offset`, and recover the log from the files that remain."""
+        """Close the files, call `cut` to truncate the log files to `end_offset`, and recover the log from the files
+        that remain.
+        """
         self._close_files()
-        self.log.will_end_at(end_offset)
+        self.log.prepare_truncation(end_offset)
         cut()
         epoch, now_ms = self.leader_epoch, self._now_ms
         known = Known(
             is_clean=False, is_established=True, recovery_point=0, leader_epoch=epoch, now_ms=now_ms
         )
         self._load(known, Listing(self._disk, self.directory), None)
-        self.log.prove()
-        self.compaction.cut(self.end_offset)
+        self.log.prove_segments()
+        self.compaction.truncate_to(self.end_offset)
 
     # -- close -------------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close every file. If `clean`, first make everything durable, and write a snapshot if it shortens the next
-        recovery.
+        """Close all files. After a `clean` close, everything is durable, and the next open needs little recovery.
 
-        A clean close completes the time index with an entry of the greatest timestamp, because Kafka relies on that
-        entry. After the close, calls raise UnavailableError, because the directory may be deleted and made again for a
-        new topic of the same name.
+        A clean close adds an entry for the greatest timestamp to the time index, because Kafka expects one. Later calls
+        raise UnavailableError: the directory may be deleted and created again for a new topic of the same name.
 
         Raises:
             UnavailableError: not everything could be made durable. The partition stays open.
         """
         if clean and self.failure is None:
             is_durable = self.end_offset == self.high_watermark == self.log.synced_offset
-            if not is_durable or not self.log.is_settled():
-                self._settle()
+            if not is_durable or not self.log.is_ready_to_close():
+                self._make_durable()
             self.deletion.remove_all_deleted()
-        self.usability.close()
+        self.availability.mark_closed()
         self._close_files()
 
-    def _settle(self) -> None:
-        self.log.settle()
-        work = self.unsynced()
+    def _make_durable(self) -> None:
+        self.log.prepare_close()
+        work = self.sync_work()
         assert work is not None
         work.run()
-        self.synced(work)
+        self.finish_sync(work)
         # If a file could not be written, the next open may need an older snapshot, so no snapshot is removed.
         if not work.unwritten:
-            self._snapshots.keep_newest(self.end_offset, self.log.segments.bases)
+            self._snapshots.remove_other_snapshots(self.end_offset, self.log.segments.bases)
 
     def _close_files(self) -> None:
         self.log.close()

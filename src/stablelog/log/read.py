@@ -1,14 +1,14 @@
-"""Reads batches by offset, with the aborted transactions in them.
+"""Reads of batches by offset, with the aborted transactions in them.
 
-A read returns whole batches as slices of the mapped file: it decodes and copies nothing. It lists the aborted
-transactions of exactly these batches. More entries would make clients drop committed records, because a client removes
+A read returns whole batches as slices of the mapped log file, without decoding or copying. It lists the aborted
+transactions of exactly these batches. A longer list would make clients drop committed records, because a client removes
 one transaction from the list for each abort marker that it reads.
 
 Source: KIP-98.
 """
 
 from stablelog.log.model import Slice
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 # A read ends after this number of abort markers, because a list of more aborted transactions would hold the event loop
 # for too long.
@@ -16,19 +16,19 @@ ABORTED_COUNT_MAX = 2000
 
 
 def read(
-    segments: Segments, start: int, limit: int, size_max: int, *, committed: bool, at_least_one: bool
+    segments: LogSegments, start: int, limit: int, size_max: int, *, committed: bool, at_least_one: bool
 ) -> Slice:
-    """Read whole batches from `start`: at most `size_max` bytes, but one batch of any size if `at_least_one`.
+    """Read whole batches from an offset on: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
-    A read that lists aborted transactions ends after ABORTED_COUNT_MAX abort markers. It also lists the transactions
-    that are open at the end of the read and are aborted by a later marker.
+    With `committed`, the read ends after ABORTED_COUNT_MAX abort markers. The list of aborted transactions includes
+    those that are open at the end of the read and aborted later.
 
     Args:
-        segments: the segments of the log. They contain `start` or end at it.
-        start: the offset to read from. The first batch contains this offset, or is the next batch after it.
-        limit: no record at or past this offset is returned.
+        segments: the segments of the log. The log must contain `start` or end there.
+        start: the offset to read from. The first batch contains it, or is the next batch after it.
+        limit: no record at or after this offset is returned.
         size_max: the greatest size of the result in bytes.
-        committed: whether to list the aborted transactions. If so, no transaction before `limit` may be open.
+        committed: whether to list the aborted transactions. No transaction before `limit` may be open then.
         at_least_one: whether a first batch of more than `size_max` bytes is returned.
 
     Raises:

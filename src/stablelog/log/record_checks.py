@@ -1,8 +1,7 @@
-"""Checks of the records in a client's batch: of their structure, of their keys in a compacted topic, and of their
-timestamps.
+"""Checks of the records in a client's batch: their structure, their keys in a compacted topic, and their timestamps.
 
 A batch is refused as a whole. If keys or timestamps are the reason, the error names each record that is not valid
-(KIP-467). The Java producer reports this record's error to its caller, and another error for the other records of the
+(KIP-467): the Java producer then reports this reason for these records, and another error for the other records of the
 batch.
 
 Source: Kafka's LogValidator; `batch.proof`.
@@ -36,7 +35,7 @@ PORTION = 500  # records that are checked for their keys and timestamps without 
 
 
 def needs_records(config: LogConfig) -> bool:
-    """Whether each batch of a client has to be decompressed to check its records."""
+    """Whether the records of each client's batch must be decompressed and checked, by the topic's settings."""
     is_oldest_limited = config.message_timestamp_before_ms_max != UNLIMITED_MS
     return (
         config.proves_records or config.is_compacted or (is_oldest_limited and not config.is_log_append_time)
@@ -44,8 +43,8 @@ def needs_records(config: LogConfig) -> bool:
 
 
 def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bool:
-    """Check the records of a batch as `check_records` does, if this takes some milliseconds at most. Return False if it
-    would take longer; then the batch was not checked.
+    """Check the records of a batch as `check_records` does, but only if this takes a few milliseconds at most. Return
+    whether the batch was checked.
 
     Raises:
         RefusedError: as `check_records`.
@@ -64,15 +63,15 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
 
 
 def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bytes:
-    """Refuse a batch whose records no client could read, and a batch with a record that has no key in a compacted topic,
-    or a timestamp outside the topic's limits.
+    """Refuse a batch with records that clients could not read, with records without keys in a compacted topic, or with
+    timestamps outside the topic's limits.
 
     Returns:
         The decompressed records.
 
     Raises:
-        RecordsRefusedError: a record is not valid. The error names the first ERRORS_MAX of these records.
-        RefusedError: the records cannot be decompressed, or are too large then, or do not match the header.
+        RecordsRefusedError: some records are not valid. The error names the first ERRORS_MAX of them.
+        RefusedError: the records cannot be decompressed, are too large, or do not match the header.
     """
     plain = decompress_records(header, batch)
     for _ in _check_in_portions(header, plain, topic, config, wall_ms):
@@ -84,7 +83,7 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
     """Return the decompressed records of a client's batch.
 
     Raises:
-        RefusedError: the records cannot be decompressed, or are too large then.
+        RefusedError: the records cannot be decompressed, or are too large after decompression.
     """
     try:
         return _decompressed(header, batch)
@@ -112,7 +111,7 @@ def _damaged(damaged: DamageError) -> RefusedError:
 def _check_in_portions(
     header: BatchHeader, plain: bytes, topic: str, config: LogConfig, wall_ms: int
 ) -> Generator[None]:
-    """Check decompressed records. Yield after each portion of the work.
+    """Check decompressed records, and yield after each portion of the work.
 
     Raises:
         RefusedError: as `check_records`.
@@ -151,17 +150,17 @@ def _check_in_portions(
 
 
 def _are_within(deltas: Iterable[int], header: BatchHeader, config: LogConfig, wall_ms: int) -> bool:
-    """Whether timestamps with these deltas are certainly within the topic's limits."""
+    """Whether all timestamps with these deltas are within the topic's limits."""
     earliest_ms = max(wall_ms - config.message_timestamp_before_ms_max, -TIMESTAMP_MAX)
     latest_ms = min(wall_ms + config.message_timestamp_after_ms_max, TIMESTAMP_MAX)
     return all(earliest_ms <= header.base_timestamp + delta <= latest_ms for delta in deltas)
 
 
 def refuse_log_append_time(header: BatchHeader) -> None:
-    """Refuse a client's batch that declares LogAppendTime, because only the broker may do that.
+    """Refuse a client's batch that declares LogAppendTime, because only the broker may set it.
 
     Raises:
-        RecordsRefusedError: the batch declares LogAppendTime. Each of its records is not valid.
+        RecordsRefusedError: the batch declares LogAppendTime. Each of its records counts as not valid.
     """
     if header.is_log_append_time:
         why = "the batch declares LogAppendTime; only the broker may do that"
@@ -182,7 +181,7 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
 
 
 def _error(record: RawRecord, topic: str, config: LogConfig, wall_ms: int) -> tuple[ErrorCode, str] | None:
-    """Return the code and the reason for which a record is not valid; None if it is valid."""
+    """Return the error code and the reason if a record is not valid; None if it is valid."""
     if config.is_compacted and record.key is None:
         why = f"the record has no key; topic {topic} is compacted, so each record needs a key"
         return ErrorCode.invalid_record, why
@@ -193,7 +192,7 @@ def _error(record: RawRecord, topic: str, config: LogConfig, wall_ms: int) -> tu
 
 
 def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -> str | None:
-    """Return why a topic does not allow a record's timestamp; None if it does. -1 stands for no timestamp."""
+    """Return the reason why a topic refuses a timestamp; None if it allows the timestamp. -1 means no timestamp."""
     ahead_ms = timestamp_ms - wall_ms
     if ahead_ms > config.message_timestamp_after_ms_max:
         return (

@@ -1,7 +1,7 @@
-"""Deletion of records from the start of a log: DeleteRecords, retention, and the removal of the files of deleted segments.
+"""Deletion of records from the start of a log, by DeleteRecords requests and by retention.
 
-`retention` counts the segments that the settings no longer keep. This module moves the start of the log and of the view,
-and removes segments. It also removes the state of producers that have not written for long.
+`retention` counts the segments that the settings no longer keep. This module moves the start of the log and of its
+commit-ordered view, and removes the segments. It also removes the state of producers that have not written for long.
 """
 
 import weakref
@@ -24,7 +24,7 @@ class RecordDeletion:
     Args:
         disk: the disk of the partition.
         partition: the partition.
-        order: records where the view of a commit-ordered partition begins; None for another partition.
+        order: records where the view of a commit-ordered partition begins; None for a partition in offset order.
     """
 
     def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
@@ -35,49 +35,49 @@ class RecordDeletion:
     # -- by a request ------------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete the records before `before_offset`, and the segments that no reader can need any more. Return the new
-        start offset.
+        """Delete the records before an offset, and the segments that no reader needs any more. Return the new start
+        offset, which is durable.
 
-        The new start is durable on return. In a commit-ordered partition, `before_offset` is an offset of the view. If
-        this offset is in the middle of a transaction, the view then begins after the last record of this transaction.
-        The log keeps the batches of all transactions that the view contains or that may still commit.
+        In a commit-ordered partition, `before_offset` is a position in commit order. If it is in the middle of a
+        transaction, the view begins after this transaction. The log keeps the batches of all transactions that the view
+        contains or that may still commit.
 
         Raises:
-            OffsetOutOfRangeError: `before_offset` is past the high watermark.
+            OffsetOutOfRangeError: `before_offset` is after the high watermark.
         """
         partition = self._partition
-        partition.usability.check()
+        partition.availability.check_usable()
         if not 0 <= before_offset <= partition.high_watermark:
             raise OffsetOutOfRangeError(
                 f"records of {partition.topic}-{partition.index} cannot be deleted up to offset {before_offset}: the offset must be between 0 and the high watermark, {partition.high_watermark}"
             )
         if partition.view is not None:
-            before_offset = self._begin_view_at(partition.view.whole_from(before_offset))
+            before_offset = self._move_view_start(partition.view.whole_from(before_offset))
         if partition.remote is not None:
-            partition.remote.begin_at(before_offset)
-        self._begin_at(before_offset)
+            partition.remote.move_start(before_offset)
+        self._move_log_start(before_offset)
         self._delete_segments(partition.log.segments.place_of(partition.start_offset), due_ms=0)
         return partition.visible_start(Isolation.READ_COMMITTED)
 
     def delete_remote(self) -> None:
-        """Delete all records that are not in the local log. A commit-ordered view then begins after the last transaction
-        that has such records. Its new start is durable on return.
+        """Delete all records that are only in the object store. A commit-ordered view then begins after the last
+        transaction with such records. The new start is durable on return.
 
         Raises:
-            UnavailableError: the segments in the remote tier are not known yet.
+            UnavailableError: the list of remote segments is not loaded yet.
         """
         partition = self._partition
-        partition.usability.check()
+        partition.availability.check_usable()
         assert partition.remote is not None
         if partition.view is not None:
-            self._begin_view_at(partition.view.first_whole_position(partition.start_offset))
-        partition.remote.begin_at(partition.start_offset)
+            self._move_view_start(partition.view.first_whole_position(partition.start_offset))
+        partition.remote.move_start(partition.start_offset)
 
     # -- the start ---------------------------------------------------------------------------------------------
 
-    def _begin_view_at(self, start_offset: int) -> int:
-        """Let the view begin at this position, or at its present start if that is greater. Return the first offset of
-        the log that readers of the view need.
+    def _move_view_start(self, start_offset: int) -> int:
+        """Move the start of the commit-ordered view forward to a position. Return the first log offset that readers of
+        the view need.
         """
         view, order = self._partition.view, self._order
         assert view is not None
@@ -87,38 +87,40 @@ class RecordDeletion:
             # The new start of the view is written to disk before it is used in memory. Otherwise, after a crash, the
             # view could begin at its old start again, and readers could see deleted records.
             order.write_start(self._partition, start_offset)
-            view.begin_at(start_offset)
+            view.move_start(start_offset)
         return view.first_needed_offset()
 
-    def _begin_at(self, start_offset: int) -> None:
-        """Move the log start offset. The new offset is durable on return. If a crash then prevents the deletion of the
-        earlier segments, recovery deletes them.
+    def _move_log_start(self, start_offset: int) -> None:
+        """Move the log start offset forward. It is durable on return: if a crash prevents the deletion of the earlier
+        segments, recovery deletes them.
         """
         partition = self._partition
         if start_offset > partition.start_offset:
             partition.log.sync_up_to(start_offset)
             # After a crash, recovery deletes the segments before the new start.
-            self._note_deletion(partition.log.segments.place_of(start_offset))
+            self._record_deletion(partition.log.segments.place_of(start_offset))
             partition.move_start(start_offset)
 
-    def _note_deletion(self, count: int) -> None:
-        """Record what the view must know of the first segments, which will be deleted. It is durable on return."""
+    def _record_deletion(self, count: int) -> None:
+        """Record, before the first segments are deleted, what the commit-ordered view must know of them. Durable on
+        return.
+        """
         partition = self._partition
         if count and partition.view is not None and self._order is not None:
             partition.view.advance()
-            self._order.note_deletion(partition, partition.view, partition.log.segments[count].base_offset)
+            self._order.record_deletion(partition, partition.view, partition.log.segments[count].base_offset)
 
-    def _expire_before(self, start_offset: int) -> int:
-        """Let readers begin at the offset to which the limits of retention move the start. Return the first offset that
-        the log must keep: that of the first record that belongs to an open transaction or, in a commit-ordered
-        partition, to a transaction that the view contains.
+    def _expire_records_before(self, start_offset: int) -> int:
+        """Hide the records before an offset from readers, as retention demands. Return the first offset that the log
+        must keep: that of an open transaction or, in a commit-ordered partition, of a transaction that the view
+        contains.
 
         A transaction whose marker is not durable counts as open, because a crash could remove the marker.
         """
         view = self._partition.view
         if view is not None:
             view.advance()
-            return self._begin_view_at(start_offset)
+            return self._move_view_start(start_offset)
         first_open = self._partition.log.producers.first_unstable_offset()
         return start_offset if first_open is None else min(start_offset, first_open)
 
@@ -126,14 +128,17 @@ class RecordDeletion:
 
     def apply_retention(self, now_ms: int, *, wall_ms: int | None = None) -> int:
         """Delete the oldest segments while `retention.ms` or `retention.bytes` is exceeded. Return how many were
-        deleted. The age of records is by the wall clock, `wall_ms`; None for `now_ms`.
+        deleted.
 
-        The limits decide where readers begin: at the base offset of a segment. Of the segments before it, those stay
-        that an open transaction needs. In a commit-ordered partition, those stay, too, that have records of a
-        transaction whose commit marker is in a later segment.
+        Readers then begin at the base offset of a segment. Earlier segments stay if an open transaction needs them or,
+        in a commit-ordered partition, if they have records of a transaction that commits in a later segment.
+
+        Args:
+            now_ms: the time of the broker's clock.
+            wall_ms: the time of the wall clock, which gives the age of records; None for `now_ms`.
         """
         partition = self._partition
-        partition.usability.check()
+        partition.availability.check_usable()
         segments, config, high_watermark = partition.log.segments, partition.config, partition.high_watermark
         wall_ms = now_ms if wall_ms is None else wall_ms
         count = segments.place_of(partition.start_offset)
@@ -145,7 +150,7 @@ class RecordDeletion:
             expired_count = min(expired_count, count_durable(segments, high_watermark))
             start_offset = segments[expired_count].base_offset if expired_count else 0
             if partition.remote is None:
-                count = max(count, segments.place_of(self._expire_before(start_offset)))
+                count = max(count, segments.place_of(self._expire_records_before(start_offset)))
             else:
                 remote_count = self._apply_remote_retention(partition.remote, start_offset, now_ms, wall_ms)
                 count = max(count, remote_count)
@@ -154,9 +159,9 @@ class RecordDeletion:
     def _apply_remote_retention(
         self, remote: RemoteTier, start_offset: int, now_ms: int, wall_ms: int
     ) -> int:
-        """Move the log start offset past the records that retention deletes in the remote tier. Return how many of the
-        first local segments can be deleted: segments that have expired, and segments that are also in the store and
-        that local retention does not keep.
+        """Move the log start offset after the records that retention deletes in the remote tier. Return how many of the
+        first local segments can be deleted: those that have expired, and those that are in the store and that local
+        retention does not keep.
 
         Args:
             remote: the remote tier.
@@ -167,8 +172,8 @@ class RecordDeletion:
         segments, config, view = self._partition.log.segments, self._partition.config, self._partition.view
         only_local = list(segments.ending_behind(remote.end_offset))
         expired = remote.expired_before(config, sum(one.size for one in only_local), wall_ms)
-        start_offset = self._expire_before(max(start_offset, expired))
-        remote.begin_at(start_offset)
+        start_offset = self._expire_records_before(max(start_offset, expired))
+        remote.move_start(start_offset)
         expired_count = segments.place_of(start_offset)
         if config.is_copy_disabled or not config.is_tiered:
             return expired_count
@@ -186,17 +191,15 @@ class RecordDeletion:
     # -- segments and files ------------------------------------------------------------------------------------
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
-        """Delete up to `count` of the oldest segments, as far as they are sealed and durable. Return how many were
-        deleted.
-        """
+        """Delete up to `count` of the oldest segments, if they are sealed and durable. Return how many were deleted."""
         partition, segments, view = self._partition, self._partition.log.segments, self._partition.view
         if view is not None:
             view.advance()  # moves the view's reading position out of the segments that will be deleted
         durable_count = min(count, count_durable(segments, partition.high_watermark))
         if not durable_count:
             return 0
-        self._note_deletion(durable_count)
-        self._begin_at(max(partition.start_offset, segments[durable_count].base_offset))
+        self._record_deletion(durable_count)
+        self._move_log_start(max(partition.start_offset, segments[durable_count].base_offset))
         gone = segments.drop_first(durable_count)
         try:
             for segment in gone:
@@ -208,25 +211,23 @@ class RecordDeletion:
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> list[File]:
-        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed files, still
-        open. The caller closes them in a thread.
-
-        After a DiskError, the next call continues.
+        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return these files, still open,
+        for the caller to close in a thread. After a DiskError, the next call continues.
         """
-        self._partition.usability.check_open()
+        self._partition.availability.check_open()
         return self._pending.purge(now_ms)
 
     def remove_all_deleted(self) -> None:
-        """Remove the files of all deleted segments at once, and close them. Raises DiskError, as `remove_deleted` does."""
+        """Remove and close the files of all deleted segments at once. Raises DiskError."""
         self._pending.purge_all()
 
     # -- producers ---------------------------------------------------------------------------------------------
 
     def expire_producers(self, now_ms: int) -> Iterator[int]:
-        """Remove the state of producers that have not written for `producer.id.expiration.ms`. Each step takes some
-        milliseconds and yields how many producers it has removed.
+        """Remove the state of producers that have not written for `producer.id.expiration.ms`. Each step takes a few
+        milliseconds, and yields how many producers it has removed.
         """
         partition = self._partition
-        partition.usability.check_open()
+        partition.availability.check_open()
         expiration_ms = partition.config.producer_id_expiration_ms
-        return partition.log.producers.expire(now_ms - expiration_ms, now_ms - RECENT_MS)
+        return partition.log.producers.remove_unused(now_ms - expiration_ms, now_ms - RECENT_MS)

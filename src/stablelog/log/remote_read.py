@@ -1,4 +1,4 @@
-"""Reads that begin in the remote tier of a log and go on in its local segments."""
+"""Reads of a log that begin in its remote tier and continue in its local segments."""
 
 from dataclasses import replace
 
@@ -6,12 +6,12 @@ from stablelog.batch.header import HEADER, read_header
 from stablelog.log.model import Slice
 from stablelog.log.read import read
 from stablelog.log.remote_tier import RemoteTier
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 
 def read_remote(
     remote: RemoteTier,
-    segments: Segments,
+    segments: LogSegments,
     start: int,
     limit: int,
     size_max: int,
@@ -20,23 +20,23 @@ def read_remote(
     committed: bool,
     at_least_one: bool,
 ) -> Slice:
-    """Read whole batches from `start`, which is in the remote tier, as `log.read.read` does.
+    """Read whole batches from an offset in the remote tier, as `log.read.read` does for local segments.
 
-    The search for aborted transactions begins in the remote tier, and goes on in the segments that are only on the local
-    disk: the marker of a transaction may be in a later segment than its records.
+    The search for aborted transactions continues in the segments that are only on the local disk, because the marker of
+    a transaction may be in a later segment than its records.
 
     Args:
         remote: the remote tier.
         segments: the local segments.
         start: the offset to read from.
-        limit: no record at or past this offset is returned.
+        limit: no record at or after this offset is returned.
         size_max: the greatest size of the result in bytes.
         local_start: the local log start offset.
         committed: whether to list the aborted transactions.
         at_least_one: whether a first batch of more than `size_max` bytes is returned.
 
     Raises:
-        UnavailableError: the list of the remote segments is not known yet.
+        UnavailableError: the list of remote segments is not loaded yet.
         NotLoadedError: the bytes are not in the broker's cache.
         DamageError: the bytes in the store do not match the segment, or a local index is damaged.
     """
@@ -54,7 +54,7 @@ def read_remote(
         # The header of the first batch may be in two buffers.
         head = b"".join(bytes(buffer[: HEADER.size]) for buffer in found.buffers[:2])
         first = max(first, read_header(head).base_offset)
-    aborted, is_complete = remote.aborted(first, end) if found.buffers else ([], True)
+    aborted, is_complete = remote.aborted_in(first, end) if found.buffers else ([], True)
     if not is_complete:
         aborted = aborted + segments.aborted(max(first, remote.end_offset), end)
     return replace(found, aborted=tuple(aborted))

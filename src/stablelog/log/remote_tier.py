@@ -1,8 +1,8 @@
 """The interface between a log and its remote tier: the segments of the log that are in an object store.
 
-A log with a remote tier has two starts. The log start offset is that of the remote tier: the first record that can be
-read. The local log start offset is `Partition.start_offset`: the first record on the local disk. The log knows
-neither the object store nor the files of the remote tier. `stablelog.tier.remote_log` implements the interface.
+A log with a remote tier has two starts. The log start offset is that of the first record that can be read, in the
+store. The local log start offset, `Partition.start_offset`, is that of the first record on the local disk. The log
+knows neither the object store nor the remote tier's files. `stablelog.tier.remote_log` implements the interface.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from stablelog.types import ObjectRange
 
 
 class RemoteCommits(NamedTuple):
-    """The manifest's description of the commit index of a remote segment of a commit-ordered topic.
+    """The commit index of a remote segment of a commit-ordered topic, as the manifest describes it.
 
     Attributes:
         base_offset: the base offset of the segment.
-        end_offset: the offset after the last one of the segment.
-        least_first_offset: the least offset at which a transaction begins whose commit marker is in the segment.
+        end_offset: the end of the segment's offsets, exclusive.
+        least_first_offset: the least first offset of the transactions whose commit marker is in the segment.
         latest_sequence: the greatest commit sequence up to the end of the segment; -1 if there is none.
         latest_ms: the latest commit time in the segment, in ms since 1970; -1 if there is none.
     """
@@ -36,13 +36,13 @@ class RemoteCommits(NamedTuple):
 class RemoteView(Protocol):
     """The remote segments of a commit-ordered topic, for readers in commit order.
 
-    Each position in commit order is an offset of the segment that contains the commit marker. Every call raises
-    UnavailableError and NotLoadedError as those of `RemoteTier` do.
+    Positions in commit order are offsets of the segment with the commit marker. Every call raises UnavailableError and
+    NotLoadedError, as those of `RemoteTier` do.
     """
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
-        """Yield what the manifest says about the commit index of each segment, from the segment with this offset on,
-        without segments before the log start offset.
+        """Yield the descriptions of the commit indexes, from the segment with this offset on. Segments before the log
+        start offset are left out.
 
         Raises:
             DamageError: the manifest describes no commit index, although the topic is commit-ordered.
@@ -50,56 +50,56 @@ class RemoteView(Protocol):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence of all segments in the store; -1 if there is none."""
+        """The greatest commit sequence in the store; -1 if there is none."""
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the first segment of `commits` whose `latest_sequence` is greater than a commit sequence; None if
-        there is none.
+        """Return the first segment of `commits` that has a commit sequence greater than this one; None if there is
+        none.
         """
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return the entries and the extents of the commit index of the segment with this base offset.
+        """Return the commit index of a segment: the bytes of its entries, and of its extents.
 
         Raises:
             DamageError: the bytes in the store do not match the manifest.
         """
 
-    def content(
+    def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a segment's log file, one after another: at most `size_max` bytes, but the first
-        range whatever its size. Fewer ranges are copied if the others are not loaded.
+        """Copy ranges of bytes of a segment's log file: at most `size_max` bytes, but the first range in any case.
+        Fewer are copied if later ranges are not loaded.
 
         Returns:
-            How many ranges were copied, and their bytes.
+            How many ranges were copied, and their bytes, one range after another.
 
         Raises:
             NotLoadedError: the first range is not loaded.
         """
 
-    def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
-        """Forget the bytes of ranges that were found to be damaged."""
+    def drop_ranges(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
+        """Drop the cached bytes of ranges that are damaged, so that the next read loads them again."""
 
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find the first batch of a segment with offsets in [start, end) and with a record of this time or later.
 
         Returns:
-            The batch; None if there is none; or, because a call reads a bounded number of headers, the offset from
-            which the next call continues the search.
+            The batch; None if there is none; or the offset from which the next call continues, because a call reads
+            only a bounded number of headers.
         """
 
-    def finished(self, start: int, end: int) -> None:
-        """Note that a read of the positions [start, end) has ended with the last range of `content`."""
+    def finish_read(self, start: int, end: int) -> None:
+        """End a read of the positions [start, end) in commit order. The reader does not need these bytes again."""
 
-    def ahead(self, position: int) -> list[ObjectRange]:
-        """Return the ranges of objects that a reader will need next. Its last read ended at `position`."""
+    def ranges_ahead(self, position: int) -> list[ObjectRange]:
+        """Return the ranges of objects that a reader needs next, after a read that ended at this position."""
 
 
 class RemoteTier(Protocol):
     """The remote tier of one partition.
 
-    Every call raises UnavailableError while the list of the remote segments is not known. A read of bytes that are not
-    in the broker's cache raises NotLoadedError.
+    Every call raises UnavailableError while the list of remote segments is not loaded. A read of bytes that are not in
+    the broker's cache raises NotLoadedError.
     """
 
     @property
@@ -112,7 +112,7 @@ class RemoteTier(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The first offset that is not in the store. The segments before it may be deleted from the local disk."""
+        """The first offset that is not in the store. Local segments before it may be deleted."""
 
     @property
     def size(self) -> int:
@@ -125,26 +125,22 @@ class RemoteTier(Protocol):
             DamageError: the bytes in the store do not match the segment.
         """
 
-    def finished(self, start: int, end: int) -> None:
-        """Note that a reader got its response to a read of the offsets [start, end), and does not need these bytes
-        again.
-        """
+    def finish_read(self, start: int, end: int) -> None:
+        """End a read of the offsets [start, end). The reader has its response, and does not need these bytes again."""
 
-    def ahead(self, offset: int) -> list[ObjectRange]:
-        """Return the ranges of objects that a reader will need next. The last read of this reader ended at `offset`."""
+    def ranges_ahead(self, offset: int) -> list[ObjectRange]:
+        """Return the ranges of objects that a reader needs next, after a read that ended at this offset."""
 
-    def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the store.
-
-        The second value tells whether the search is complete. If it is not, segments that are not in the store may have
-        further aborted transactions of this range.
+    def aborted_in(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
+        """Return the aborted transactions with offsets in [start, end) whose markers are in the store, and whether the
+        search is complete. If it is not, segments that are only on the local disk may have further ones.
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first record with this timestamp or a later one in the store, in steps; None if there is none."""
+        """Find the first record in the store with this timestamp or a later one, in steps; None if there is none."""
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as they delete remote
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as it deletes remote
         segments.
 
         Args:
@@ -153,8 +149,8 @@ class RemoteTier(Protocol):
             now_ms: the time of the broker's clock.
         """
 
-    def begin_at(self, start_offset: int) -> None:
-        """Move the log start offset forward; a smaller offset has no effect. The new offset is durable on return.
+    def move_start(self, start_offset: int) -> None:
+        """Move the log start offset forward. A smaller offset has no effect. The new offset is durable on return.
 
         Raises:
             DiskError: the disk refuses the write. The log start offset has not moved.

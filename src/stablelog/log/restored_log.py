@@ -1,12 +1,12 @@
-"""Whether a log is the one that a restore has made."""
+"""The check that a log is the one that a restore from the object store has made."""
 
 from stablelog.log.files.restored import Restored
 from stablelog.log.open_log import OpenLog
 
 
-def was_left_by(log: OpenLog, restored: Restored) -> bool:
-    """Whether this log is the one that a restore has made: whether it has the batch without records at the offsets that
-    the restore has left out. If the log begins after them, its leader epochs tell.
+def is_restored_log(log: OpenLog, restored: Restored) -> bool:
+    """Whether a log is the one that a restore has made: it has a batch without records at the offsets that the restore
+    has left out. If the log begins after them, its leader epochs decide.
 
     Raises:
         DamageError: the log file of the batch is damaged.

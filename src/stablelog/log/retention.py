@@ -1,7 +1,7 @@
-"""Retention: which segments are deleted, and the files that are removed after a delay.
+"""Retention: counts the segments that may be deleted, and removes their files after a delay.
 
-Retention deletes whole segments, the oldest first, and only segments whose content is durable. Before it renames the
-first file, the partition records its new log start offset: see `log_start`.
+Retention deletes whole segments, the oldest first, and only segments that are durable. The partition records its new
+log start offset before the first file is renamed: see `files.log_start`.
 
 Source: Kafka's retention by time and size.
 """
@@ -17,20 +17,19 @@ from stablelog.errors import DiskError
 from stablelog.log.files.names import DELETED, SEGMENT_SUFFIXES, is_log, is_snapshot, offset_of
 from stablelog.log.model import LogConfig
 from stablelog.log.segments.segment import Segment
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 NO_LIMIT = -1
 HELD_MAX = 16  # the greatest number of removed files that a partition keeps open at a time
 
 
 def count_too_old(
-    segments: Segments, config: LogConfig, now_ms: int, wall_ms: int, *, is_local: bool = False
+    segments: LogSegments, config: LogConfig, now_ms: int, wall_ms: int, *, is_local: bool = False
 ) -> int:
-    """Return how many of the first segments have only records older than `retention.ms`. The growing segment may be
-    among them.
+    """Count the first segments whose records are all older than `retention.ms`. The growing segment may be among them.
 
-    Records with timestamps in the future are not old. Local retention deletes them from the local disk all the same,
-    because the object store has them: there, the age of their segment counts (KAFKA-20609).
+    Records with timestamps in the future are not old. Local retention uses the age of their segment instead, because
+    the object store still has them (KAFKA-20609).
 
     Args:
         segments: the segments of the log.
@@ -63,8 +62,8 @@ def count_too_old(
     return count
 
 
-def count_too_much(segments: Segments, config: LogConfig) -> int:
-    """Return how many of the first segments can be deleted so that at least `retention.bytes` remain."""
+def count_too_much(segments: LogSegments, config: LogConfig) -> int:
+    """Count the first segments that can be deleted so that at least `retention.bytes` remain."""
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -77,15 +76,15 @@ def count_too_much(segments: Segments, config: LogConfig) -> int:
     return count
 
 
-def count_durable(segments: Segments, high_watermark: int) -> int:
-    """Return how many of the first segments are sealed and completely durable. Only these can be deleted."""
+def count_durable(segments: LogSegments, high_watermark: int) -> int:
+    """Count the first segments that are sealed and durable. Only these can be deleted."""
     durable = takewhile(lambda segment: segment.durable and segment.end_offset <= high_watermark, segments)
     return min(sum(1 for _ in durable), len(segments) - 1)
 
 
 class PendingDeletes:
-    """The files of deleted segments. They are removed after `file.delete.delay.ms`, because a reader may still use
-    them.
+    """The files of deleted segments, until their removal. They stay for `file.delete.delay.ms`, because a reader may
+    still use them.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -95,7 +94,7 @@ class PendingDeletes:
         self._pending: deque[tuple[int, list[Path]]] = deque()
 
     def add(self, segments: list[Segment], before_offset: int, due_ms: int) -> None:
-        """Rename the files of deleted segments, and schedule their removal at `due_ms`.
+        """Rename the files of deleted segments, and schedule their removal.
 
         Args:
             segments: the deleted segments, whose files are closed.
@@ -114,9 +113,7 @@ class PendingDeletes:
                 marked.append(self._marked(self._directory / name))
 
     def _marked(self, path: Path) -> Path:
-        """Rename a file with the suffix `.deleted`, and return its path. If the disk refuses the renaming, return the
-        old path.
-        """
+        """Add the suffix `.deleted` to a file, and return its new path; the old path if the disk refuses this."""
         marked = path.with_name(f"{path.name}{DELETED}")
         try:
             self._disk.rename(path, marked)
@@ -127,11 +124,11 @@ class PendingDeletes:
         return marked
 
     def purge(self, now_ms: int) -> list[File]:
-        """Remove the files whose time has come from the directory, up to `HELD_MAX` log files in one call.
+        """Remove the files that are due, up to `HELD_MAX` log files in one call.
 
         Returns:
-            The removed log files, still open. The file system frees their bytes when they are closed. Closing takes
-            long, so the caller does it in a thread. If the result is not empty, more files may be due.
+            The removed log files, still open: the file system frees their bytes when they are closed, which takes long,
+                so the caller does it in a thread. If the result is not empty, more files may be due.
 
         Raises:
             DiskError: a file cannot be removed. The next call tries again.
@@ -156,12 +153,12 @@ class PendingDeletes:
         return removed
 
     def purge_all(self) -> None:
-        """Remove all pending files, whether they are due or not. Raises the same errors as `purge`."""
+        """Remove all pending files, even if they are not due. Raises the errors of `purge`."""
         while removed := self.purge(1 << 62):
             close_all(removed)
 
 
 def close_all(files: Iterable[File]) -> None:
-    """Close removed files. The file system then frees their bytes."""
+    """Close removed files, so that the file system frees their bytes."""
     for file in files:
         file.close()

@@ -1,4 +1,4 @@
-"""Lookups by time in an open log: in its view, in its remote tier, and in its local segments."""
+"""Lookups by time in an open log: in its commit-ordered view, its remote tier and its local segments."""
 
 from stablelog.log.model import Isolation
 from stablelog.log.open_log import OpenLog
@@ -9,7 +9,7 @@ def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Looku
     """Find the first record with this timestamp or a later one. In commit order, the time of the commit counts.
 
     Returns:
-        A lookup, which runs in steps. Its result is None if a reader of this isolation level sees no such record.
+        A lookup, which runs in steps. Its result is None if a reader of this isolation level can read no such record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return log.view.look_up_time(timestamp_ms)
@@ -30,12 +30,11 @@ def _look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Look
 
 
 def look_up_newest(log: OpenLog, isolation: Isolation) -> Lookup:
-    """Find the first record with the greatest timestamp.
-
-    As in Apache Kafka, only the records on the local disk are searched.
+    """Find the first record with the greatest timestamp. As in Apache Kafka, only records on the local disk are
+    searched.
 
     Returns:
-        A lookup, which runs in steps. Its result is None if a reader of this isolation level does not see the record.
+        A lookup, which runs in steps. Its result is None if a reader of this isolation level cannot read the record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return log.view.look_up_newest()

@@ -1,6 +1,6 @@
-"""The interface between a log and its view. A view presents the log in another order to read-committed readers.
+"""The interface between a log and its view: the same records in another order, for read-committed readers.
 
-The log depends neither on the order nor on the files of a view. There is one view: commit order
+The log knows neither the order nor the files of the view. There is one kind of view, commit order
 (`commit_order.opening`).
 """
 
@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 
 class ViewedLog(Protocol):
-    """The attributes of a log that a view reads. `Partition` has them."""
+    """The attributes of a log that its view reads. `Partition` has them."""
 
     topic: str
     index: int
@@ -44,86 +44,84 @@ class ViewedLog(Protocol):
 
 
 class View(Protocol):
-    """The view of an open log: its records in another order. Readers of the view see each record at a position, which
-    is one of the offsets of the log.
+    """The view of an open log: its records in another order. Each record has a *position* in the view, which is one of
+    the offsets of the log.
     """
 
     @property
     def failure(self) -> DiskError | None:
-        """The error because of which a file of the view could not be written; None if all files are written."""
+        """The error of a failed write to a file of the view; None if all its files are written."""
 
     @property
     def start_offset(self) -> int:
-        """The first position of the view that can be read."""
+        """The first position that can be read."""
 
     @property
     def end_offset(self) -> int:
-        """The position after the last one that can be read: the end of the view. It never moves back."""
+        """The end of the positions that can be read, exclusive. It never moves back."""
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
         """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position whose commit has the time `timestamp_ms` or a later one. For a record outside a
-        transaction, its own timestamp counts. The lookup runs in steps.
+        """Find the first position with a commit at this time or later, in steps. A record outside transactions counts
+        with its own timestamp.
         """
 
     def look_up_newest(self) -> Lookup:
         """Find the first position of the latest commit. The lookup runs in steps."""
 
     def advance(self) -> None:
-        """Extend the view by the batches that have become durable in the log."""
+        """Extend the view over the batches of the log that have become durable."""
 
     def whole_from(self, position: int) -> int:
         """Return the first position, from `position` on, that is not in the middle of a transaction."""
 
-    def begin_at(self, start_offset: int) -> None:
-        """Let the view begin at a position that `Order.write_start` has recorded."""
+    def move_start(self, start_offset: int) -> None:
+        """Let the view begin at a position, after `Order.write_start` has recorded it."""
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least offset of all records whose transaction is open or has its marker at or past `end_offset`.
+        """Return the first log offset of the transactions that are open, or whose markers are at or after `end_offset`.
         The result is at most `end_offset`.
         """
 
     def first_needed_offset(self) -> int:
-        """Return the first offset of the log that the view contains, or will contain when an open transaction commits."""
+        """Return the first log offset of the transactions that the view contains, or that are open and may commit."""
 
     def first_whole_position(self, log_start: int) -> int:
-        """Return the first position such that no transaction at it or at a later position has records before the offset
-        `log_start` of the local log, and that is not less than this offset.
+        """Return the first position, at or after the log offset `log_start`, from which on every transaction has all
+        its records at or after `log_start`.
         """
 
     def open_record_counts(self) -> Mapping[int, int]:
-        """Return how many records each open transaction has in the log, by producer id."""
+        """Return the number of records of each open transaction, by producer id."""
 
     def forget_deleted(self) -> None:
-        """Drop from memory the data about segments that the log has deleted."""
+        """Drop from memory what concerns segments that the log has deleted."""
 
     def close(self) -> None:
         """Close every file."""
 
 
 class Order(Protocol):
-    """The order of a partition: makes the view of its log, and records where the view begins. The order cannot change
-    after the partition is created.
-    """
+    """The order of a partition, which never changes: it makes the view of a log, and records where the view begins."""
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the view's files before the log is recovered. Raises UnknownFormatError."""
+        """Check the format versions of the view's files before the recovery of the log. Raises UnknownFormatError."""
 
-    def load(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:
-        """Make the view of a log after its recovery.
+    def load_view(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:
+        """Make the view of a log after the log's recovery.
 
         Raises:
-            DamageError: the file that records the start of the view is missing or damaged, or names an offset past the
+            DamageError: the file that records the start of the view is missing or damaged, or names an offset after the
                 log's end.
             DiskError: the disk failed.
         """
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record the position where the view begins. The record is durable on return."""
+        """Record the position where the view begins. Durable on return."""
 
-    def note_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record what the view must know of the segments before a base offset, which will be deleted. The record is
-        durable on return.
+    def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
+        """Record, before the segments up to a base offset are deleted, what the view must know of them. Durable on
+        return.
         """

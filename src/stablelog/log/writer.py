@@ -1,9 +1,9 @@
-"""Writes planned batches to the end of a log, and updates the indexes and the producer state in memory.
+"""Writes at the end of a log: appends planned batches, and updates the indexes and the producer state in memory.
 
-An append does these steps in this order: it writes the bytes to the log file; it updates the producer state; for an
-abort marker, it writes the entry of the transaction index; then the transaction counts as ended. The table in
-`recovery` covers a crash between any two of these steps. While an entry of the transaction index cannot be written, the
-high watermark does not move. The other index files may lack entries that are in memory.
+An append has four steps: it writes the bytes to the log file; it updates the producer state; for an abort marker, it
+writes the entry of the transaction index; then the transaction counts as ended. The table in `recovery` covers a crash
+between any two of these steps. While an entry of the transaction index cannot be written, the high watermark does not
+move. The other index files may lack entries that are in memory.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError
 from stablelog.log.append import PlannedBatch
+from stablelog.log.availability import Availability
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import SUMMARY, SegmentName
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -22,9 +23,8 @@ from stablelog.log.recovery import Recovered
 from stablelog.log.recovery.epoch_check import epoch_at
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segments import Segments
-from stablelog.log.unsynced import SyncWork, Unsynced
-from stablelog.log.usability import Usability
+from stablelog.log.segments.segments import LogSegments
+from stablelog.log.sync_work import PendingSync, SyncWork
 
 
 class LogWriter:
@@ -35,9 +35,9 @@ class LogWriter:
         directory: the partition's directory.
         found: the result of recovery.
         open_files: the cache that limits how many sealed segments have open files.
-        usability: the usability of the partition. It is set to failed when a write stops half-way.
+        availability: whether the partition can be used. It fails when a write stops half-way.
         snapshots: the snapshots of the partition.
-        now_ms: the broker's clock.
+        now_ms: the time of the broker's clock.
 
     Attributes:
         segments: the segments, oldest first. Compaction replaces this object.
@@ -49,13 +49,13 @@ class LogWriter:
 
     # A broker has one of these objects for each partition, and reads thousands of them in one callback.
     __slots__ = (
+        "_availability",
         "_directory",
         "_disk",
         "_found_epochs",
         "_open_files",
+        "_pending_sync",
         "_snapshots",
-        "_unsynced",
-        "_usability",
         "epochs",
         "producers",
         "segments",
@@ -68,21 +68,21 @@ class LogWriter:
         directory: Path,
         found: Recovered,
         open_files: OpenFiles,
-        usability: Usability,
+        availability: Availability,
         snapshots: Snapshots,
         now_ms: int,
     ) -> None:
-        self.segments = Segments(found.sealed, found.growing)
+        self.segments = LogSegments(found.sealed, found.growing)
         self.producers: Producers = found.producers
         self.epochs: LeaderEpochs = found.epochs
         self.synced_offset = self.segments.active.end_offset
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
-        self._usability = usability
+        self._availability = availability
         self._snapshots = snapshots
-        self._unsynced = Unsynced(disk, directory, self.segments.active.base_offset)
-        snapshots.opened(found.snapshots)
+        self._pending_sync = PendingSync(disk, directory, self.segments.active.base_offset)
+        snapshots.use_found(found.snapshots)
         self.segments.active.created_ms = now_ms
         try:
             # The leader epochs of the transactions that recovery has found open, by the first offset of the transaction.
@@ -94,46 +94,49 @@ class LogWriter:
             self.close()
             raise
 
-    def write(self, batches: Sequence[PlannedBatch], config: LogConfig, now_ms: int) -> None:
-        """Append batches that fit into one segment, with one write to the file.
+    def write_batches(self, batches: Sequence[PlannedBatch], config: LogConfig, now_ms: int) -> None:
+        """Append batches to one segment, with one write to the log file. They must fit into one segment.
 
         Raises:
-            DiskError: no reader will see the batches. If a part of the batches could not be removed from the file, the
-                partition has failed, because the next append would follow batches that were reported as failed.
+            DiskError: no reader gets the batches. The partition fails if a part of them could not be removed from the
+                file again: the next append would follow batches that were reported as failed.
         """
         size, buffers = batches[0].header.size, batches[0].buffers
         if len(batches) > 1:
             size = sum(batch.header.size for batch in batches)
             buffers = tuple(buffer for batch in batches for buffer in batch.buffers)
         self._roll_if_needed(size, batches[-1].header.last_offset, config, now_ms)
-        segment, usability = self.segments.active, self._usability
+        segment, availability = self.segments.active, self._availability
         try:
             position = segment.append(buffers)
         except DiskError as error:
             if not error.undone:
-                usability.fail(error)
+                availability.mark_failed(error)
             raise
-        usability.is_writing = True
+        availability.is_writing = True
         for header, head, _, marker in batches:
-            segment.note(header, position, head, config.index_interval_bytes)
+            segment.index_batch(header, position, head, config.index_interval_bytes)
             position += header.size
             if header.leader_epoch > self.epochs.latest:
                 # The next sync writes the leader epochs. If a crash comes before it, recovery reads them from the
                 # batches.
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-                self._unsynced.write({self._directory / EPOCH_FILE: self.epochs.encode()})
-            if header.has_producer and (txn := self.producers.note(header, marker, now_ms)) is not None:
+                self.epochs.assign_epoch(header.leader_epoch, header.base_offset)
+                self._pending_sync.add_files({self._directory / EPOCH_FILE: self.epochs.encode()})
+            if (
+                header.has_producer
+                and (txn := self.producers.apply_batch(header, marker, now_ms)) is not None
+            ):
                 self._end(segment, txn)
-        self._snapshots.appended(size)
-        usability.is_writing = False
+        self._snapshots.count_appended(size)
+        availability.is_writing = False
 
     def _end(self, segment: GrowingSegment, txn: EndedTxn) -> None:
         if txn.aborted is None:
             segment.committed_count += txn.record_count
         else:
-            segment.note_aborted(txn.aborted)
-            segment.growing.aborted_added()
-        self.producers.ended(txn)
+            segment.index_aborted(txn.aborted)
+            segment.growing.write_new_aborted()
+        self.producers.end_transaction(txn)
 
     # -- roll --------------------------------------------------------------------------------------------------
 
@@ -148,25 +151,26 @@ class LogWriter:
             self.roll(now_ms)
 
     def roll(self, now_ms: int) -> None:
-        """Seal the growing segment, unless it is empty, and begin a new one.
+        """Seal the growing segment and begin a new one. Do nothing if the segment is empty.
 
         Raises:
-            DiskError: the old segment's indexes cannot be written, or the new segment cannot be made. Nothing changed.
+            DiskError: the old segment's indexes cannot be written, or the new segment cannot be created. Nothing
+                changed.
         """
         active = self.segments.active
         if active.size == 0:
             return
         active.complete_time_index()
-        active.growing.write()
-        fresh = GrowingSegment.created(self._disk, SegmentName.of(self._directory, active.end_offset))
+        active.growing.write_files()
+        fresh = GrowingSegment.create(self._disk, SegmentName.of(self._directory, active.end_offset))
         fresh.created_ms = now_ms
         sealed = active.seal(self._decided_end(), self._open_files)
         self.segments.roll(sealed, fresh)
-        self._unsynced.names_changed = True
+        self._pending_sync.names_changed = True
         # The snapshot is written before the summary: once retention has deleted the segment, only the snapshot has the
         # transactions that began in it.
         self._snapshot()
-        self._unsynced.write({sealed.path(SUMMARY): sealed.summary.encode()})
+        self._pending_sync.add_files({sealed.path(SUMMARY): sealed.summary.encode()})
 
     def _decided_end(self) -> int:
         """Return the first offset of the oldest open transaction; the log's end if no transaction is open."""
@@ -179,64 +183,62 @@ class LogWriter:
         """Let the next sync write a snapshot of the producer state.
 
         Raises:
-            UnavailableError: the indexes that the snapshot describes cannot be written. Nothing else changed.
+            UnavailableError: the index files that the snapshot describes cannot be written. Nothing else changed.
         """
-        self.segments.active.growing.write()
+        self.segments.active.growing.write_files()
         self._snapshot()
 
     def _snapshot(self) -> None:
-        progress = self.segments.active.progress(self._decided_end())
-        self._unsynced.write(self._snapshots.take(self.producers, progress))
+        progress = self.segments.active.make_summary(self._decided_end())
+        self._pending_sync.add_files(self._snapshots.make_snapshot(self.producers, progress))
 
     def lacks_snapshot(self) -> bool:
-        """Whether the next start of the broker needs a snapshot at the log's end and there is none, as
-        `Snapshots.lacks_newest` decides.
-        """
-        return self._snapshots.lacks_newest(self.producers, self.segments.active)
+        """Whether a snapshot at the log's end is missing that the next start needs: see `Snapshots.needs_snapshot`."""
+        return self._snapshots.needs_snapshot(self.producers, self.segments.active)
 
     # -- durability --------------------------------------------------------------------------------------------
 
     def has_pending_writes(self, config: LogConfig) -> bool:
-        """Whether a segment was sealed or a snapshot is due, so that the next sync writes files."""
-        return self._unsynced.is_more_than_bytes or self._snapshots.is_due(config.snapshot_bytes)
+        """Whether the next sync also writes files, because a segment was sealed or a snapshot is due."""
+        return self._pending_sync.is_more_than_bytes or self._snapshots.is_due(config.snapshot_bytes)
 
     def sync_work(self, config: LogConfig) -> SyncWork:
-        """Return the `SyncWork` that makes all appended batches durable.
+        """Return the work that makes all appended batches durable.
 
         Raises:
-            DiskError: the file of the transaction index lacks an aborted transaction, and it cannot be written. The
-                abort marker must not become durable before its entry, because programs that read the files would take
-                the aborted records for committed ones.
+            DiskError: the entry of an aborted transaction cannot be written to the transaction index. The abort marker
+                must not become durable before it: programs that read the files would take the aborted records for
+                committed ones.
         """
         self.segments.active.growing.write_aborted()
         if self._snapshots.is_due(config.snapshot_bytes):
             try:
                 self.take_snapshot()
             except UnavailableError:
-                self._snapshots.put_off()  # without the snapshot, the next recovery reads more of the log
-        return self._unsynced.work(self.segments, self.synced_offset)
+                self._snapshots.postpone_next()  # without the snapshot, the next recovery reads more of the log
+        return self._pending_sync.make_work(self.segments, self.synced_offset)
 
-    def synced(self, work: SyncWork) -> None:
-        """Note that this `SyncWork` was run."""
-        self._unsynced.done(work, self.segments)
+    def finish_sync(self, work: SyncWork) -> None:
+        """Update the state after a `SyncWork` was run: the synced offset, closed files and old snapshots."""
+        self._pending_sync.finish_work(work, self.segments)
         self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
-            self._snapshots.remove_older(work.end_offset)
+            self._snapshots.remove_older_snapshots(work.end_offset)
 
     def assume_synced(self) -> None:
-        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises the same errors as
+        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises the errors of
         `sync_work`.
         """
         active = self.segments.active
         active.growing.write_aborted()
-        if self._unsynced.is_idle:  # No `SyncWork` can be running, so no thread is syncing these files.
+        if self._pending_sync.is_idle:  # No `SyncWork` can be running, so no thread is syncing these files.
             active.growing.close_files()
 
     def sync_up_to(self, offset: int) -> None:
-        """Sync the log, unless it is synced up to this offset. Without the sync, a crash could leave a log that ends
-        before its recorded start, and the next start of the broker would refuse it.
+        """Sync the log, if it is not synced up to this offset. Otherwise a crash could leave a log that ends before its
+        recorded start, which the next start of the broker would refuse.
 
-        A sync can be needed only with `stablelog.flush=os`, because only then can the high watermark be ahead of the
+        Only with `stablelog.flush=os` can a sync be needed, because only then may the high watermark be ahead of the
         synced end.
 
         Raises:
@@ -245,31 +247,31 @@ class LogWriter:
         if offset <= self.synced_offset:
             return
         try:
-            self._unsynced.sync_log(self.segments)
+            self._pending_sync.sync_log(self.segments)
         except DiskError as error:
-            self._usability.fail(error)
+            self._availability.mark_failed(error)
             raise
         self.synced_offset = self.segments.active.end_offset
 
-    def will_end_at(self, end_offset: int) -> None:
-        """Note, before a truncation, that what is synced ends at `end_offset`."""
+    def prepare_truncation(self, end_offset: int) -> None:
+        """Lower the synced offset and remove later snapshots, before the log is truncated to `end_offset`."""
         self.synced_offset = min(self.synced_offset, end_offset)
-        self._snapshots.forget_past(end_offset)
+        self._snapshots.remove_snapshots_past(end_offset)
 
-    def prove(self) -> None:
+    def prove_segments(self) -> None:
         """Check at once the batch headers of every log file that recovery has not read.
 
         Raises:
             DamageError: a log file has changed since it was written.
         """
-        self._usability.check_open()
+        self._availability.check_open()
         for segment in self.segments:
             segment.prove_now()
 
     # -- transactions and compaction ---------------------------------------------------------------------------
 
     def open_transactions(self) -> list[OpenTxn]:
-        """Return the transactions that are open in this partition, oldest first."""
+        """Return the open transactions of this partition, oldest first."""
         return [
             OpenTxn(
                 one.producer_id,
@@ -281,16 +283,15 @@ class LogWriter:
             for one in self.producers.open_producers()
         ]
 
-    def replace_segments(self, segments: Segments, begin: int, end: int) -> None:
-        """Use other segments from now on: compaction has rewritten those with the offsets [begin, end)."""
+    def replace_segments(self, segments: LogSegments, begin: int, end: int) -> None:
+        """Replace the list of segments, after compaction has rewritten those with the offsets [begin, end)."""
         self.segments = segments
-        self._snapshots.forget_within(begin, end)
+        self._snapshots.forget_snapshots_within(begin, end)
 
     def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before `end_offset` and whose markers are synced and at or past
-        `end_offset`.
+        """Return the aborted transactions that began before an offset and whose markers are synced and at or after it.
 
-        A marker that is not synced does not count: with `stablelog.flush=os` a power failure may remove it, and the
+        A marker that is not synced does not count: with `stablelog.flush=os`, a power failure may remove it, and the
         transaction would be open again.
         """
         found = self.segments.aborted(end_offset, end_offset)
@@ -298,23 +299,23 @@ class LogWriter:
 
     # -- close -------------------------------------------------------------------------------------------------
 
-    def is_settled(self) -> bool:
-        """Whether a clean close would write nothing, if the log is synced up to its end."""
+    def is_ready_to_close(self) -> bool:
+        """Whether a clean close would have nothing to write, if the log is synced up to its end."""
         active = self.segments.active
-        if active.end_offset == 0 or not self._unsynced.is_idle:
-            return self._unsynced.is_idle
+        if active.end_offset == 0 or not self._pending_sync.is_idle:
+            return self._pending_sync.is_idle
         is_told = not self.lacks_snapshot()
         return is_told and active.is_time_index_complete and active.growing.are_files_complete
 
-    def settle(self) -> None:
-        """Let the next sync write what a clean close needs: complete indexes, and a snapshot if the next start of the
-        broker needs one.
+    def prepare_close(self) -> None:
+        """Let the next sync write what a clean close needs: complete index files, and a snapshot if the next start
+        needs one.
         """
         lacks_snapshot = self.lacks_snapshot()
         active = self.segments.active
         active.complete_time_index()
-        active.growing.write()
-        self._unsynced.are_indexes_written = True
+        active.growing.write_files()
+        self._pending_sync.are_indexes_written = True
         if lacks_snapshot:
             self._snapshot()
 

@@ -45,7 +45,7 @@ from stablelog.log.files.names import (
 )
 from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
-from stablelog.log.recovery.tail import batches_behind, lost_batches
+from stablelog.log.recovery.tail import batches_after_damage, lost_batches
 
 # How many blocks of producer ids to skip for each transaction group. A coordinator reserves ids in blocks by a record
 # in its commit log. If the last such record was lost, clients may use ids of its block.
@@ -53,7 +53,7 @@ SPARE_BLOCKS: Final = 1
 
 
 @dataclass(slots=True)
-class Given:
+class AssignedNumbers:
     """The commit sequences and producer ids that coordinators have assigned, according to the batches read so far.
 
     Attributes:
@@ -68,23 +68,23 @@ class Given:
         """Return the greatest commit sequence of a transaction group plus one."""
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
-    def take_marker(self, header: BatchHeader, batch: bytes) -> None:
+    def add_batch(self, header: BatchHeader, batch: bytes) -> None:
         """Take a batch of any partition into account: its producer id, and its commit sequence if the batch is a
         marker.
         """
-        self.raise_producer_ids_end(header.producer_id)
+        self.add_producer_id(header.producer_id)
         if not header.is_control:
             return
         marker = read_marker(batch)
         if marker is not None and marker.group is not None:
-            self._raise(marker.group, marker.commit_sequence + 1)
+            self._raise_sequence_end(marker.group, marker.commit_sequence + 1)
 
-    def raise_producer_ids_end(self, producer_id: int) -> None:
+    def add_producer_id(self, producer_id: int) -> None:
         """Note a producer id that is in use. Ignore an id that no coordinator can have assigned."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
-    def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
+    def add_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
         """Note the commit sequences and producer ids in a batch of a transaction group's commit log. Skip damaged
         records.
 
@@ -93,25 +93,25 @@ class Given:
         """
         for record in () if header.is_control else decode_records(batch):
             with contextlib.suppress(DamageError):
-                self._take_record(group, record)
+                self._add_record(group, record)
 
-    def _take_record(self, group: str, record: Record) -> None:
+    def _add_record(self, group: str, record: Record) -> None:
         if record.key is None or record.value is None:
             return
         subject = read_key(record.key)
         if isinstance(subject, TransactionKey):
             txn = decode_transaction(record.value)
-            self._raise(group, txn.commit_sequence + 1)
+            self._raise_sequence_end(group, txn.commit_sequence + 1)
             for producer_id in (txn.producer_id, txn.next_producer_id, txn.client.producer_id):
-                self.raise_producer_ids_end(producer_id)
+                self.add_producer_id(producer_id)
         elif isinstance(subject, TransactionGroupKey) and subject.group == group:
             state = decode_group(record.value)
-            self._raise(group, state.commit_sequence_next)
+            self._raise_sequence_end(group, state.commit_sequence_next)
             self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
         elif isinstance(subject, JointKey):
-            self._raise(group, decode_joint(record.value).commit_sequence + 1)
+            self._raise_sequence_end(group, decode_joint(record.value).commit_sequence + 1)
 
-    def _raise(self, group: str, end: int) -> None:
+    def _raise_sequence_end(self, group: str, end: int) -> None:
         self.sequence_ends[group] = max(self.sequence_ends.get(group, 0), end)
 
 
@@ -134,7 +134,7 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
     return found
 
 
-def read_given(disk: Disk, partitions: list[Path]) -> Given:
+def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers:
     """Read the commit sequences and producer ids that coordinators have assigned, as far as the partitions contain
     them. Data that `stablelog repair` has cut off counts, too.
 
@@ -150,30 +150,30 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
             the record.
         DiskError: a file cannot be read.
     """
-    given = Given()
+    assigned = AssignedNumbers()
     for directory in partitions:
         group = group_of_directory(directory)
         for producer_id in _producer_ids_in_snapshots(disk, directory):
-            given.raise_producer_ids_end(producer_id)
+            assigned.add_producer_id(producer_id)
         for path, header, batch in _batches(disk, directory, with_cuts=True):
-            given.take_marker(header, batch)
+            assigned.add_batch(header, batch)
             if group is not None:
                 with adding_path(f"{path}, offset {header.base_offset}"):
-                    given.take_records(group, header, batch)
-    return given
+                    assigned.add_records(group, header, batch)
+    return assigned
 
 
-def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
+def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNumbers:
     """Read the next commit sequence and producer id from the commit log of a group, as its coordinator does."""
-    said = Given()
+    logged = AssignedNumbers()
     for directory in logs:
         for _, header, batch in _batches(disk, directory, with_cuts=False):
-            said.take_records(group, header, batch)
-    return said
+            logged.add_records(group, header, batch)
+    return logged
 
 
 def next_numbers(
-    given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool
+    assigned: AssignedNumbers, logged: Mapping[str, AssignedNumbers], group: str, *, is_cut: bool
 ) -> TransactionGroupState | None:
     """Return the commit sequence and producer id at which the coordinator of a group has to continue, if the commit
     logs do not contain them.
@@ -183,8 +183,8 @@ def next_numbers(
     the lost records had reserved.
 
     Args:
-        given: the numbers that coordinators have assigned.
-        said: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
+        assigned: the numbers that coordinators have assigned.
+        logged: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
         is_cut: whether the end of the group's commit log was cut off. That end may have reserved producer ids that no
             partition contains.
@@ -192,11 +192,11 @@ def next_numbers(
     Returns:
         The content of the record to add to the group's commit log; None if the commit logs are sufficient.
     """
-    sequence_end, known_end = given.sequence_end(group), said[group].sequence_end(group)
-    reserved_end = max(one.producer_ids_end for one in said.values())
-    if not is_cut and sequence_end <= known_end and given.producer_ids_end <= reserved_end:
+    sequence_end, known_end = assigned.sequence_end(group), logged[group].sequence_end(group)
+    reserved_end = max(one.producer_ids_end for one in logged.values())
+    if not is_cut and sequence_end <= known_end and assigned.producer_ids_end <= reserved_end:
         return None
-    block_count = -(-max(given.producer_ids_end, reserved_end) // BLOCK_SIZE) + SPARE_BLOCKS * len(said)
+    block_count = -(-max(assigned.producer_ids_end, reserved_end) // BLOCK_SIZE) + SPARE_BLOCKS * len(logged)
     return TransactionGroupState(block_count * BLOCK_SIZE, max(sequence_end, known_end))
 
 
@@ -266,7 +266,7 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     return LostDecisions(frozenset(ids), min(decided, default=0), max(decided, default=0))
 
 
-def append_given(
+def append_next_numbers(
     disk: Disk, directory: Path, group: str, state: TransactionGroupState, *, leader_epoch: int
 ) -> None:
     """Append a record with the coordinator's next commit sequence and producer id to its commit log. The record is
@@ -281,7 +281,7 @@ def append_given(
     """
     end_offset = log_offsets(disk.list_dir(directory))[-1]
     with contextlib.closing(disk.open(file_path(directory, end_offset, LOG))) as file:
-        for _, header in batches_behind(file, -1, end_offset):
+        for _, header in batches_after_damage(file, -1, end_offset):
             end_offset, leader_epoch = header.next_offset, max(leader_epoch, header.leader_epoch)
         record = Record(end_offset, time.time_ns() // 1_000_000, group_key(group), encode_group(state), ())
         file.append(encode_batch([record], base_offset=end_offset, leader_epoch=leader_epoch))

@@ -23,8 +23,8 @@ from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.types import TopicPartition
 
 Fields = dict[str, Any]
-Told = tuple[Fields, Fields | str | None]
-Describe = Callable[[bytes, bytes | None], Told | None]
+DescribedRecord = tuple[Fields, Fields | str | None]
+Describe = Callable[[bytes, bytes | None], DescribedRecord | None]
 
 ABSENT = -1  # the value of missing ids, epochs, numbers and times
 
@@ -37,7 +37,7 @@ def describer_of(directory: str) -> Describe | None:
     return describe_offsets_record if topic == CONSUMER_OFFSETS_TOPIC else None
 
 
-def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
+def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
     """Decode the key and the value of a record of the commit log, each into named fields. Return None for an unknown
     kind of record. A null value is a tombstone.
     """
@@ -61,7 +61,7 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
     return named, _decoded(value, lambda content: transaction_records.decode_group(content)._asdict())
 
 
-def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
+def describe_offsets_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
     """Decode the key and the value of a record of the offsets log, each into named fields. Return None for an unknown
     kind of record. A null value is a tombstone.
     """

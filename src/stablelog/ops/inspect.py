@@ -10,7 +10,7 @@ from typing import Any, Final
 from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
-from stablelog.commit_order.extents import EXTENT, Extent
+from stablelog.commit_order.extents import EXTENT, BatchExtent
 from stablelog.commit_order.first_sequence import FirstSequence, decode_first_sequences
 from stablelog.commit_order.index_format import (
     ENTRIES_SUFFIX,
@@ -178,10 +178,10 @@ def _batch_row(header: BatchHeader, batch: Buffer, position: int) -> Row:
 def _record_rows(header: BatchHeader, batch: Buffer, describe: Describe | None) -> Iterator[Row]:
     kind = _kind(header, batch)
     for record in decode_records(batch):
-        told = None
+        described = None
         if describe is not None and not header.is_control and record.key is not None:
-            told = describe(record.key, record.value)
-        key, value = told or (_text(record.key), _text(record.value))
+            described = describe(record.key, record.value)
+        key, value = described or (_text(record.key), _text(record.value))
         headers = ", ".join(f"{name}={_text(content)}" for name, content in record.headers)
         yield record.offset, record.timestamp_ms, key, value, headers, kind
 
@@ -291,7 +291,7 @@ _BY_SUFFIX: Final[dict[str, tuple[Columns, Decode]]] = {
     SNAPSHOT: _PRODUCERS,
     PRODUCERS: _PRODUCERS,
     ENTRIES_SUFFIX: (_named(Entry._fields), _rows_of(ENTRY)),
-    EXTENTS_SUFFIX: (_named(Extent._fields), _rows_of(EXTENT)),
+    EXTENTS_SUFFIX: (_named(BatchExtent._fields), _rows_of(EXTENT)),
     SUMMARY_SUFFIX: (_FIELDS, lambda content, _: _fields(content, CommitSummary.decode)),
 }
 _BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {

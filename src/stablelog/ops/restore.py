@@ -22,7 +22,7 @@ from stablelog.data_directory.settings_file import Dynamic, encode_settings
 from stablelog.env.disk import Disk
 from stablelog.env.objects.store import ObjectStore
 from stablelog.errors import ObjectMissingError, UsageError
-from stablelog.ops.restore_plan import Plan, make_plan
+from stablelog.ops.restore_plan import RestorePlan, make_plan
 from stablelog.ops.restore_report import GroupAhead, Report
 from stablelog.ops.restored_directory import Opened, RestoredDirectory
 from stablelog.ops.stored_cluster import all_partitions, read_commit_logs, read_settings, read_topics
@@ -91,15 +91,15 @@ class _Restore:
         void = self._target.void
         payloads = {one: self._prefix.last_payload(one, void) for one in all_partitions(self._prefix)}
         state = _State(payloads, read_settings(self._prefix))
-        plan, opened = self._made(state)
-        taken = self._taken_over()
+        plan, opened = self._write_and_open(state)
+        taken = self._take_over_all()
         if taken != state:
-            plan, opened = self._made(taken)
+            plan, opened = self._write_and_open(taken)
         self._publish(plan, taken.settings)
         self._target.release()
         return _report(plan, opened)
 
-    def _made(self, state: _State) -> tuple[Plan, Opened]:
+    def _write_and_open(self, state: _State) -> tuple[RestorePlan, Opened]:
         topics = read_topics(self._prefix, self._cluster_id, state.payloads.get)
         logs = read_commit_logs(topics)
         plan = make_plan(topics, self._cluster_id, logs, state.settings, self._now_ms)
@@ -107,7 +107,7 @@ class _Restore:
         self._progress("opening and verifying the directory", 0, 1)
         return plan, self._target.open(self._now_ms)
 
-    def _taken_over(self) -> _State:
+    def _take_over_all(self) -> _State:
         """Take over the chains of manifests, and return what they end with: no other broker changes it any more."""
         self._storage.take_epoch()
         partitions = all_partitions(self._prefix)
@@ -121,8 +121,8 @@ class _Restore:
         chain = self._chains[partition] = self._storage.chain(partition)
         return self._storage.take_over(chain, same_payload, self._target.void)
 
-    def _publish(self, plan: Plan, settings: Dynamic) -> None:
-        self._target.publishing(self._storage.nonce)
+    def _publish(self, plan: RestorePlan, settings: Dynamic) -> None:
+        self._target.record_nonce(self._storage.nonce)
         self._storage.publish_settings(encode_settings(*settings))
         for number, (partition, payload) in enumerate(plan.manifests.items()):
             self._progress("publishing manifests", number, len(plan.manifests))
@@ -132,7 +132,7 @@ class _Restore:
             self._prefix.run_steps(self._chains[partition].publish(payload))
 
 
-def _report(plan: Plan, opened: Opened) -> Report:
+def _report(plan: RestorePlan, opened: Opened) -> Report:
     """Complete the report of a plan by what a broker has found in the directory."""
     ranges = [
         one

@@ -25,7 +25,7 @@ from stablelog.data_directory.topic_settings import group_of_topic, order_of
 from stablelog.log.files.names import FIRST_SEQUENCE_FILE, LOG
 from stablelog.log.files.restored import Restored
 from stablelog.log.producer_state.producer import NO_TXN
-from stablelog.ops.restore_report import LeftOut, LostRange, Report
+from stablelog.ops.restore_report import LeftOut, PartitionLoss, Report
 from stablelog.ops.stored_cluster import StoredTopic, empty_stored, producers_of
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
@@ -46,7 +46,7 @@ RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
 
 
 @dataclass(slots=True)
-class Plan:
+class RestorePlan:
     """The content of the data directory, and the report.
 
     Attributes:
@@ -68,7 +68,7 @@ def make_plan(
     logs: dict[str, CommitLog],
     settings: Dynamic,
     now_ms: int,
-) -> Plan:
+) -> RestorePlan:
     """Decide the content of the data directory, without I/O.
 
     Args:
@@ -99,7 +99,7 @@ class _Planner:
         }
         self._stored = {
             (topic.name, index): topic.partitions.get(index)
-            or empty_stored(_beside(topic, index), cluster_id)
+            or empty_stored(_remote_partition(topic, index), cluster_id)
             for topic in topics
             for index in range(self._counts[topic.name])
         }
@@ -110,15 +110,15 @@ class _Planner:
         }
         self._logs = logs
         for at, one in self._stored.items():
-            self._take_numbers(at, one)
+            self._add_numbers(at, one)
         self._records, self._numbers = restored_records(logs.values(), now_ms)
         self._left_out = {at: list(self._open_parts(at, one)) for at, one in self._stored.items()}
-        self._torn = {group: torn_commits(log, self._holds) for group, log in logs.items()}
+        self._torn = {group: torn_commits(log, self._store_has) for group, log in logs.items()}
         self._torn_sequences = {group: self._torn_sequence(group) for group in logs}
         self._leader_epoch = leader_epoch_of(self._stored.values())
         self._manifests: dict[RemotePartition, bytes] = {}
 
-    def _take_numbers(self, at: TopicPartition, stored: Stored) -> None:
+    def _add_numbers(self, at: TopicPartition, stored: Stored) -> None:
         """Take the commit sequences and producer ids of a partition into account."""
         group = self._groups[at[0]]
         log = self._logs.setdefault(group, CommitLog(group))
@@ -131,7 +131,7 @@ class _Planner:
         for producer in self._tables[at] or ():
             log.raise_producer_ids_end(producer.producer_id)
 
-    def _holds(self, at: TopicPartition, txn: Transaction) -> bool:
+    def _store_has(self, at: TopicPartition, txn: Transaction) -> bool:
         """Whether the store has a committed transaction in a partition. All transactions that begin before the end in
         the store have ended there.
         """
@@ -218,17 +218,20 @@ class _Planner:
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> RestorePlan:
         """Return the plan."""
         for at, one in self._stored.items():
-            payload = encode_manifest(self._published(at, one), self._now_ms)
+            payload = encode_manifest(self._published_manifest(at, one), self._now_ms)
             self._manifests[one.partition] = payload
             self._stored[at] = one._replace(payload=payload)
         files = {
-            f"{name}-{index}": self._files((name, index), one) for (name, index), one in self._stored.items()
+            f"{name}-{index}": self._partition_files((name, index), one)
+            for (name, index), one in self._stored.items()
         }
         listed = [
-            ListedTopic(name, _beside(topic, 0).topic_id, self._counts[name], dict(topic.published.configs))
+            ListedTopic(
+                name, _remote_partition(topic, 0).topic_id, self._counts[name], dict(topic.published.configs)
+            )
             for name, topic in self._topics.items()
         ]
         rows = [row for one in self._stored.values() for row in one.manifest.segments]
@@ -236,7 +239,7 @@ class _Planner:
         report = Report(
             self._cluster_id,
             node_id,
-            [self._range(at, one) for at, one in self._stored.items()],
+            [self._partition_loss(at, one) for at, one in self._stored.items()],
             [],
             [one for torn in self._torn.values() for one in torn],
             [one for parts in self._left_out.values() for _, one in parts],
@@ -251,12 +254,12 @@ class _Planner:
         others = {SETTINGS_FILE: encode_settings(*self._settings)} if has_settings else {}
         others[META_FILE] = encode_meta(self._cluster_id, node_id, [META_LINE] if has_settings else [])
         others[CATALOG_FILE] = encode_catalog(self._cluster_id, epoch, epoch, listed)
-        return Plan(files, others, self._manifests, report)
+        return RestorePlan(files, others, self._manifests, report)
 
-    def _files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
+    def _partition_files(self, at: TopicPartition, stored: Stored) -> dict[str, bytes]:
         name, index = at
         if not is_coordinator_log(name):
-            lost = self._restored(at, stored)
+            lost = self._restored_file(at, stored)
             parts = [part for part, _ in self._left_out[at]]
             markers = abort_markers(parts, lost.ranges[-1][1], self._leader_epoch, self._now_ms)
             is_ordered = self._is_commit_ordered(name)
@@ -272,7 +275,7 @@ class _Planner:
         copied = self._topics[name].logs.get(index, {})
         return files | {f"{base:020}{LOG}": content for base, content in copied.items()}
 
-    def _restored(self, at: TopicPartition, stored: Stored) -> Restored:
+    def _restored_file(self, at: TopicPartition, stored: Stored) -> Restored:
         group = self._groups[at[0]]
         return Restored(
             lost_ranges(stored) if not is_coordinator_log(at[0]) else (),
@@ -282,7 +285,7 @@ class _Planner:
             self._leader_epoch,
         )
 
-    def _published(self, at: TopicPartition, stored: Stored) -> Manifest:
+    def _published_manifest(self, at: TopicPartition, stored: Stored) -> Manifest:
         """Return the manifest that the restore publishes: a further restore continues above the numbers of this one."""
         log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
         topic = self._topics[at[0]].published
@@ -294,7 +297,7 @@ class _Planner:
                 dict(topic.configs),
                 stored.partition.topic_id,
                 stored.partition.partition,
-                self._restored(at, stored),
+                self._restored_file(at, stored),
                 stored.view_start,
             )
         )
@@ -308,9 +311,9 @@ class _Planner:
         return b"".join(batches)
 
     @staticmethod
-    def _range(at: TopicPartition, stored: Stored) -> LostRange:
+    def _partition_loss(at: TopicPartition, stored: Stored) -> PartitionLoss:
         said = stored.manifest.published
-        return LostRange(
+        return PartitionLoss(
             *at,
             stored.manifest.log_start,
             stored.end_offset,
@@ -320,6 +323,6 @@ class _Planner:
         )
 
 
-def _beside(topic: StoredTopic, index: int) -> RemotePartition:
+def _remote_partition(topic: StoredTopic, index: int) -> RemotePartition:
     """Return a partition of a topic that may have no manifest."""
     return next(iter(topic.partitions.values())).partition._replace(partition=index)

@@ -15,7 +15,7 @@ NOT_RESTORED: Final = (
 )
 
 
-class LostRange(NamedTuple):
+class PartitionLoss(NamedTuple):
     """What is gone of one partition.
 
     Attributes:
@@ -98,7 +98,7 @@ class Report(NamedTuple):
 
     cluster_id: str
     node_id: int
-    ranges: list[LostRange]
+    ranges: list[PartitionLoss]
     groups: list[GroupAhead]
     torn: list[Torn]
     left_out: list[LeftOut]

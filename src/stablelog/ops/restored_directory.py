@@ -19,8 +19,8 @@ from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import DamageError, UsageError
-from stablelog.log.verify import Finding, verify_directory
-from stablelog.ops.restore_plan import Plan
+from stablelog.log.verify import FileFinding, verify_directory
+from stablelog.ops.restore_plan import RestorePlan
 from stablelog.ops.verify import expectations, verify_data_directory
 from stablelog.types import TopicPartition
 
@@ -34,7 +34,7 @@ SETTINGS: Final = {
     "offsets.retention.minutes": str(2**31 - 1),
     "transactional.id.expiration.ms": str(2**31 - 1),
 }
-TOLD_MAX: Final = 3  # how many findings an error message names
+NAMED_MAX: Final = 3  # how many findings an error message names
 
 
 class Opened(NamedTuple):
@@ -86,7 +86,7 @@ class RestoredDirectory:
         if self._lock is not None:
             self._lock.release()
 
-    def write(self, plan: Plan, progress: Progress) -> None:
+    def write(self, plan: RestorePlan, progress: Progress) -> None:
         """Write the files of a plan, in place of all earlier ones. Durable on return. Raises DiskError."""
         disk = self._disk
         disk.make_dir(self._path)
@@ -94,7 +94,7 @@ class RestoredDirectory:
             disk.write_atomic(self._path / RESTORING_FILE, b"")
         if self._lock is None and isinstance(disk, LocalDisk):
             self._lock = DirectoryLock(self._path)
-        self._clear()
+        self._remove_all()
         for number, (name, files) in enumerate(plan.partitions.items()):
             progress("writing partitions", number, len(plan.partitions))
             disk.make_dir(self._path / name)
@@ -104,7 +104,7 @@ class RestoredDirectory:
             disk.write_atomic(self._path / name, content)
         disk.sync_dir(self._path)
 
-    def _clear(self) -> None:
+    def _remove_all(self) -> None:
         for name in self._disk.list_dir(self._path):
             if name in (RESTORING_FILE, LOCK_FILE):
                 continue
@@ -122,19 +122,19 @@ class RestoredDirectory:
             DamageError: a partition cannot be opened, recovery has cut off a part of a log, or a file contradicts
                 another one.
         """
-        opened = asyncio.run(self._opened(now_ms))
+        opened = asyncio.run(self._open_and_stop(now_ms))
         findings = [f"{one.path}: {one.message}" for one in self._findings()]
         if findings:
             raise self._unusable(findings)
         return opened
 
-    async def _opened(self, now_ms: int) -> Opened:
+    async def _open_and_stop(self, now_ms: int) -> Opened:
         failures: list[BaseException] = []
         broker = Broker(
             BrokerConfig(SETTINGS),
             self._path,
             disk=self._disk,
-            clock=_Standing(now_ms),
+            clock=_StoppedClock(now_ms),
             on_failure=failures.append,
             is_restoring=True,
         )
@@ -149,7 +149,7 @@ class RestoredDirectory:
             faults += [
                 f"{one.topic}-{one.index}: recovery has cut off {cut}"
                 for one in partitions.values()
-                for cut in one.cuts
+                for cut in one.removed_tails
             ]
             table = broker.groups.coordinator.table
             opened = Opened(
@@ -167,7 +167,7 @@ class RestoredDirectory:
             raise self._unusable(faults)
         return opened
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self) -> Iterator[FileFinding]:
         yield from verify_data_directory(self._disk, self._path)
         expected = expectations(self._disk, self._path)
         for partition in partition_directories(self._disk, self._path):
@@ -181,13 +181,13 @@ class RestoredDirectory:
             yield from verify_view(self._disk, partition)
 
     def _unusable(self, faults: list[str]) -> DamageError:
-        more = f", and {len(faults) - TOLD_MAX} more" if len(faults) > TOLD_MAX else ""
+        more = f", and {len(faults) - NAMED_MAX} more" if len(faults) > NAMED_MAX else ""
         return DamageError(
-            f"{self._path} was restored, and a broker cannot use it: {'; '.join(faults[:TOLD_MAX])}{more}. Nothing was "
+            f"{self._path} was restored, and a broker cannot use it: {'; '.join(faults[:NAMED_MAX])}{more}. Nothing was "
             "published, and no broker accepts the directory"
         )
 
-    def publishing(self, nonce: bytes) -> None:
+    def record_nonce(self, nonce: bytes) -> None:
         """Note that the restore with this nonce begins to publish manifests. Durable on return. Raises DiskError."""
         self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
 
@@ -197,7 +197,7 @@ class RestoredDirectory:
         self._disk.sync_dir(self._path)
 
 
-class _Standing:
+class _StoppedClock:
     """A clock that stands still: what is opened for a moment does not age."""
 
     def __init__(self, now_ms: int) -> None:

@@ -71,7 +71,7 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
     for partition in all_partitions(prefix):
         payload = None if partition.topic == REMOTE_LOG_METADATA_TOPIC else payload_of(partition)
         if payload is not None:
-            stored = _read(prefix, cluster_id, partition, payload)
+            stored = _read_partition(prefix, cluster_id, partition, payload)
             by_topic.setdefault((partition.topic, partition.topic_id.bytes), {})[partition.partition] = stored
     latest: dict[str, StoredTopic] = {}
     for (name, _), partitions in by_topic.items():
@@ -146,7 +146,7 @@ def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
     return None
 
 
-def _read(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: bytes) -> Stored:
+def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition, payload: bytes) -> Stored:
     try:
         with adding_path(partition.chain):
             manifest, contents = prefix.read_manifest(partition, payload)
@@ -180,10 +180,10 @@ def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
         return {}
     row = stored.live[-1]
     key = stored.partition.segment_key(row.base_offset, row.segment_id, INDEXES)
-    return row.indexes_in(_get(prefix, key), key)
+    return row.indexes_in(_get_object(prefix, key), key)
 
 
-def _get(prefix: Prefix, key: str) -> bytes:
+def _get_object(prefix: Prefix, key: str) -> bytes:
     try:
         return prefix.store.get(key)
     except ObjectMissingError:
@@ -195,7 +195,7 @@ def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
     found = {}
     for row in stored.live:
         key = stored.partition.segment_key(row.base_offset, row.segment_id, LOG)
-        content = _get(prefix, key)
+        content = _get_object(prefix, key)
         if row.summary is not None:
             wanted = ObjectRange(key, 0, row.size, RangeProof(row.summary.log_crc, 0))
             check_proof(content, wanted, prefix.store.url)
@@ -207,14 +207,14 @@ def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:
 def _check_batches(content: bytes, row: RemoteSegment, key: str) -> None:
     position, offset = 0, row.base_offset
     for at, header in headers_in(content):
-        if at != position or header.base_offset < offset or not _holds(content, at, header):
+        if at != position or header.base_offset < offset or not _is_whole_batch(content, at, header):
             break
         position, offset = at + header.size, header.next_offset
     if position != len(content) or position != row.size or offset > row.end_offset:
         raise DamageError(f"{key} is damaged at byte {position}")
 
 
-def _holds(content: bytes, position: int, header: BatchHeader) -> bool:
+def _is_whole_batch(content: bytes, position: int, header: BatchHeader) -> bool:
     return position + header.size <= len(content) and crc_holds(content, position, header)
 
 

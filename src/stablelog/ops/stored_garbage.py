@@ -57,7 +57,7 @@ def store_time_ms(store: ObjectStore) -> int:
     return found.modified_ms
 
 
-def garbage_of(
+def find_garbage(
     prefix: Prefix, partition: RemotePartition, *, deleted_ms: int | None, now_ms: int, age_ms: int
 ) -> Garbage:
     """Find the garbage of a partition.
@@ -88,25 +88,25 @@ def garbage_of(
                 "nothing is deleted. If the topic is in use, remove that object"
             )
         return Garbage(partition, True, is_pinned, (*unnamed, *pins, *links))
-    named = _named(prefix, partition) if unnamed else set()
+    named = _named_keys(prefix, partition) if unnamed else set()
     old = [one for one in unnamed if one.key not in named and now_ms - one.modified_ms >= age_ms]
     return Garbage(partition, False, is_pinned, tuple(old))
 
 
-def delete(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
+def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
     """Delete garbage, and yield each object after its deletion. What a broker has published meanwhile stays.
 
-    Raises as `garbage_of` does.
+    Raises as `find_garbage` does.
     """
     assert not garbage.is_pinned, "a reader needs it"
-    named = set() if garbage.is_deleted else _named(prefix, garbage.partition)
+    named = set() if garbage.is_deleted else _named_keys(prefix, garbage.partition)
     for one in garbage.objects:
         if one.key not in named:
             prefix.store.delete(one.key)
             yield one
 
 
-def _named(prefix: Prefix, partition: RemotePartition) -> set[str]:
+def _named_keys(prefix: Prefix, partition: RemotePartition) -> set[str]:
     manifest = prefix.last_manifest(partition)
     if manifest is None:
         # If the manifests were lost, the segments are not garbage.

@@ -22,7 +22,7 @@ PIECE_SIZE: Final = 8 << 20  # The size of the ranges in which a log file is rea
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPartition:
+class PartitionUsage:
     """What a store has of one partition.
 
     Attributes:
@@ -58,7 +58,7 @@ class StoredPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ObjectFault:
     """An object that is not as the manifest describes it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Fault:
     fault: str
 
 
-def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
+def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUsage:
     """Return what the store has of a partition.
 
     Raises:
@@ -82,7 +82,7 @@ def describe(prefix: Prefix, partition: RemotePartition) -> StoredPartition:
     # and does not count as unnamed.
     objects = list(prefix.store.list_after(partition.directory))
     manifest = prefix.last_manifest(partition)
-    found = StoredPartition(partition.topic, str(partition.topic_id), partition.partition)
+    found = PartitionUsage(partition.topic, str(partition.topic_id), partition.partition)
     named = set() if manifest is None else named_keys(partition, manifest)
     unnamed = [one for one in objects if partition.is_segment(one.key) and one.key not in named]
     beside = [one.key.removeprefix(f"{partition.directory}/").partition("/")[0] for one in objects]
@@ -136,7 +136,7 @@ class Verification:
         rows = () if manifest is None else manifest.segments
         return [row for row in rows if row.state is SegmentState.COPY_FINISHED]
 
-    def faults_of(self, segment: RemoteSegment) -> Iterator[Fault]:
+    def faults_of(self, segment: RemoteSegment) -> Iterator[ObjectFault]:
         """Read the objects of a segment, and yield a fault for each that is missing or damaged.
 
         Raises:
@@ -148,9 +148,9 @@ class Verification:
                 check(key, segment)
             except ObjectMissingError:
                 if self._is_named(segment):
-                    yield Fault(key, "the object is missing")
+                    yield ObjectFault(key, "the object is missing")
             except (DamageError, UnknownFormatError) as error:
-                yield Fault(key, str(error).removeprefix(f"{key}: "))
+                yield ObjectFault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:
         """Whether the present manifest still has a segment: the broker may have deleted it meanwhile."""

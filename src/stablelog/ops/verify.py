@@ -24,8 +24,8 @@ from stablelog.data_directory.kafka_import import find_topics
 from stablelog.data_directory.kafka_metadata import METADATA_TOPIC
 from stablelog.data_directory.meta_properties import META_FILE, read_meta
 from stablelog.data_directory.names import partition_directories, partition_named
-from stablelog.data_directory.noted_file import ACLS, QUOTAS, USERS
 from stablelog.data_directory.quota_file import quota_file
+from stablelog.data_directory.registered_file import ACLS, QUOTAS, USERS
 from stablelog.data_directory.settings_file import SETTINGS_FILE
 from stablelog.data_directory.user_file import user_file
 from stablelog.env.disk import Disk
@@ -35,7 +35,7 @@ from stablelog.log.files.names import FIRST_SEQUENCE_FILE, REMOTE_MANIFEST_FILE,
 from stablelog.log.files.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
-from stablelog.log.verify import Finding
+from stablelog.log.verify import FileFinding
 from stablelog.tier.local_state import LocalState
 
 
@@ -53,7 +53,7 @@ def is_data_directory(disk: Disk, directory: Path) -> bool:
     )
 
 
-def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
+def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
     """Find missing files and partitions of a data directory, and damaged files outside its partitions.
 
     A running broker may change the directory meanwhile. So a partition counts as missing only if the list of topics
@@ -98,26 +98,26 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
             yield from until_unreadable(partition, _verify_partition(disk, partition, catalog, topic, index))
 
 
-def until_unreadable(path: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
+def until_unreadable(path: Path, findings: Iterator[FileFinding]) -> Iterator[FileFinding]:
     """Yield the findings. If a file cannot be read, yield a last finding for `path`, with the error."""
     try:
         yield from findings
     except DiskError as error:
-        yield Finding(path, f"cannot be verified: {error}")
+        yield FileFinding(path, f"cannot be verified: {error}")
 
 
-def _verify_formats(disk: Disk, directory: Path) -> Iterator[Finding]:
+def _verify_formats(disk: Disk, directory: Path) -> Iterator[FileFinding]:
     for path, newer in newer_formats(disk, directory):
         yield _finding(path, newer)
 
 
-def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
+def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
     """Find missing partitions in a directory without a list of topics, such as one of Apache Kafka."""
     try:
         for topic in find_topics(disk, directory):  # raises if the directory has lost its list of topics
             for index in range(topic.partition_count):
                 if not disk.is_dir(directory / f"{topic.name}-{index}"):
-                    yield Finding(
+                    yield FileFinding(
                         directory / f"{topic.name}-{index}", f"is missing; {METADATA_TOPIC}-0 names it"
                     )
     except (DamageError, UnknownFormatError) as error:
@@ -126,18 +126,18 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
-) -> Iterator[Finding]:
+) -> Iterator[FileFinding]:
     """Find missing and damaged files of a partition, except those of its log and of its view in commit order."""
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
-            yield Finding(partition, f"is missing; {CATALOG_FILE} names it")
+            yield FileFinding(partition, f"is missing; {CATALOG_FILE} names it")
         return
     try:
         found = read_partition_metadata(disk, partition)
         if found is not None and found != topic.topic_id:
             message = f"names the topic id {found}, but {topic.name} has the id {topic.topic_id}"
-            yield Finding(partition / METADATA_FILE, message)
+            yield FileFinding(partition / METADATA_FILE, message)
     except (DamageError, UnknownFormatError) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
@@ -159,14 +159,14 @@ def _verify_partition(
         yield _finding(partition / REMOTE_MANIFEST_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
         if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
-            yield Finding(partition / name, "is missing: it is unknown where the log begins")
+            yield FileFinding(partition / name, "is missing: it is unknown where the log begins")
 
 
-def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> Finding:
+def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> FileFinding:
     """Make a finding from an error. Remove the path from the beginning of the message, because a finding has its own
     path.
     """
-    return Finding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
+    return FileFinding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
@@ -242,7 +242,7 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
     )
 
 
-def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
+def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[FileFinding]:
     """Find damage in `meta.properties` and `.kafka_cleanshutdown`, which a start of the broker reads first. Ignore
     files of a later release, which other checks report.
     """
@@ -251,7 +251,7 @@ def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Itera
         try:
             meta = read_meta(disk, directory, catalog)
             if meta.fault is not None and catalog is not None:
-                yield Finding(path, f"{meta.fault}; the next start writes it again")
+                yield FileFinding(path, f"{meta.fault}; the next start writes it again")
         except DamageError as error:
             yield _finding(path, error)
     path = directory / CLEAN_SHUTDOWN_FILE

@@ -84,8 +84,10 @@ def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:
         aborted.add(fetched.aborted, wanted.start)
         for position, header in headers:
             if header.is_control:
-                aborted.pass_control(fetched.records, position, header.producer_id, header.last_offset)
-            elif not (header.is_transactional and aborted.drops(header.producer_id, header.last_offset)):
+                aborted.process_control(fetched.records, position, header.producer_id, header.last_offset)
+            elif not (
+                header.is_transactional and aborted.drops_batch(header.producer_id, header.last_offset)
+            ):
                 batch = fetched.records[position : position + header.size]
                 total += records_inside(header, batch, wanted.start, wanted.end)
     return total

@@ -17,12 +17,12 @@ from stablelog.log.files.names import COMMIT_SUFFIXES, INDEX_SUFFIXES, PRODUCERS
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import Partition
 from stablelog.log.segments.sealed_segment import SealedSegment
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.remote_segment import RemoteSegment
 
 
-def copyable(segments: Segments, end_offset: int, stable_offset: int) -> list[SealedSegment]:
+def copyable(segments: LogSegments, end_offset: int, stable_offset: int) -> list[SealedSegment]:
     """Return the segments that can be copied to the store now, oldest first: those that are sealed, durable, and before
     the last stable offset.
 

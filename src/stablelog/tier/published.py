@@ -7,7 +7,7 @@ import uuid
 from typing import Any, Final, NamedTuple
 
 from stablelog.errors import DamageError, UnknownFormatError, in_words
-from stablelog.log.files.restored import Restored, restored_of
+from stablelog.log.files.restored import Restored, restored_from_fields
 
 # The greatest number of partitions of a topic. A greater one in an object is damage, or hostile.
 PARTITION_COUNT_MAX: Final = 100_000
@@ -87,7 +87,7 @@ def published_of(head: dict[str, Any]) -> Published | None:
             configs,
             uuid.UUID(found["topic_id"]),
             found["partition"],
-            None if restored is None else restored_of(restored),
+            None if restored is None else restored_from_fields(restored),
             found.get("view_start", 0),
         )
         texts = [text for setting in published.configs.items() for text in setting]

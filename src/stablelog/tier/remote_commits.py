@@ -113,7 +113,7 @@ class RemoteCommitOrder:
         entries, extents = (content.index_bytes(segment, kind) for kind in kinds)
         return entries, extents
 
-    def content(
+    def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
         """Copy ranges of bytes of a log file (see `RemoteView.content`). Raises NotLoadedError and DamageError."""
@@ -145,7 +145,7 @@ class RemoteCommitOrder:
         self._last = segment, ends[count - 1]
         return count, b"".join(views)
 
-    def drop(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
+    def drop_ranges(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
         """Drop damaged ranges from the cache, so that the next read loads them again."""
         segment = self._segment(base_offset)
         for begin, end in zip(begins, ends, strict=True):
@@ -158,7 +158,7 @@ class RemoteCommitOrder:
         segment = self._remote.loaded_segment(self._segment(base_offset))
         return look_from((segment,), timestamp_ms, start, end)
 
-    def finished(self, start: int, end: int) -> None:
+    def finish_read(self, start: int, end: int) -> None:
         """Remember where a read of the positions [start, end) has ended. Chunks that end before that place are marked
         as consumed.
         """
@@ -171,7 +171,7 @@ class RemoteCommitOrder:
         self._ends.add_read(start, end, segment, begin, position)
         self._last = None
 
-    def ahead(self, position: int) -> list[ObjectRange]:
+    def ranges_ahead(self, position: int) -> list[ObjectRange]:
         """Return the chunks to load ahead for a reader whose last read ended at `position`."""
         last = self._ends.end_at(position)
         if last is None:

@@ -141,7 +141,7 @@ class RemoteLog:
         """Raise the log start offset to one that is already recorded on the local disk."""
         self._log_start = max(self._log_start, start_offset)
 
-    def begin_at(self, start_offset: int) -> None:
+    def move_start(self, start_offset: int) -> None:
         """Move the log start offset forward. Durable on return. If DiskError is raised, nothing has changed."""
         if start_offset > self.start_offset:
             self._save_start(start_offset)
@@ -218,7 +218,7 @@ class RemoteLog:
         assert end > begin
         return end, end_offset
 
-    def finished(self, start: int, end: int) -> None:
+    def finish_read(self, start: int, end: int) -> None:
         """Mark the chunks of a read as consumed, after the response with the offsets [start, end) was sent. The reader
         does not need them again.
         """
@@ -227,7 +227,7 @@ class RemoteLog:
         if last is not None and segment is not None:
             self.bytes.mark_consumed(segment, last.begin, last.position)
 
-    def ahead(self, offset: int) -> list[ObjectRange]:
+    def ranges_ahead(self, offset: int) -> list[ObjectRange]:
         """Return the chunks to load ahead for a reader whose last read ended at `offset`: one chunk after its first
         read, and more if it continues.
         """
@@ -249,7 +249,7 @@ class RemoteLog:
             offset, position = segment.end_offset, 0
         return [chunk for chunk in found if not self._cache.has(chunk)]
 
-    def aborted(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
+    def aborted_in(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with records in [start, end) whose abort markers are in the store. The second
         value is False if later segments may have further abort markers.
 

@@ -228,7 +228,7 @@ def _common_files(stored: Stored, log_start: int, leader_epoch: int, epoch_start
     content = stored.last_indexes.get(IndexKind.LEADER_EPOCHS, b"")
     epochs = LeaderEpochs.decode(bytes(content)) if len(content) else LeaderEpochs()
     epochs.truncate_to(stored.end_offset)
-    epochs.assign(leader_epoch, epoch_start)
+    epochs.assign_epoch(leader_epoch, epoch_start)
     return {
         METADATA_FILE: encode_partition_metadata(stored.partition.topic_id),
         **stored.parts,

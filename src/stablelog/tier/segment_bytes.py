@@ -25,7 +25,7 @@ from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.search.batches import seek, walk
-from stablelog.log.search.source import Found
+from stablelog.log.search.source import FoundBatch
 from stablelog.log.segments.proof import CHUNK_SIZE, SKIPPED_SIZE, raw_headers_in
 from stablelog.tier.cut_points import chunk_at
 from stablelog.tier.index_object import IndexKind, indexes_of
@@ -206,7 +206,7 @@ class LoadedSegment:
         if missing:
             raise NotLoadedError(list(missing), size_of(missing))
 
-    def find(self, offset: int, known: int | None = None) -> Found | None:
+    def find(self, offset: int, known: int | None = None) -> FoundBatch | None:
         """Return the first batch whose last offset is at least `offset`; None if there is none. Raises DamageError.
 
         Args:
@@ -228,10 +228,10 @@ class LoadedSegment:
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from a position on. Raises DamageError."""
         for at, header in walk(self, position):
-            self._check(Found(at, header.size, header.base_offset, header.last_offset))
+            self._check(FoundBatch(at, header.size, header.base_offset, header.last_offset))
             yield at, header
 
-    def _check(self, batch: Found) -> None:
+    def _check(self, batch: FoundBatch) -> None:
         is_inside = self.base_offset <= batch.base_offset <= batch.last_offset < self.end_offset
         if not is_inside or batch.end_position > self.size:
             raise self.no_batch_at(batch.position)

@@ -50,7 +50,7 @@ def records(*values, timestamp_ms=NOW_MS):
 def stored(desk, topic="here"):
     """The batches of the log: (header, records)."""
     log = desk.broker.partitions.require(topic, 0)
-    log.log.prove()
+    log.log.prove_segments()
     data = b"".join(log.read(log.start_offset, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
     found = []
     for at, header in headers_in(data):

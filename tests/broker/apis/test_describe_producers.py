@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from stablelog.broker.network import long_messages
-from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
 from tests.broker.desk import opened, part
@@ -28,8 +28,8 @@ def test_many_producers_are_described_as_few_are(monkeypatch):
         async with opened() as desk:
             partition = desk.broker.partitions.require("t", 0)
             for count in (3, 1001):
-                table = ProducerTable.of(Producer(one, one % 7, 5) for one in range(count))
-                partition.log.producers = Producers.restored(table, 0)
+                table = ProducerTable.from_producers(ProducerEntry(one, one % 7, 5) for one in range(count))
+                partition.log.producers = Producers.from_table(table, 0)
                 assert await producers(desk, "t", 0) == [(one, one % 7, -1, 5, -1) for one in range(count)]
             asked = part(DESCRIBE_PRODUCERS, 0, "request", "TopicRequest", name="t", partition_indexes=(1,))
             answer = await desk.ask(DESCRIBE_PRODUCERS, 0, topics=(asked,))

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.directory.dynamic_settings import DynamicSettings
-from stablelog.data_directory.noted_file import with_crc
+from stablelog.data_directory.registered_file import with_crc
 from stablelog.data_directory.settings_file import META_LINE, Dynamic, decode_settings, encode_settings
 from stablelog.errors import DamageError, RefusedError, UnknownFormatError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash

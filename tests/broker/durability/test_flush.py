@@ -8,7 +8,7 @@ import pytest
 from stablelog.broker.durability.flush import GroupFlush
 from stablelog.broker.loop.tasks import Tasks
 from stablelog.errors import UnavailableError
-from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
 from stablelog.testing.sim_disk import SimDisk, SimFile
@@ -221,8 +221,10 @@ def test_a_large_snapshot_is_not_written_on_the_event_loop():
         log.partition.log.take_snapshot()
         await flush.durable_future(log.partition, 1)
         assert disk.writers[".producers"] == threading.get_ident(), "a small one is"
-        table = ProducerTable.of(Producer(one, 0, used_ms=log.now_ms) for one in range(10, 10_000))
-        log.partition.log.producers = Producers.restored(table, log.now_ms)
+        table = ProducerTable.from_producers(
+            ProducerEntry(one, 0, used_ms=log.now_ms) for one in range(10, 10_000)
+        )
+        log.partition.log.producers = Producers.from_table(table, log.now_ms)
         log.write("-", sync=False)
         log.partition.log.take_snapshot()
         await flush.durable_future(log.partition, 2)

@@ -89,11 +89,11 @@ def test_an_effect_that_came_later_waits_for_what_was_appended_later():
         done = []
         desk.journal.append([(b"k", b"1")])
         desk.journal.run_when_durable(lambda: done.append(1))
-        work = desk.log.partition.unsynced()
+        work = desk.log.partition.sync_work()
         desk.journal.append([(b"k", b"2")])
         desk.journal.run_when_durable(lambda: done.append(2))
         work.run()
-        desk.log.partition.synced(work)
+        desk.log.partition.finish_sync(work)
         desk.journal.run_effects()
         assert done == [1]
         desk.sync()

@@ -307,7 +307,9 @@ def test_partitions_are_counted_and_those_that_have_failed():
         async with served(topics=("t",), partitions=2) as desk:
             told = teller(desk.broker.metrics.port)
             own = sum(topic.partition_count for topic in desk.broker.topics if topic.is_internal)
-            desk.broker.partitions.require("t", 0).usability.fail(UnavailableError("the disk fails"))
+            desk.broker.partitions.require("t", 0).availability.mark_failed(
+                UnavailableError("the disk fails")
+            )
             assert await asyncio.to_thread(lambda: told("stablelog_partitions")) == own + 2
             assert await asyncio.to_thread(lambda: told("stablelog_offline_partitions")) == 1
             assert await asyncio.to_thread(lambda: told("stablelog_opening_partitions")) == 0

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.security import client_quotas as broker_quotas
-from stablelog.data_directory.noted_file import QUOTAS
+from stablelog.data_directory.registered_file import QUOTAS
 from stablelog.errors import DamageError, DiskError
 from stablelog.ops.verify import verify_data_directory
 from stablelog.testing.sim_disk import SimDisk

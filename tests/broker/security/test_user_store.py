@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from stablelog.data_directory.meta_properties import META_FILE
-from stablelog.data_directory.noted_file import USERS, encode_json
+from stablelog.data_directory.registered_file import USERS, encode_json
 from stablelog.data_directory.user_file import encode_users, user_file
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, DiskError, RefusedError, UnknownFormatError

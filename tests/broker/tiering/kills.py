@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.env.objects.opening import open_store
-from stablelog.ops.stored_partitions import StoredPartition, describe
+from stablelog.ops.stored_partitions import PartitionUsage, measure_partition
 from stablelog.tier.prefix import Prefix
 from tests.chaos.confluent import patiently
 from tests.clients.reading import bounds, read_to_end
@@ -116,8 +116,10 @@ def committed_in(broker):
 def described(store):
     """What the store has of the topic."""
     prefix = Prefix(open_store(store.as_uri()))
-    found = [describe(prefix, one) for one in prefix.partitions("t")] if "t" in prefix.topics() else []
-    return found[0] if found else StoredPartition("t", "", 0)
+    found = (
+        [measure_partition(prefix, one) for one in prefix.partitions("t")] if "t" in prefix.topics() else []
+    )
+    return found[0] if found else PartitionUsage("t", "", 0)
 
 
 def log_start(store):

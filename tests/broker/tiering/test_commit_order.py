@@ -88,7 +88,7 @@ def test_all_is_as_before_when_the_local_segments_are_gone(tmp_path):
             assert await said(desk) == before
         async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             assert await said(desk) == before
             middle = before[0][4][0]  # in a transaction of one record
             assert await deleted(desk, middle) == middle
@@ -130,7 +130,7 @@ def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_p
                 disk.remove(directory / name)
         async with tiered(tmp_path.as_uri(), disk, configs=ORDERED) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             assert await deleted(desk, before[1][0]) == before[2][0]
             assert await committed(desk, before[2][0]) == before[2:]
 

@@ -92,7 +92,7 @@ async def state_of(objects):
 def committed_values(desk):
     """The committed values in all segments of `t`, except those of records outside transactions."""
     log = desk.broker.partitions.require("t", 0)
-    log.log.prove()
+    log.log.prove_segments()
     found, offset = [], log.start_offset
     while offset < log.last_stable_offset:
         read = log.read(offset, 1 << 20, Isolation.READ_COMMITTED)

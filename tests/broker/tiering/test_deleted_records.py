@@ -52,7 +52,7 @@ async def restored(tmp_path, configs):
     async with opened(disk, topics=(), stablelog_remote_url=tmp_path.as_uri(), **SELDOM) as desk:
         await desk.opened("t")
         log = log_of(desk)
-        log.log.prove()
+        log.log.prove_segments()
         start = log.view.start_offset if configs is ORDERED else log.remote.start_offset
         return start, await committed(desk, start)
 

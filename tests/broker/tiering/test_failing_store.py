@@ -103,7 +103,7 @@ def test_each_failure_is_one_line_for_copies_and_one_for_reads(failure, words, m
         }
         async with tiered(url, disk, stablelog_remote_allow_http=True, **soon) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             start = log_of(desk).start_offset
             await write_segments(desk, 2)
             producer = await desk.init("x")  # the log of a coordinator has grown, too

@@ -100,7 +100,7 @@ def test_a_partition_that_retention_has_trimmed_and_that_was_never_copied_needs_
         async with tiered(tmp_path.as_uri(), killed, configs=NEVER_COPIED) as desk:
             await desk.opened("t")
             log = log_of(desk)
-            log.log.prove()
+            log.log.prove_segments()
             assert await list_offset(desk, EARLIEST) == start
             assert await list_offset(desk, 0) == start
             assert (await desk.fetch("t", 0, start - 1)).error_code is ErrorCode.offset_out_of_range

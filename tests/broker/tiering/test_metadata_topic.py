@@ -89,7 +89,7 @@ class Tiered:
         found = []
         for partition in self.partitions():
             if partition.end_offset:
-                partition.log.prove()
+                partition.log.prove_segments()
                 data = b"".join(partition.read(partition.start_offset, 1 << 30, Isolation.LOG_END).buffers)
                 for at, _ in headers_in(data):
                     found += [(partition.index, record) for record in decode_records(data, at)]

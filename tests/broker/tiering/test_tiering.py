@@ -89,7 +89,7 @@ def test_records_of_both_tiers_are_read_before_and_after_a_restart(tmp_path):
         for _ in range(3):
             async with tiered(tmp_path.as_uri(), disk) as desk:
                 await desk.opened("t")
-                log_of(desk).log.prove()
+                log_of(desk).log.prove_segments()
                 if log_of(desk).end_offset:
                     assert await read_all(desk) == list(range(log_of(desk).end_offset))
                 await write_segments(desk, 3)
@@ -166,7 +166,7 @@ def test_deleted_records_of_the_store_are_not_read(tmp_path):
             assert answer.topics[0].partitions[0].low_watermark == 4
         async with tiered(tmp_path.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             for _ in range(2):
                 assert await list_offset(desk, EARLIEST) == 4
                 assert (await desk.fetch("t", 0, 3)).error_code is ErrorCode.offset_out_of_range
@@ -189,7 +189,7 @@ def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp
         store.mkdir()
         async with tiered(store.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             start = log_of(desk).start_offset
             assert (await desk.fetch("t", 0, 0, max_wait_ms=1000)).error_code in RETRIABLE
             assert await list_offset(desk, EARLIEST) == 0
@@ -201,7 +201,7 @@ def test_a_lost_store_stops_only_reads_of_remote_offsets_and_copying_resumes(tmp
             away.rename(store)
         async with tiered(store.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             await copy(desk)
             assert log_of(desk).start_offset > start
             assert await read_all(desk) == list(range(log_of(desk).end_offset))
@@ -454,7 +454,7 @@ def test_a_disabled_remote_tier_takes_the_records_with_it_that_are_only_in_the_s
             assert all(row.state is DELETE_STARTED for row in remote_of(desk).manifest.segments)
         async with tiered(tmp_path.as_uri(), disk) as desk:
             await desk.opened("t")
-            log_of(desk).log.prove()
+            log_of(desk).log.prove_segments()
             await write_segments(desk, 1)
             await copy(desk)
             await check_deleted(desk, start)

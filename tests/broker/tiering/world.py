@@ -87,7 +87,7 @@ class World(TieredLog):
                 disk=self.disk, reserve=NO_RESERVE, clock=SimpleNamespace(wall_ms=lambda: self.now_ms)
             ),
             node_id=1,
-            is_open=lambda partition: not partition.usability.is_closed,
+            is_open=lambda partition: not partition.availability.is_closed,
             topic_of=lambda _name: SimpleNamespace(
                 topic_id=PARTITION.topic_id, partition_count=1, configs=self.configs
             ),

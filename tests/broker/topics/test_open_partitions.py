@@ -28,7 +28,7 @@ def files():
     for index in (0, 3):
         after.open_partition(topic, index)
     after.partitions.set_offline(topic, 2, "its disk is gone")
-    after.partitions.require("t", 3).usability.fail(DiskError("writing failed", errno.EIO))
+    after.partitions.require("t", 3).availability.mark_failed(DiskError("writing failed", errno.EIO))
     return after
 
 
@@ -98,6 +98,6 @@ def test_a_failure_is_reported_once_with_its_partition():
     files = topic_files(disk, HERE, on_failure=lambda partition, why: failures.append((partition, str(why))))
     partition = create(files, "t")
     for why in ("first", "second"):
-        partition.usability.fail(DiskError(why, errno.EIO))
+        partition.availability.mark_failed(DiskError(why, errno.EIO))
     assert [one for one, _ in failures] == [partition]
     assert "first" in failures[0][1]

@@ -79,7 +79,7 @@ def test_metrics_count_the_partitions_in_each_state():
 
 def fail(partition):
     """Make a partition fail, as a write does that cannot be undone."""
-    partition.usability.fail(UnavailableError("the disk fails"))
+    partition.availability.mark_failed(UnavailableError("the disk fails"))
     assert partition.failure is not None
 
 

@@ -87,9 +87,9 @@ def written(disk, count):
             [Record(0, 0, None, b"value", ())], producer_id=7, producer_epoch=0, base_sequence=0
         )
         partition.append(batch, now_ms=0)
-        work = partition.unsynced()
+        work = partition.sync_work()
         work.run()
-        partition.synced(work)
+        partition.finish_sync(work)
     reserve.threads.clear()
     return files, reserve
 

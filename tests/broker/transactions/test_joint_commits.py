@@ -270,7 +270,7 @@ def test_after_a_crash_within_a_commit_no_cut_goes_back():
             group = group_of(desk)
             task = asyncio.ensure_future(commit(desk, children))
             await until(lambda: group.coordinator.joint.accepted_children.is_pending)
-            group.journal.partition.unsynced().run()
+            group.journal.partition.sync_work().run()
             left = disk.crash(random.Random(1))
             await task
         left.__class__, left.is_full = FullCommitLog, True

@@ -58,7 +58,7 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
         assert disk.read_bytes(DATA / "cleaner-offset-checkpoint") == b"0\n1\nc 0 200\n"
         async with opened(disk) as desk:
             log = desk.broker.partitions.require("c", 0)
-            log.log.prove()
+            log.log.prove_segments()
             assert log.compaction.first_dirty_offset == 200
             assert len(records(log)) == 10
             await desk.broker.topic_changes.delete_topic("c")
@@ -150,6 +150,6 @@ def test_a_commit_ordered_topic_is_not_compacted_where_that_is_the_brokers_defau
             assert (await desk.produce(batch(b"without a key"))).error_code is ErrorCode.none
             log = desk.broker.partitions.require("t", 0)
             assert log.config.cleanup_policy == {"delete"}
-            assert log.compaction.begin(0, key_count_max=100) is None
+            assert log.compaction.begin_pass(0, key_count_max=100) is None
 
     asyncio.run(conversation())

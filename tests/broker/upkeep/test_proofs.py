@@ -344,7 +344,7 @@ def test_the_scrub_passes_over_a_segment_that_is_compacted_meanwhile(caplog):
     log.write("x=1 x=2 y=1 y=2 d=1")
     (replaced, *_) = log.partition.segments()
     log.compact()
-    assert not log.partition.holds(replaced)
+    assert not log.partition.has_segment(replaced)
 
     async def conversation():
         scrub = Scrub([log.partition], Tasks(pytest.fail), lambda: 1 << 40)

@@ -13,7 +13,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
 from stablelog.errors import DamageError
 from stablelog.log.compaction import aborted_data, rewriter
-from stablelog.log.compaction.aborted_data import LogBytes, without_aborted
+from stablelog.log.compaction.aborted_data import RewrittenLog, without_aborted
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, SUMMARY
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.partition import Isolation
@@ -215,7 +215,7 @@ def test_a_transaction_whose_marker_is_gone_ends_where_the_marker_was():
 )
 def test_bytes_of_a_copy_are_found_at_any_position(parts):
     original = bytes(range(50))
-    log, wanted = LogBytes(), b""
+    log, wanted = RewrittenLog(), b""
     for part in parts:
         if isinstance(part, bytes):
             log.add_new(part)
@@ -231,7 +231,7 @@ def test_bytes_of_a_copy_are_found_at_any_position(parts):
 
 
 def test_ranges_that_follow_each_other_are_one():
-    log, calls = LogBytes(), []
+    log, calls = RewrittenLog(), []
 
     def original(at, size):
         calls.append((at, size))
@@ -246,7 +246,7 @@ def test_ranges_that_follow_each_other_are_one():
 
 
 def test_an_original_that_has_become_shorter_is_an_error():
-    log = LogBytes()
+    log = RewrittenLog()
     log.add_range(0, 10)
     with pytest.raises(DamageError, match="ends at byte 4"):
         log.read(lambda _at, _size: bytes(4), 0, 10)
@@ -305,11 +305,11 @@ def test_a_log_of_copies_replays_to_the_same_producers_and_to_the_entries_that_s
     assert copy.stable_offset == log.stable_offset
     same = [
         (one.producer_id, one.producer_epoch, one.batches[-1:], one.txn_first_offset)
-        for one in log.partition.producers()
+        for one in log.partition.producer_state
     ]
     assert same == [
         (one.producer_id, one.producer_epoch, one.batches[-1:], one.txn_first_offset)
-        for one in copy.partition.producers()
+        for one in copy.partition.producer_state
     ]
 
 
@@ -318,7 +318,7 @@ def test_a_log_of_copies_replays_to_the_same_producers_and_to_the_entries_that_s
 
 def cleaned(log):
     """Remove aborted data from the local segments. Return how many were replaced."""
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1)
     if work is None:
         return None
     count = 0
@@ -326,7 +326,7 @@ def cleaned(log):
         if one is not None:
             assert log.partition.compaction.put_in_place(one)
             count += one.changed
-    log.partition.compaction.end(work)
+    log.partition.compaction.end_pass(work)
     assert list(verify_directory(log.disk, log.directory)) == []
     return count
 
@@ -354,7 +354,7 @@ def committed(log):
 
 def told(summary):
     """What a summary tells except for the sparse indexes, which depend on the interval of their entries."""
-    return summary.replaced(index_size=0, index_crc=0, timeindex_size=0, timeindex_crc=0)
+    return summary.with_changes(index_size=0, index_crc=0, timeindex_size=0, timeindex_crc=0)
 
 
 @pytest.mark.extended
@@ -385,7 +385,7 @@ def test_a_damaged_batch_is_an_error_of_a_pass(place):
     content = bytearray(log.disk.read_bytes(path))
     content[place] ^= 1
     log.disk.write_atomic(path, bytes(content))
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1)
     with pytest.raises(DamageError, match=r"the CRC of the batch at offset"):
         list(work.steps())
     assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))

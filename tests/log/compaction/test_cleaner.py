@@ -4,7 +4,7 @@ import pytest
 
 from stablelog.log.compaction import rewriter
 from stablelog.log.segments import proof
-from stablelog.log.segments.interrupted import CLEANED
+from stablelog.log.segments.replacement import CLEANED
 from tests.log.compaction.test_aborted_data import cleaned, written
 from tests.log.compaction.test_policy import KEYS, KeyedLog
 from tests.log.timeline import NOW_MS
@@ -23,7 +23,7 @@ def reopened_unproven(monkeypatch):
 def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
     log = reopened_unproven(monkeypatch)
     assert not any(segment.is_proven for segment in log.partition.segments()[:2])
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS)
     steps = list(work.steps())
     assert steps.count(None) == 4, "a proof of three batches takes two steps"
     assert [cleaned.replaced for cleaned in steps if cleaned is not None] == [(0, 3)]
@@ -35,7 +35,7 @@ def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(c
     monkeypatch.setattr(rewriter, "STEP_SIZE", 1)  # so that each batch is a step
     log = reopened_unproven(monkeypatch)
     before = sorted(log.disk.files())
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS)
     steps = work.steps()
     assert all(next(steps) is None for _ in range(count))
     work.cancel()
@@ -47,7 +47,7 @@ def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(c
 
 def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
     log = KeyedLog(segment_bytes=400).write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 c=2 e=1 f=1").write("g=1")
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS)
     for one in work.steps():
         if one is not None:
             assert log.partition.compaction.put_in_place(one)
@@ -58,7 +58,7 @@ def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
 def test_what_a_pass_that_nobody_has_ended_has_written_is_replaced_by_the_next_one():
     """As where the task of a pass is garbage: its files stay, under names that only compaction writes."""
     log = KeyedLog().write("a=1 b=1 a=2 c=1").write("b=2")
-    steps = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS).steps()
+    steps = log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS).steps()
     assert any(cleaned is not None for cleaned in steps)
     steps.close()
     assert any(path.name.endswith(CLEANED) for path in log.disk.files())
@@ -91,7 +91,7 @@ def test_a_segment_with_an_open_transaction_is_left_until_it_has_ended():
 
 def test_a_pass_that_is_cancelled_leaves_no_file():
     log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1)
     work.cancel()
     assert list(work.steps()) == []
     assert not any(name.endswith(rewriter.CLEANED) for name in log.disk.list_dir(log.directory))
@@ -99,7 +99,7 @@ def test_a_pass_that_is_cancelled_leaves_no_file():
 
 def test_a_segment_that_retention_deletes_meanwhile_is_passed_over():
     log = written("P1 P1 P1a - | P1 P1a P1 P1c |", drops_aborted=True)
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=1)
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1)
     log.partition.deletion.delete_records(4)
     log.partition.deletion.remove_deleted(log.now_ms)
     assert [one.summary.base_offset for one in work.steps() if one is not None] == [4]

@@ -19,8 +19,8 @@ from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Isolation
-from stablelog.log.search.times import finished
-from stablelog.log.segments.interrupted import begin_swap
+from stablelog.log.search.times import run_lookup
+from stablelog.log.segments.replacement import begin_swap
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
@@ -75,12 +75,12 @@ class KeyedLog(Log):
         return self
 
     def compact(self, *, key_count_max=KEYS):
-        work = self.partition.compaction.begin(self.now_ms, key_count_max=key_count_max)
+        work = self.partition.compaction.begin_pass(self.now_ms, key_count_max=key_count_max)
         assert work is not None
         for cleaned in work.steps():
             if cleaned is not None:
                 assert self.partition.compaction.put_in_place(cleaned)
-        self.partition.compaction.end(work)
+        self.partition.compaction.end_pass(work)
         assert list(verify_directory(self.disk, self.directory)) == []
         return work
 
@@ -160,7 +160,7 @@ def test_the_latest_record_of_each_key_stays_where_it_was():
 def test_what_is_undecided_growing_or_too_young_is_not_touched():
     log = KeyedLog(min_compaction_lag_ms=HOUR_MS)
     log.write("a=1 a=2")
-    assert log.partition.compaction.begin(log.now_ms, key_count_max=KEYS) is None
+    assert log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS) is None
     log.now_ms += 2 * HOUR_MS
     log.write("P1:a=3 a=4")
     log.write("a=5", roll=False)
@@ -340,7 +340,7 @@ def test_a_damaged_batch_stops_compaction_and_stays():
     content = bytearray(log.disk.read_bytes(segment.path(".log")))
     content[-1] ^= 1
     log.disk.write_atomic(segment.path(".log"), bytes(content))
-    segment.give_back()
+    segment.evict()
     with pytest.raises(DamageError):
         log.compact()
     assert log.disk.read_bytes(segment.path(".log")) == content
@@ -356,7 +356,7 @@ def test_the_greatest_time_is_found_when_its_record_is_gone():
     log.now_ms -= 100
     log.write("P2:x=1 P2c")
     log.compact()
-    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is not None
+    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is not None
 
 
 # -- crashes and random histories ------------------------------------------------------------------------------
@@ -382,13 +382,13 @@ def random_words(chance, count):
 
 
 def compact_somehow(log, chance):
-    work = log.partition.compaction.begin(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
+    work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
     if work is None:
         return
     for cleaned in work.steps():
         if cleaned is not None:
             log.partition.compaction.put_in_place(cleaned)
-    log.partition.compaction.end(work)
+    log.partition.compaction.end_pass(work)
 
 
 def times_are_found(log):
@@ -402,11 +402,11 @@ def times_are_found(log):
     ]
     for time in sorted({time for _, time in left}):
         first = next(record for record in left if record[1] >= time)
-        found = finished(log.partition.look_up_time(time, Isolation.READ_COMMITTED))
+        found = run_lookup(log.partition.look_up_time(time, Isolation.READ_COMMITTED))
         assert (found and found[:2]) == (first if first[0] < stable else None)
     greatest = max((time for _, time in left), default=-1)
     first = next((record for record in left if record[1] == greatest), None)
-    found = finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    found = run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))
     assert (found and found[:2]) == (first if first and first[0] < stable else None)
 
 
@@ -574,7 +574,7 @@ def raw(offset, key):
 
 def test_only_records_with_a_key_from_the_first_dirty_offset_on_are_noted():
     latest = LatestOffsets(5, 10)
-    latest.note([raw(3, b"a"), raw(4, None), raw(5, b"b"), raw(6, None), raw(7, b"b")])
+    latest.add_keys([raw(3, b"a"), raw(4, None), raw(5, b"b"), raw(6, None), raw(7, b"b")])
     assert len(latest) == 1
     for key, offset, is_latest in (
         (b"a", 3, True),  # nothing is noted of it
@@ -590,7 +590,7 @@ def test_only_records_with_a_key_from_the_first_dirty_offset_on_are_noted():
 def test_there_is_room_for_the_first_batch_and_for_as_many_keys_as_are_given(count):
     latest = LatestOffsets(5, 2)
     assert latest.has_room(99), "one batch is taken in any case"
-    latest.note([raw(5, b"a")])
+    latest.add_keys([raw(5, b"a")])
     latest.end_offset = 6
     assert latest.has_room(count) is (count <= 1)
 
@@ -600,7 +600,7 @@ def test_a_digest_that_stands_for_a_key_is_no_key():
     keys = [bytes(size) for size in range(40)]
     keys += [blake2b(key, digest_size=size).digest() for key in keys for size in (14, 15, 16, 17)]
     latest = LatestOffsets(0, 10**6)
-    latest.note([raw(offset, key) for offset, key in enumerate(keys)])
+    latest.add_keys([raw(offset, key) for offset, key in enumerate(keys)])
     assert len(latest) == len(set(keys))
     for offset, key in enumerate(keys):
         assert latest.is_latest(key, offset), key
@@ -627,7 +627,7 @@ def test_no_replay_of_a_compacted_segment_begins_at_a_snapshot_of_an_original_on
     """The snapshot has the size that the original log file had there. In the new log file, no batch begins there."""
     log = with_a_snapshot_within_its_first_segment().write("a=3,c=3 d=3,e=3,f=3,g=3,h=3,i=3,j=3 k=3")
     if is_killed:  # the swap has begun, and the next open finishes it
-        work = log.partition.compaction.begin(log.now_ms, key_count_max=KEYS)
+        work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=KEYS)
         next(cleaned for cleaned in work.steps() if cleaned is not None)
         begin_swap(log.disk, DIRECTORY, 0)
         log.reopen(clean=False)

@@ -14,7 +14,7 @@ def test_leader_epochs_are_those_of_a_log_that_keeps_an_epoch_for_each_record(st
     epochs, log = LeaderEpochs(), []
     for epoch, count in steps:
         known = epochs.latest
-        assert epochs.assign(epoch, len(log)) is (epoch > known)
+        assert epochs.assign_epoch(epoch, len(log)) is (epoch > known)
         log += [max(epoch, known)] * count
     entries = epochs.entries
     assert entries == sorted(entries)

@@ -81,7 +81,7 @@ def test_a_file_of_another_name_is_named_and_left_alone(name, clean, caplog):
         async with opened(disk, topics=("t",) if not disk.exists(DATA) else ()) as desk:
             assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
             await desk.durable()
-            desk.broker.partitions.require("t", 0).log.prove()
+            desk.broker.partitions.require("t", 0).log.prove_segments()
             return desk.values(), disk.crash(random.Random(0))
 
     _, killed = asyncio.run(conversation())

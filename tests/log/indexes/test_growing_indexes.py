@@ -39,7 +39,7 @@ def add(indexes, number, *, is_aborted=False):
     indexes.times.append_if_later(5000 + number, last)
     if is_aborted:
         indexes.txns.append(AbortedTxn(1, BASE, last, BASE))
-        indexes.aborted_added()
+        indexes.write_new_aborted()
 
 
 def held(disk, suffix):
@@ -53,15 +53,15 @@ def known(indexes):
 def test_entries_are_written_on_demand_and_only_those_that_the_files_lack(disk, indexes):
     add(indexes, 1)
     assert not disk.list_dir(DIRECTORY)
-    indexes.write()
+    indexes.write_files()
     add(indexes, 2)
-    indexes.write()
+    indexes.write_files()
     assert [held(disk, suffix) for suffix in INDEX_SUFFIXES[:2]] == known(indexes)[:2]
 
 
 def test_the_transaction_index_has_a_file_only_after_an_abort_and_then_at_once(disk, indexes):
     add(indexes, 1)
-    indexes.write()
+    indexes.write_files()
     assert held(disk, TXNINDEX) is None
     add(indexes, 2, is_aborted=True)
     assert held(disk, TXNINDEX) == known(indexes)[2]
@@ -69,24 +69,24 @@ def test_the_transaction_index_has_a_file_only_after_an_abort_and_then_at_once(d
 
 def test_files_that_were_written_are_to_be_synced_once(disk, indexes):
     add(indexes, 1, is_aborted=True)
-    indexes.write()
+    indexes.write_files()
     assert len(indexes.take_dirty_files()) == 3
     assert indexes.take_dirty_files() == []
-    indexes.write()
+    indexes.write_files()
     assert indexes.take_dirty_files() == [], "nothing was added"
     add(indexes, 2)
-    indexes.write()
+    indexes.write_files()
     assert len(indexes.take_dirty_files()) == 2
 
 
 def test_new_names_are_known_until_the_directory_is_synced(indexes):
     assert not indexes.names_changed
     add(indexes, 1)
-    indexes.write()
+    indexes.write_files()
     assert indexes.names_changed
     indexes.names_changed = False
     add(indexes, 2)
-    indexes.write()
+    indexes.write_files()
     assert not indexes.names_changed
 
 
@@ -109,10 +109,10 @@ def test_a_write_that_leaves_a_part_of_its_bytes_is_repaired_by_the_next_one(dis
     disk.fails_late = True
     disk.fail_at = disk.steps + 2
     with pytest.raises(DiskError):
-        indexes.write()
+        indexes.write_files()
     disk.fails_late, disk.fail_at = False, None
     add(indexes, 2)
-    indexes.write()
+    indexes.write_files()
     assert [held(disk, suffix) for suffix in INDEX_SUFFIXES[:2]] == known(indexes)[:2]
     indexes.close()
     assert not disk.open_files
@@ -122,7 +122,7 @@ def test_a_write_that_leaves_a_part_of_its_bytes_is_repaired_by_the_next_one(dis
 def test_bytes_of_a_file_that_are_not_of_the_index_are_replaced(disk, indexes, content):
     disk.write_atomic(path_of(INDEX), content)
     add(indexes, 1)
-    indexes.write()
+    indexes.write_files()
     assert held(disk, INDEX) == known(indexes)[0]
 
 
@@ -130,17 +130,17 @@ def test_a_file_that_has_the_first_entries_goes_on(disk, indexes):
     add(indexes, 1)
     disk.write_atomic(path_of(INDEX), known(indexes)[0])
     add(indexes, 2)
-    indexes.write()
+    indexes.write_files()
     assert held(disk, INDEX) == known(indexes)[0]
 
 
 def test_files_that_were_closed_are_opened_again_and_are_to_be_synced(disk, indexes):
     add(indexes, 1)
-    indexes.write()
+    indexes.write_files()
     indexes.close_files()
     assert not disk.open_files
     assert indexes.take_dirty_files() == []
-    indexes.write()
+    indexes.write_files()
     assert len(indexes.take_dirty_files()) == 2, "it is unknown whether an earlier write was synced"
 
 
@@ -156,9 +156,9 @@ def test_indexes_begin_as_a_summary_says_while_they_grow(indexes):
         timeindex_crc=crc32c(contents[1]),
     )
     add(indexes, 2)
-    assert indexes.begin_as(progress)
-    assert not indexes.begin_as(progress.replaced(index_crc=1))
-    assert not indexes.begin_as(progress.replaced(index_size=1000))
+    assert indexes.begin_with(progress)
+    assert not indexes.begin_with(progress.with_changes(index_crc=1))
+    assert not indexes.begin_with(progress.with_changes(index_size=1000))
 
 
 # -- files that the last broker has left -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def left(disk, indexes):
     """The same indexes as those whose files the last broker has left."""
     for number in (1, 2):
         add(indexes, number, is_aborted=number == 2)
-    indexes.write()
+    indexes.write_files()
     contents = known(indexes)
     indexes.close()
     return GrowingIndexes(disk, path_of, BASE, contents)
@@ -203,7 +203,7 @@ def test_a_file_may_lack_the_last_entries_of_offsets(disk, left):
     disk.damage(path_of(INDEX), disk.read_bytes(path_of(INDEX))[:8])
     assert adopt(disk, left)
     assert not left.are_files_complete
-    left.write()
+    left.write_files()
     assert held(disk, INDEX) == known(left)[0]
 
 

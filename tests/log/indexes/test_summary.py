@@ -62,4 +62,4 @@ def test_a_later_version_is_refused_and_one_that_no_release_will_write_is_damage
 
 
 def test_a_copy_has_the_changed_fields_and_the_others_as_they_were():
-    assert summary().replaced(log_size=0) == summary(log_size=0)
+    assert summary().with_changes(log_size=0) == summary(log_size=0)

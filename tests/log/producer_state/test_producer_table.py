@@ -17,7 +17,7 @@ from stablelog.errors import DamageError, RefusedError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state import producer_table
 from stablelog.log.producer_state import producers as producers_module
-from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, Producer
+from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import RECENT_MAX, Producers
 from stablelog.log.producer_state.snapshots import (
@@ -126,10 +126,10 @@ class History:
         if refused is not None:
             return
         if transactional and chance.random() < (0.1 if known else 0.4):  # verification refuses it
-            self.real.batch_refused(given)
-            self.model.batch_refused(one, epoch, sequence)
+            self.real.remember_refused(given)
+            self.model.remember_refused(one, epoch, sequence)
             return
-        self.real.note(given._replace(base_offset=self.offset), None, self.now_ms)
+        self.real.apply_batch(given._replace(base_offset=self.offset), None, self.now_ms)
         self.model.batch(
             one, epoch, sequence, count, self.offset,
             transactional=transactional, timestamp_ms=timestamp_ms, now_ms=self.now_ms,
@@ -144,34 +144,34 @@ class History:
         marker = Marker(self.chance.choice(list(MarkerType)), coordinator_epoch)
         others = [k.txn_first for i, k in self.model.all.items() if k.txn_first >= 0 and i != one]
         given = header(one, epoch, -1, 1, transactional=True, timestamp_ms=self.now_ms)
-        txn = self.real.note(given._replace(base_offset=self.offset), marker, self.now_ms)
+        txn = self.real.apply_batch(given._replace(base_offset=self.offset), marker, self.now_ms)
         ended = self.model.marker(one, epoch, coordinator_epoch, timestamp_ms=self.now_ms, now_ms=self.now_ms)
         assert (None if txn is None else (txn.first_offset, txn.record_count)) == ended
         if txn is not None:
             if txn.aborted is not None:
                 assert txn.aborted.stable_offset == min(others, default=self.offset + 1)
             if self.chance.random() < 0.3:
-                self.real.frozen()
-            self.real.ended(txn)
+                self.real.packed_copy()
+            self.real.end_transaction(txn)
         self.offset += 1
         if self.chance.random() < 0.5:
-            self.real.high_watermark_moved(self.offset)
+            self.real.move_high_watermark(self.offset)
 
     def let_time_pass(self):
         self.now_ms += self.chance.choice((1, 1000, 100_000))
 
     def expire(self):
         before_ms = self.now_ms - self.chance.choice((0, 2000, 90_000))
-        assert sum(self.real.expire(before_ms, self.now_ms - 1000)) == self.model.expire(before_ms)
+        assert sum(self.real.remove_unused(before_ms, self.now_ms - 1000)) == self.model.expire(before_ms)
 
     def freeze(self):
-        self.frozen.append((self.real.frozen(), self.model.copy()))
+        self.frozen.append((self.real.packed_copy(), self.model.copy()))
 
     def restart(self):
-        table, progress = decode_producers(encoded(self.real.frozen()))
+        table, progress = decode_producers(encoded(self.real.packed_copy()))
         assert progress == PROGRESS
         self.now_ms -= self.chance.choice((0, 0, 10**6))  # the machine's clock may be set back
-        self.real = Producers.restored(table, self.now_ms)
+        self.real = Producers.from_table(table, self.now_ms)
         self.model.refused.clear()
         self.model.limit_times(self.now_ms)
 
@@ -217,11 +217,11 @@ def of_batches(producer_id, count):
         KeptBatch(10**6 + producer_id % 10**6 + n, 10**10 + producer_id * 7 + n, 0, NOW_MS + n)
         for n in range(count)
     ]
-    return Producer(producer_id, 3, 0, batches, NOW_MS + producer_id, NOW_MS + count)
+    return ProducerEntry(producer_id, 3, 0, batches, NOW_MS + producer_id, NOW_MS + count)
 
 
 def many(count, batch_count=BATCHES_KEPT):
-    return ProducerTable.of(of_batches(one, batch_count) for one in range(count))
+    return ProducerTable.from_producers(of_batches(one, batch_count) for one in range(count))
 
 
 # By day each order of ids, and each number of kept batches, once; by night all combinations.
@@ -250,7 +250,7 @@ def test_an_idle_producer_takes_at_most_200_bytes(given, batch_count):
         table = ProducerTable()
         for one in ids:
             table.put(of_batches(one, batch_count))
-        producers = Producers.restored(table, 2**60)
+        producers = Producers.from_table(table, 2**60)
         gc.collect()
         size = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -269,8 +269,8 @@ def test_producers_that_have_written_are_packed_when_they_are_idle():
         for one in range(2_500):
             for sequence in range(6):
                 given = header(one, 0, sequence, 1, transactional=False, timestamp_ms=NOW_MS)
-                producers.note(given._replace(base_offset=6 * one + sequence), None, NOW_MS + one)
-        assert sum(producers.expire(0, NOW_MS + 10**6)) == 0
+                producers.apply_batch(given._replace(base_offset=6 * one + sequence), None, NOW_MS + one)
+        assert sum(producers.remove_unused(0, NOW_MS + 10**6)) == 0
         gc.collect()
         size = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -294,7 +294,7 @@ def test_producers_that_have_written_within_a_minute_are_not_packed(monkeypatch)
             given = header(one, 0, 1, 1, transactional=False, timestamp_ms=log.now_ms)
             log.partition.producer_state.check_epoch(given)
         assert sorted({1, 2, 3} - unpacked) == left
-    assert len(list(log.partition.producers())) == 3
+    assert len(list(log.partition.producer_state)) == 3
 
 
 def calls_of(work):
@@ -318,18 +318,18 @@ def test_what_the_event_loop_does_does_not_grow_with_the_producers():
     """A snapshot, the view of compaction, and each step of expiry; the rest is done in threads, or in steps."""
 
     def counts(producer_count):
-        producers = Producers.restored(many(producer_count), 2**60)
+        producers = Producers.from_table(many(producer_count), 2**60)
 
         def of(work):
             for one in range(RECENT_MAX):
                 given = header(one * 13, 3, 0, 1, transactional=False, timestamp_ms=NOW_MS)
-                producers.note(given._replace(base_offset=10**11), None, NOW_MS + 10**7)
+                producers.apply_batch(given._replace(base_offset=10**11), None, NOW_MS + 10**7)
             return calls_of(work)
 
-        yield of(lambda: len(ProducersFile(producers.frozen(), PROGRESS)))
+        yield of(lambda: len(ProducersFile(producers.packed_copy(), PROGRESS)))
         yield of(producers.last_batches)
         yield of(lambda: next(iter(producers)))
-        expiry = producers.expire(NOW_MS + 10**9, NOW_MS)
+        expiry = producers.remove_unused(NOW_MS + 10**9, NOW_MS)
         yield of(lambda: next(expiry))
         yield of(lambda: next(expiry))
 
@@ -381,11 +381,11 @@ def test_blocks_that_no_release_has_written_are_damage(seed):
 
 @pytest.mark.parametrize("count", [0, 33, 255])
 def test_a_block_holds_1_to_32_producers(count):
-    assert len(ProducerTable.of_blocks([])) == 0
+    assert len(ProducerTable.from_blocks([])) == 0
     block = producers_of(32).blocks()[0]
-    assert len(ProducerTable.of_blocks([block[:7], block[7:]])) == 32
+    assert len(ProducerTable.from_blocks([block[:7], block[7:]])) == 32
     with pytest.raises(DamageError):
-        ProducerTable.of_blocks([bytes([count]) + block[1:]])
+        ProducerTable.from_blocks([bytes([count]) + block[1:]])
 
 
 @pytest.mark.parametrize("kind", range(256))
@@ -395,27 +395,27 @@ def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction
     rest_size = (8 + 24 * (count - 1)) * bool(count) + 16 * bool(kind & 8)
     if count > 5:
         with pytest.raises(DamageError, match="of an unknown kind"):
-            ProducerTable.of_blocks([b"\1" + entry + bytes(8) + bytes([kind]) + bytes(rest_size)])
+            ProducerTable.from_blocks([b"\1" + entry + bytes(8) + bytes([kind]) + bytes(rest_size)])
         return
     for size in (rest_size - 1, rest_size, rest_size + 1):
         block = b"\1" + entry + bytes(8) + bytes([kind]) + bytes(max(size, 0))
         if size == rest_size:
-            (producer,) = ProducerTable.of_blocks([block])
+            (producer,) = ProducerTable.from_blocks([block])
             assert (producer.producer_id, len(producer.batches)) == (7, count)
         elif size >= 0:
             with pytest.raises(DamageError):
-                ProducerTable.of_blocks([block])
+                ProducerTable.from_blocks([block])
 
 
 def test_the_ids_of_blocks_rise_from_each_to_the_next():
     def block(*ids):
-        (found,) = ProducerTable.of(Producer(one, 0) for one in ids).blocks()
+        (found,) = ProducerTable.from_producers(Producer(one, 0) for one in ids).blocks()
         return found
 
-    assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
+    assert len(ProducerTable.from_blocks([block(1, 3), block(4), block(9)])) == 4
     for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
         with pytest.raises(DamageError, match="do not ascend after id 3"):
-            ProducerTable.of_blocks(blocks)
+            ProducerTable.from_blocks(blocks)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -434,7 +434,7 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
     if seed % 2:
         given.sort(key=lambda one: one.producer_id)
     wanted = {one.producer_id: one for one in given}
-    table = ProducerTable.of(given)
+    table = ProducerTable.from_producers(given)
     assert list(table) == [wanted[one] for one in sorted(wanted)]
     assert len(table) == len(wanted)
     for one in range(-1, 61):
@@ -470,7 +470,7 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
 
 
 def producers_of(count):
-    return ProducerTable.of(
+    return ProducerTable.from_producers(
         Producer(
             one,
             one % 5,

@@ -59,7 +59,7 @@ def test_sequences_wrap_to_zero():
     log = Log().write("-")
     log.append(1, sequence=2**31 - 2, count=1)
     log.append(1, sequence=2**31 - 1, count=3)
-    assert next(log.partition.producers()).last_sequence == 1
+    assert next(log.partition.producer_state).last_sequence == 1
     assert refused(log.append, 1, sequence=3) is ErrorCode.out_of_order_sequence_number
     assert refused(log.append, 1, sequence=0) is ErrorCode.out_of_order_sequence_number
     log.append(1, sequence=2)
@@ -140,7 +140,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten():
     """Scenario 14: however long it has been silent."""
     log = Log(producer_id_expiration_ms=1000).write("P1 P2 P2c")
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 1
-    assert [producer.producer_id for producer in log.partition.producers()] == [1]
+    assert [producer.producer_id for producer in log.partition.producer_state] == [1]
 
 
 def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
@@ -149,7 +149,7 @@ def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
     log.now_ms += 1
     log.append(2, transactional=False)
     assert sum(log.partition.deletion.expire_producers(log.now_ms + 1000)) == 1
-    assert [producer.producer_id for producer in log.partition.producers()] == [2]
+    assert [producer.producer_id for producer in log.partition.producer_state] == [2]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -173,13 +173,13 @@ def test_an_open_transaction_is_open_after_a_restart(clean):
 def test_a_damaged_snapshot_is_passed_over(damage):
     """Scenario 16: empty, garbage, of a version that no release can have: what it said is made from the log."""
     log = write("P1 P2 P2c P1")
-    before = list(log.partition.producers())
+    before = list(log.partition.producer_state)
     log.partition.close()
     for name in log.disk.list_dir(DIRECTORY):
         if name.endswith((".snapshot", ".producers")):
             log.disk.write_atomic(DIRECTORY / name, damage)
     log.partition = log.open()
-    assert sorted(map(str, log.partition.producers())) == sorted(map(str, before))
+    assert sorted(map(str, log.partition.producer_state)) == sorted(map(str, before))
     assert log.stable_offset == 0
 
 
@@ -236,7 +236,7 @@ def test_after_a_start_with_an_earlier_clock_producers_expire_in_time():
     log.write("P3 P3c")
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 0
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS + 1)) == 2
-    assert [producer.producer_id for producer in log.partition.producers()] == [2]
+    assert [producer.producer_id for producer in log.partition.producer_state] == [2]
 
 
 def test_a_plain_batch_within_an_open_transaction_is_refused():
@@ -403,21 +403,21 @@ def test_the_stable_offset_is_never_past_the_high_watermark():
 def test_a_marker_at_the_high_watermark_is_not_durable():
     log = write("P1")
     log.write("-", sync=False)
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     log.write("P1c", sync=False)
     work.run()
-    log.partition.synced(work)
+    log.partition.finish_sync(work)
     assert (log.partition.high_watermark, log.stable_offset) == (2, 0)
 
 
 def test_of_transactions_whose_markers_are_not_durable_the_first_offset_of_each_counts():
     log = write("P1 P2 P3")
     log.write("P1c", sync=False)
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     log.write("P2c P3c", sync=False)
     assert log.stable_offset == 0
     work.run()
-    log.partition.synced(work)
+    log.partition.finish_sync(work)
     assert log.stable_offset == 1
 
 
@@ -617,7 +617,7 @@ def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(i
     for producer_id in (1, 2, 3):
         producers.note(header(producer_id, 0, 10 * producer_id, count=4), None, NOW_MS)
     if is_packed:
-        producers.pack_unused(NOW_MS + 1)
+        producers.pack_recent(NOW_MS + 1)
     before = {one.producer_id: one for one in producers}
     producers.set_open_record_counts({1: 7, 3: 9})
     producers.note(header(1, 4, 50), None, NOW_MS + 1)
@@ -648,7 +648,7 @@ def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durab
             offset += 1
         else:
             high_watermark = chance.randint(high_watermark, offset)
-            producers.high_watermark_moved(high_watermark)
+            producers.move_high_watermark(high_watermark)
         undecided = [*opened.values(), *(first for at, first in ended if at >= high_watermark)]
         assert producers.first_unstable_offset() == min(undecided, default=None)
         assert producers.first_open_offset() == min(opened.values(), default=None)

@@ -75,7 +75,7 @@ def test_a_stop_needs_a_snapshot_where_a_start_would_replay_much_or_forget_produ
         snapshots.opened(found)
         snapshots.appended(96)
         is_needed = has_producers or held_producers or replayed_size > 4096
-        assert snapshots.lacks_newest(producers, segment) is (is_needed and not is_there)
+        assert snapshots.needs_snapshot(producers, segment) is (is_needed and not is_there)
 
 
 def test_within_a_segment_the_two_newest_durable_snapshots_stay():
@@ -100,23 +100,23 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
     ):
         snapshots.remove_older(durable)
         assert left() == stay
-    snapshots.forget_past(13)
+    snapshots.remove_snapshots_past(13)
     assert left() == [5, 12]
     for path, content in snapshots.take(Producers(), Summary(5, 13)).items():
         disk.write_atomic(path, content)
     snapshots.remove_older(99)
     assert left() == [5, 12, 13]
-    snapshots.keep_newest(14, [5])
+    snapshots.remove_other_snapshots(14, [5])
     assert left() == [5, 12, 13]
     removed.clear()
-    snapshots.keep_newest(13, [5])
+    snapshots.remove_other_snapshots(13, [5])
     assert left() == [5, 13]
     assert set(removed) == {12}, "those that have gone before are not removed again"
 
 
 def test_kafkas_snapshot_gives_the_last_batch_and_the_open_transaction_of_each_producer():
     batches = [KeptBatch(5, 30, 2, NOW_MS), KeptBatch(9, 40, 3, NOW_MS + 1)]
-    table = ProducerTable.of(
+    table = ProducerTable.from_producers(
         [
             Producer(1, 2, 3, batches, 70, NOW_MS + 4, 38, 60, 4),
             Producer(2, 3, -1, [], 71, NOW_MS + 5),
@@ -140,7 +140,7 @@ def test_a_snapshot_is_written_in_pieces():
 
 
 def test_kafkas_file_has_an_entry_for_each_producer():
-    table = ProducerTable.of([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
+    table = ProducerTable.from_producers([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
     read = decode_snapshot(b"".join(SnapshotFile(table)), NOW_MS)
     assert [(one.producer_id, one.last_sequence) for one in read] == [
         (one.producer_id, one.last_sequence) for one in table

@@ -15,7 +15,7 @@ from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import SEGMENT_SUFFIXES, VIEW_START_FILE
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.examine import Expected
-from stablelog.log.recovery.repair import cut, examine
+from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
 from tests.log.compaction.test_policy import KeyedLog
@@ -47,9 +47,9 @@ def test_a_cut_log_opens_and_what_was_cut_is_kept(which):
     log = damaged(which)
     contents = {base: log.disk.read_bytes(path_of(base)) for base in log.bases}
     with pytest.raises(DamageError):
-        log.open(clean=False, recovery_point=log.end_offset).log.prove()
+        log.open(clean=False, recovery_point=log.end_offset).log.prove_segments()
     damage = examine(log.disk, DIRECTORY)
-    cuts = cut(log.disk, DIRECTORY, damage)
+    cuts = truncate_at_damage(log.disk, DIRECTORY, damage)
     assert [one.path for one in cuts] == [log.path, *(path_of(base) for base in damage.later)]
     assert sum(one.size for one in cuts) == damage.size
     assert log.disk.read_bytes(log.path.with_suffix(".cut")) == contents[int(log.path.stem)][log.position :]
@@ -69,7 +69,7 @@ def test_a_cut_log_opens_and_what_was_cut_is_kept(which):
 def test_a_log_whose_start_lies_behind_the_cut_begins_at_its_new_end():
     log = damaged(2)
     log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(log.offset + 3))
-    cut(log.disk, DIRECTORY, examine(log.disk, DIRECTORY))
+    truncate_at_damage(log.disk, DIRECTORY, examine(log.disk, DIRECTORY))
     log.partition = log.open(recovery_point=0)
     assert (log.partition.start_offset, log.partition.end_offset) == (log.offset, log.offset)
 
@@ -83,14 +83,14 @@ def test_a_crash_at_any_operation_of_a_cut_leaves_a_log_that_can_be_cut(which):
         damage = examine(log.disk, DIRECTORY)
         log.disk.crash_at = log.disk.steps + crash_at
         try:
-            cut(log.disk, DIRECTORY, damage)
+            truncate_at_damage(log.disk, DIRECTORY, damage)
             done = True
         except SimulatedCrash:
             log.disk.crash_at = None
             again = examine(log.disk, DIRECTORY)
             if again is not None:
                 assert (again.path, again.position) == (log.path, log.position)
-                cut(log.disk, DIRECTORY, again)
+                truncate_at_damage(log.disk, DIRECTORY, again)
         log.disk.crash_at = None
         log.partition = log.open(recovery_point=log.offset)
         assert log.partition.end_offset == log.offset
@@ -121,7 +121,7 @@ def test_a_log_that_ends_before_its_start_is_found(name):
     log.disk.write_atomic(DIRECTORY / name, encode_log_start(log.end_offset + 5))
     damage = examine(log.disk, DIRECTORY, EXPECTED)
     assert (damage.end_offset, damage.durable_end) == (log.end_offset, log.end_offset + 5)
-    cut(log.disk, DIRECTORY, damage)
+    truncate_at_damage(log.disk, DIRECTORY, damage)
     assert examine(log.disk, DIRECTORY, EXPECTED) is None
     assert start(log, log.end_offset).end_offset == log.end_offset
 
@@ -167,7 +167,7 @@ def check_repair(log, *, clean=False):
         return None
     assert damage.durable_end == log.end_offset
     point = min(log.end_offset, damage.end_offset)
-    cut(log.disk, DIRECTORY, damage)
+    truncate_at_damage(log.disk, DIRECTORY, damage)
     assert examine(log.disk, DIRECTORY, replace(expected, recovery_point=point)) is None
     partition = start(log, point, clean=clean)
     assert partition.end_offset == damage.end_offset
@@ -274,7 +274,7 @@ def test_a_log_that_has_changed_since_it_was_examined_is_not_cut():
     log.disk.damage(log.path, log.disk.read_bytes(log.path) + b"more")
     before = state(log.disk)
     with pytest.raises(DamageError, match="has changed since it was examined"):
-        cut(log.disk, DIRECTORY, damage)
+        truncate_at_damage(log.disk, DIRECTORY, damage)
     assert state(log.disk) == before
 
 
@@ -298,7 +298,7 @@ def test_a_compacted_log_starts_after_a_cut_in_a_segment_with_gaps(place):
     changed(log, path, position + 62)
     damage = examine(log.disk, DIRECTORY, EXPECTED)
     assert (damage.position, damage.has_gaps) == (position, True)
-    cut(log.disk, DIRECTORY, damage)
+    truncate_at_damage(log.disk, DIRECTORY, damage)
     assert list(verify_directory(log.disk, DIRECTORY, gapless_epoch=0)) == [], "before the next start, too"
     summary = Summary.decode(log.disk.read_bytes(path_of(0, ".summary")))
     kept = [header for _, header in headers(log, path)]
@@ -323,7 +323,7 @@ def test_a_compaction_that_was_putting_its_segment_in_place_is_finished_before_t
 
     with monkeypatch.context() as patch:
         patch.setattr(cleaner, "finish_swap", broken)
-        work = log.partition.compaction.begin(log.now_ms, key_count_max=1000)
+        work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1000)
         with pytest.raises(UnavailableError):
             for cleaned in work.steps():
                 if cleaned is not None:
@@ -432,7 +432,7 @@ def test_a_repair_that_a_crash_interrupts_anywhere_is_finished_by_the_next_one(h
         found = examine(disk, DIRECTORY, expected)
         disk.crash_at = disk.steps + crash_at
         try:
-            cut(disk, DIRECTORY, found)
+            truncate_at_damage(disk, DIRECTORY, found)
             done = True  # and the recovery point was not lowered
         except SimulatedCrash:
             pass
@@ -443,7 +443,7 @@ def test_a_repair_that_a_crash_interrupts_anywhere_is_finished_by_the_next_one(h
                 continue  # nothing was cut, and a start has passed over the damage
             again = examine(log.disk, DIRECTORY, expected)
             assert again.end_offset == wanted.end_offset
-            cut(log.disk, DIRECTORY, again)
+            truncate_at_damage(log.disk, DIRECTORY, again)
             repaired = replace(expected, recovery_point=wanted.end_offset)
             for was_clean in (clean, False):
                 assert examine(log.disk, DIRECTORY, repaired) is None
@@ -466,7 +466,7 @@ def test_what_was_durable_is_known_until_a_cut_is_done(how):
         disk = copy.deepcopy(log.disk)
         disk.crash_at = disk.steps + crash_at
         try:
-            cut(disk, DIRECTORY, wanted)
+            truncate_at_damage(disk, DIRECTORY, wanted)
             break
         except SimulatedCrash:
             disk.crash_at = None
@@ -560,7 +560,7 @@ def test_the_damage_that_a_start_refuses_is_found_behind_what_it_passes_over(cle
         assert damage.path == path_of(last)
     assert damage.durable_end == log.end_offset
     assert damage.size
-    cut(log.disk, DIRECTORY, damage)
+    truncate_at_damage(log.disk, DIRECTORY, damage)
     log.end_offset = damage.end_offset
     assert is_opened(log, clean=clean)
     behind = examine(log.disk, DIRECTORY, replace(expected, recovery_point=damage.end_offset))

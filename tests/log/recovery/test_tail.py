@@ -8,11 +8,11 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from stablelog.batch.filtering import emptied
+from stablelog.batch.filtering import without_records
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.recovery import tail
-from stablelog.log.recovery.tail import batches_behind, keep_segment, keep_tail, lost_batches
+from stablelog.log.recovery.tail import batches_after_damage, copy_segment, copy_tail, lost_batches
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.test_damage import path_of
 from tests.log.timeline import DIRECTORY, NOW_MS
@@ -47,7 +47,7 @@ def batch(offset, value):
 
 
 def offsets(file, position, end_offset):
-    return [header.base_offset for _, header in batches_behind(file, position, end_offset)]
+    return [header.base_offset for _, header in batches_after_damage(file, position, end_offset)]
 
 
 def test_a_batch_in_a_record_of_the_damaged_batch_is_not_taken_for_what_follows():
@@ -143,17 +143,17 @@ def test_the_whole_batches_behind_damage_are_found_and_nothing_else(seed, monkey
 
     for place, (position, offset, is_whole) in enumerate(rows):
         if not is_whole:
-            check(places(batches_behind(file, position, offset)), rows[place + 1 :])
+            check(places(batches_after_damage(file, position, offset)), rows[place + 1 :])
             check(places(lost_batches(file, position, offset)), rows[place + 1 :])
         elif all(row[2] for row in rows[place + 1 :]):  # refused for another reason than its bytes
             check(places(lost_batches(file, position, offset)), rows[place:])
-    check(places(batches_behind(file, -1, 0)), rows)
-    assert list(lost_batches(file, -1, 0)) == list(batches_behind(file, -1, 0))
+    check(places(batches_after_damage(file, -1, 0)), rows)
+    assert list(lost_batches(file, -1, 0)) == list(batches_after_damage(file, -1, 0))
     assert offsets(file, -1, rows[-1][1] + 1) == []
 
 
 def emptied_batch(offset):
-    return emptied(read_header(batch(offset, b"")))
+    return without_records(read_header(batch(offset, b"")))
 
 
 def damaged_at(content, at):
@@ -269,15 +269,15 @@ def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_k
 ):
     monkeypatch.setattr(tail, "COPY_SIZE", copy_size)
     disk = CountingFile(bytes(range(50))).disk
-    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut")
+    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut")
     assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
-    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "it is there"
+    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "it is there"
     disk.damage(PATH.with_suffix(".cut"), bytes(range(20, 33)))
-    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "a crash has cut the copy short"
+    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "a crash has cut the copy short"
     assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
-    assert keep_tail(disk, PATH, 19).name == f"{0:020d}.cut.1", "these are other bytes"
-    assert keep_tail(disk, PATH, 21).name == f"{0:020d}.cut.2", "and these"
-    cut = keep_segment(disk, PATH, 7, "why")
+    assert copy_tail(disk, PATH, 19).name == f"{0:020d}.cut.1", "these are other bytes"
+    assert copy_tail(disk, PATH, 21).name == f"{0:020d}.cut.2", "and these"
+    cut = copy_segment(disk, PATH, 7, "why")
     assert (cut.path, cut.position, cut.offset, cut.size, cut.damage) == (PATH, 0, 7, 50, "why")
     assert cut.kept.name == f"{0:020d}.cut.3"
     assert disk.read_bytes(cut.kept) == bytes(range(50))
@@ -290,7 +290,7 @@ def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_k
             name: content for name, content in kept.items() if ".cut" in name
         }
     disk.damage(PATH, b"")
-    assert keep_segment(disk, PATH, 7, "why") is None
+    assert copy_segment(disk, PATH, 7, "why") is None
 
 
 @pytest.mark.parametrize("copy_size", [1, 7, 4 << 20])
@@ -300,7 +300,7 @@ def test_a_file_that_differs_in_any_byte_is_no_copy(copy_size, at, monkeypatch):
     disk = CountingFile(bytes(range(50))).disk
     other = damaged_at(bytes(range(20, 50)), at)
     disk.write_atomic(PATH.with_suffix(".cut"), other)
-    assert keep_tail(disk, PATH, 20).name == f"{0:020d}.cut.1"
+    assert copy_tail(disk, PATH, 20).name == f"{0:020d}.cut.1"
     assert disk.read_bytes(PATH.with_suffix(".cut")) == other
 
 
@@ -321,7 +321,7 @@ def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch():
         batch[21:23], batch[23:27] = attributes.to_bytes(2, "big"), delta.to_bytes(4, "big", signed=True)
         batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
         disk.write_atomic(path_of(0), bytes(80) + batch)
-        found = [position for position, _ in tail.batches_behind(disk.open(path_of(0)), 0, 7)]
+        found = [position for position, _ in tail.batches_after_damage(disk.open(path_of(0)), 0, 7)]
         assert found == [80] * is_found, (base_offset, delta, attributes)
 
 
@@ -334,7 +334,7 @@ def test_a_search_in_pieces_of_any_size_finds_the_same_batches(monkeypatch):
     wanted = [(content.index(batch), at) for at, batch in enumerate(batches)]
     for scan_size in (*range(61, 215, 3), 10_000):
         monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
-        found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
+        found = list(tail.batches_after_damage(disk.open(path_of(0)), 0, 0))
         assert [(position, one.base_offset) for position, one in found] == wanted, scan_size
 
 
@@ -347,6 +347,6 @@ def test_a_large_batch_is_searched_for_if_another_follows_and_there_is_room_for_
         disk.write_atomic(path_of(0), bytes(100) + large + (small if is_followed else bytes(100)))
         monkeypatch.setattr(tail, "LONE_SIZE_MAX", len(large) - 1 + limit)
         monkeypatch.setattr(tail, "SPARE_READS", reads)
-        found = [one.base_offset for _, one in tail.batches_behind(disk.open(path_of(0)), 0, 0)]
+        found = [one.base_offset for _, one in tail.batches_after_damage(disk.open(path_of(0)), 0, 0)]
         is_found = bool(limit) or (is_followed and reads > 0)
         assert found == [4] * is_found + [5] * is_followed, (is_followed, limit, reads)

@@ -135,5 +135,5 @@ def test_aborted_transactions_are_those_of_a_list_while_segments_are_deleted(see
         partition.deletion.delete_records(begin)
         for start in range(begin, end, 3):
             for stop in range(start + 1, end + 1, 2):
-                told = [(txn.first_offset, txn.last_offset) for txn in partition.aborted_in(start, stop)]
+                told = [(txn.first_offset, txn.last_offset) for txn in aborted_in(partition, start, stop)]
                 assert told == [one for one in aborted if one[0] < stop and one[1] >= start]

@@ -11,7 +11,7 @@ from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.search import times
 from stablelog.log.search.source import Found
-from stablelog.log.search.times import finished, first_at_or_after, greatest_timestamp
+from stablelog.log.search.times import run_lookup, first_at_or_after, greatest_timestamp
 
 
 class Segment:
@@ -112,7 +112,7 @@ def test_the_first_record_of_a_time_is_that_of_a_look_at_each(seed, step, monkey
     segments = log_of(timestamps)
     for time_ms in range(0, 22, 2):
         for start, limit in ((0, 60), (7, 60), (13, 40), (59, 60), (20, 20)):
-            found = finished(first_at_or_after(lambda: segments, time_ms, lambda at=start: at, limit))
+            found = run_lookup(first_at_or_after(lambda: segments, time_ms, lambda at=start: at, limit))
             assert (found and found[:2]) == first(timestamps, time_ms, start, limit), (time_ms, start, limit)
 
 
@@ -125,20 +125,20 @@ def test_the_greatest_timestamp_is_that_of_the_first_record_that_has_it(seed, st
     for start in (0, 1, 17, 58):
         greatest = max((one for one in timestamps[start:] if one is not None), default=None)
         wanted = None if greatest is None else first(timestamps, greatest, start, 60)
-        found = finished(greatest_timestamp(lambda: segments, start, 60))
+        found = run_lookup(greatest_timestamp(lambda: segments, start, 60))
         assert (found and found[:2]) == wanted
 
 
 def test_the_record_of_the_greatest_timestamp_must_be_one_that_the_reader_sees():
     segments = log_of([1, 2, 9, 9])
-    assert finished(greatest_timestamp(lambda: segments, 0, 2)) is None
+    assert run_lookup(greatest_timestamp(lambda: segments, 0, 2)) is None
 
 
 def test_a_log_without_records_has_no_time():
     for timestamps in ([], [None, None]):
         segments = log_of(timestamps)
-        assert finished(greatest_timestamp(lambda found=segments: found, 0, 9)) is None
-        assert finished(first_at_or_after(lambda found=segments: found, 0, lambda: 0, 9)) is None
+        assert run_lookup(greatest_timestamp(lambda found=segments: found, 0, 9)) is None
+        assert run_lookup(first_at_or_after(lambda found=segments: found, 0, lambda: 0, 9)) is None
 
 
 def test_headers_that_a_lookup_has_read_are_not_read_by_the_next_one():
@@ -147,11 +147,11 @@ def test_headers_that_a_lookup_has_read_are_not_read_by_the_next_one():
     segment.max_timestamp = 9  # as if the greatest timestamp of a marker
     for walked in (20, 20):
         segment.walked = 0
-        assert finished(first_at_or_after(lambda: segments, 7, lambda: 0, 40)) is None
+        assert run_lookup(first_at_or_after(lambda: segments, 7, lambda: 0, 40)) is None
         assert segment.walked <= walked
     assert segment.passed == (segment.size, 5)
     segment.walked = 0
-    finished(first_at_or_after(lambda: segments, 7, lambda: 0, 40))
+    run_lookup(first_at_or_after(lambda: segments, 7, lambda: 0, 40))
     assert segment.walked == 0
 
 

@@ -22,12 +22,12 @@ def grown(disk, *, count=40, seed=0, name=NAME):
     """A growing segment with batches of one record, whose timestamps go up and down."""
     chance = random.Random(seed)
     disk.make_dir(DIRECTORY)
-    segment = GrowingSegment.created(disk, name)
+    segment = GrowingSegment.create(disk, name)
     for at in range(count):
         record = Record(0, 1000 + chance.randrange(500), None, bytes(chance.randrange(2000)))
         batch = encode_batch([record], base_offset=segment.end_offset + (at % 7 == 0))
         segment.append((batch,))
-        segment.note(read_header(batch), segment.size, batch[:61], INTERVAL_SIZE)
+        segment.index_batch(read_header(batch), segment.size, batch[:61], INTERVAL_SIZE)
     return segment
 
 
@@ -35,7 +35,7 @@ def durable(segment, disk):
     """What a sync of a sealed segment does."""
     for file in segment.files_to_sync(indexes=True):
         file.sync()
-    segment.settled()
+    segment.mark_durable()
 
 
 def test_a_sealed_segment_is_what_has_grown():
@@ -46,7 +46,7 @@ def test_a_sealed_segment_is_what_has_grown():
     sealed = growing.seal(growing.end_offset, OpenFiles())
     for one in ("base_offset", "end_offset", "size", "first_timestamp", "max_timestamp", "record_count"):
         assert getattr(sealed, one) == getattr(growing, one), one
-    assert sealed.summary == growing.progress(growing.end_offset)
+    assert sealed.summary == growing.make_summary(growing.end_offset)
     assert (growing.sealed, growing.summary, growing.stable_offset) == (False, None, None)
     assert (sealed.sealed, sealed.durable, sealed.stable_offset) == (True, False, growing.end_offset)
     for _ in ("from memory", "from files"):
@@ -61,7 +61,7 @@ def test_what_is_found_out_about_the_file_of_a_growing_segment_is_known_when_it_
     growing = grown(disk)
     damaged = DamagedBatch(0, growing.find(10).size, 10)
     sealed = growing.seal(growing.end_offset, OpenFiles())
-    assert growing.note_damaged(damaged)
+    assert growing.add_damaged_batch(damaged)
     assert sealed.damaged_batches == [damaged]
     assert sealed.is_same(growing)
     assert not sealed.is_same(SealedSegment(disk, NAME, sealed.summary, OpenFiles()))
@@ -71,10 +71,10 @@ def test_what_is_found_out_about_the_file_of_a_growing_segment_is_known_when_it_
 
 def test_a_proof_that_begins_before_the_sealing_holds_after_it():
     disk = SimDisk()
-    grown(disk).growing.write()
+    grown(disk).growing.write_files()
     first = grown(SimDisk())
     indexes = [bytes(one) for one in first.growing.contents()]
-    growing = GrowingSegment.opened(disk, NAME, first.progress(first.end_offset), indexes)
+    growing = GrowingSegment.open_for_replay(disk, NAME, first.make_summary(first.end_offset), indexes)
     with pytest.raises(UnprovenError) as raised:
         growing.find(10)
     sealed = growing.seal(growing.end_offset, OpenFiles())
@@ -89,7 +89,7 @@ def grown_to(size=200):
     """A growing segment that begins at offset 10, with a batch of that size and one entry in each index."""
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
-    segment = GrowingSegment.created(disk, SegmentName.of(DIRECTORY, 10))
+    segment = GrowingSegment.create(disk, SegmentName.of(DIRECTORY, 10))
     for at, base in enumerate((10, 11)):
         batch = encode_batch([Record(0, NOW_MS + at, None, bytes(size // 2 - 70))], base_offset=base)
         header = read_header(batch)

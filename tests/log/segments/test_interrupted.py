@@ -9,7 +9,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.interrupted import CLEANED, SWAP, begin_swap, finish_interrupted
+from stablelog.log.segments.replacement import CLEANED, SWAP, begin_swap, finish_interrupted
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log

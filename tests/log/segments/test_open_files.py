@@ -27,7 +27,7 @@ def test_partitions_that_have_joined_share_one_limit():
         log.write("- " * 60)
         read_all(log)
         assert len(log.partition.segments()) > 4
-        log.partition.open_files.join(shared)
+        log.partition.open_files.join_shared(shared)
     growing = len(logs)
     assert open_log_count(disk) <= growing + 3
     for log in logs:
@@ -57,14 +57,14 @@ def test_a_segment_of_which_anything_is_read_counts(name):
     sealed = log.partition.segments()[:-1]
     assert len(sealed) > 4
     for segment in sealed:
-        segment.give_back()
-        open_files.forget(segment)
+        segment.evict()
+        open_files.forget_segment(segment)
     for count, segment in enumerate(sealed, 1):
         getattr(segment, name)
         getattr(segment, name)
         assert len(open_files) == min(count, 3)
     for segment in sealed:
-        open_files.used(segment)
+        open_files.mark_used(segment)
         segment.close()
     assert len(open_files) == 0
 
@@ -73,7 +73,7 @@ def test_of_sealed_segments_the_one_not_used_for_longest_is_closed():
     class Held:
         closed = False
 
-        def give_back(self):
+        def evict(self):
             self.closed = True
 
     open_files, shared = OpenFiles(2), OpenFiles(2)

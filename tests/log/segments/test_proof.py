@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from crc32c import crc32c
 
-from stablelog.batch.filtering import emptied
+from stablelog.batch.filtering import without_records
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import DamageError
@@ -24,7 +24,7 @@ def log_of(sizes, *, empty=()):
     found = []
     for place, size in enumerate(sizes):
         batch = encode_batch([Record(0, 1, None, bytes(size))], base_offset=10 * place, leader_epoch=1)
-        found.append(emptied(read_header(batch)) if place in empty else batch)
+        found.append(without_records(read_header(batch)) if place in empty else batch)
     return found
 
 

@@ -17,13 +17,13 @@ def test_a_roll_puts_the_sealed_segment_in_place_of_the_growing_one():
     growing = grown(disk)
     segments = Segments([], growing)
     sealed = growing.seal(growing.end_offset, OpenFiles())
-    following = GrowingSegment.created(disk, SegmentName.of(DIRECTORY, growing.end_offset))
+    following = GrowingSegment.create(disk, SegmentName.of(DIRECTORY, growing.end_offset))
     segments.roll(sealed, following)
     assert list(segments) == [sealed, following]
     assert (segments.active, segments.sealed) == (following, [sealed])
     assert segments.size == sealed.size
     with pytest.raises(AssertionError):
-        segments.roll(sealed, GrowingSegment.created(disk, SegmentName.of(DIRECTORY, 10**6)))
+        segments.roll(sealed, GrowingSegment.create(disk, SegmentName.of(DIRECTORY, 10**6)))
 
 
 def test_an_abort_may_be_found_several_segments_later():
@@ -63,5 +63,5 @@ def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_i
     assert len(segments) > 20
     assert {segment.stable_offset for segment in segments} == {0}
     log.write("P9c")
-    assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
+    assert [txn.first_offset for txn in log.aborted_in(partition, 0, 4)] == [1, 3]
     assert loaded == [segment.base_offset for segment in segments if segment.base_offset <= 4]

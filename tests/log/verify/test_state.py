@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.log.verify.state import Finding, LogState
+from stablelog.log.verify.state import FileFinding, LogState
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.timeline import DIRECTORY
 
@@ -39,4 +39,4 @@ def test_files_are_read_by_offset_and_suffix_and_may_be_missing(state):
 
 def test_two_states_share_no_producers(state):
     assert LogState(state.disk, DIRECTORY).producers is not state.producers
-    assert Finding(DIRECTORY, "a") == Finding(DIRECTORY, "a")
+    assert FileFinding(DIRECTORY, "a") == FileFinding(DIRECTORY, "a")

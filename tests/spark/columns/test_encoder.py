@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import Codec, crc_holds, read_header
 from stablelog.batch.records import decode_records
-from stablelog.batch.stamping import stamp
+from stablelog.batch.stamping import stamp_producer
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import UsageError
@@ -53,7 +53,7 @@ def row_batches(draw):
 def records_of(encoded):
     found = []
     for topic, partition, batch, count in encoded:
-        stamp(batch, 7, 2, 5, transactional=True)
+        stamp_producer(batch, 7, 2, 5, transactional=True)
         header = read_header(batch)
         assert crc_holds(batch, 0, header)
         assert (header.size, header.base_offset, header.record_count) == (len(batch), 0, count)
@@ -118,7 +118,7 @@ def test_what_is_encoded_is_decoded():
     [one] = encoder.encode(
         pa.RecordBatch.from_pydict(rows), topic="b", partition_counts=COUNTS, timestamp_ms=5
     )
-    stamp(one.batch, -1, -1, -1, transactional=False)
+    stamp_producer(one.batch, -1, -1, -1, transactional=False)
     decoder = OwnDecoder("b", 0, ["key", "value", "timestamp"])
     [found] = [*decoder.feed(one.batch, 0, 9), *decoder.flush()]
     assert found.select(["key", "value"]).to_pydict() == rows

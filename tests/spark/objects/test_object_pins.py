@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from stablelog.ops.stored_partitions import describe
+from stablelog.ops.stored_partitions import measure_partition
 from tests.spark.objects.stored import Stored, serving
 from tests.spark.reading import rows, tasks
 from tests.waiting import until
@@ -21,7 +21,7 @@ def delete_all(stored, topic):
 
 def described(stored, topic):
     (partition,) = stored.prefix.partitions(topic)
-    return describe(stored.prefix, partition)
+    return measure_partition(stored.prefix, partition)
 
 
 def is_deleted(stored, topic):

@@ -10,7 +10,7 @@ import pytest
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.log.model import Isolation
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
 from stablelog.spark.objects.tiered_partition import TieredPartition
@@ -176,10 +176,10 @@ def test_the_first_record_of_any_time_is_that_of_a_linear_scan(places):
     for _ in range(25):
         time = places.chance.choice(records)[1] + places.chance.randint(-1, 1)
         wanted = next((offset for offset, found in records if found >= time), None)
-        local = finished(places.log.partition.look_up_time(time, Isolation.LOG_END))
+        local = run_lookup(places.log.partition.look_up_time(time, Isolation.LOG_END))
         assert (local and local[0]) == wanted
         for remote, loaded in ((places.log.remote, places.log.loaded), (places.early, places.early_loaded)):
-            found = places.loading(loaded, lambda at=remote, time=time: finished(at.look_up_time(time)))
+            found = places.loading(loaded, lambda at=remote, time=time: run_lookup(at.look_up_time(time)))
             assert (found and found[0]) == wanted
         assert first_in_files(places.files, time, places.start, places.end) == wanted
         assert places.stored.at_time(time) == wanted
@@ -227,9 +227,9 @@ def test_the_indexes_of_segments_without_summaries_are_loaded_until_one_ends_the
     rows = tuple(log.copied(segment, with_summary=False) for segment in segments)
     remote = RemoteLog(PARTITION, Manifest("c", 0, rows), log.loaded, None, chunk_size=100)
     assert len(rows) > 30
-    found, is_complete = log.loading(lambda: remote.aborted(0, 2))
+    found, is_complete = log.loading(lambda: remote.aborted_in(0, 2))
     assert ([txn[:3] for txn in found], is_complete) == ([(1, 0, 1)], True)
     assert log.loaded.count("indexes") == 1
-    found, is_complete = log.loading(lambda: remote.aborted(0, 10))
+    found, is_complete = log.loading(lambda: remote.aborted_in(0, 10))
     assert ([txn[:3] for txn in found], is_complete) == ([(1, at, at + 1) for at in range(0, 10, 2)], True)
     assert log.loaded.count("indexes") < 10

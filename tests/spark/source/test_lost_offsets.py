@@ -29,23 +29,23 @@ class Broker:
     def __init__(self, *restored, count, gap=1_000_000, started=0, idle=0):
         self.epochs, self.requests = LeaderEpochs(), 0
         self.ranges, moved, epoch, at = [], 0, 0, 0
-        self.epochs.assign(0, 0)
+        self.epochs.assign_epoch(0, 0)
         for start in restored:
             if self.ranges and at == start:  # no record was copied since the last restore
                 self.epochs.truncate_to(self.ranges[-1].start)
             for place in range(at + 1, start):
                 if started:
                     epoch += started
-                    self.epochs.assign(epoch, place + moved)
+                    self.epochs.assign_epoch(epoch, place + moved)
             at = start
             self.ranges.append(LostOffsets(start + moved, start + moved + gap))
             moved += gap
             epoch += LEADER_EPOCH_STEP
             joined = Restored(tuple(self.ranges), 0, 0, 0, 0).gaps
-            self.epochs.assign(epoch, joined[-1][0])
+            self.epochs.assign_epoch(epoch, joined[-1][0])
             epoch += 1
             if start < count:
-                self.epochs.assign(epoch, self.ranges[-1].end)
+                self.epochs.assign_epoch(epoch, self.ranges[-1].end)
         self.end, self.epoch = count + moved, epoch + idle
 
     def fetch(self, _topic, _partition, offset, _size, _isolation, *, wait_ms):

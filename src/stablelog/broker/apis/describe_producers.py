@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, Operation, ResourceType, ServedApi, for_each
 from stablelog.broker.loop.turns import in_turns
 from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
-from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.security.api_rights import on_topic
 from stablelog.wire.api import ApiKey
 
@@ -32,7 +32,7 @@ API = ServedApi(
 messages = API.messages
 
 
-def _producer_response(producer: Producer) -> "ProducerState":
+def _producer_response(producer: ProducerEntry) -> "ProducerState":
     return messages.ProducerState(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stablelog.broker.settings.config import NOTHING, BrokerConfig
-from stablelog.data_directory.noted_file import SETTINGS, NotedFile
+from stablelog.data_directory.registered_file import SETTINGS, RegisteredFile
 from stablelog.data_directory.settings_file import NO_GROUPS, GroupConfigs, decode_settings, encode_settings
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import UsageError
@@ -21,7 +21,7 @@ class DynamicSettings:
     """
 
     def __init__(self, disk: Disk, directory: Path, writer: FileWriter | None = None) -> None:
-        self._file = NotedFile(
+        self._file = RegisteredFile(
             SETTINGS, disk, directory, decode=decode_settings, empty=encode_settings({}), writer=writer
         )
         self.path = self._file.path

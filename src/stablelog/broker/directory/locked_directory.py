@@ -11,11 +11,11 @@ from stablelog.broker.directory.broker_time import BrokerTime
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.data_directory.catalog import Catalog, read_catalog
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_FILE, was_stopped_cleanly
-from stablelog.data_directory.foreign import refuse_foreign
+from stablelog.data_directory.foreign_directory import refuse_foreign_directory
 from stablelog.data_directory.formats import check_formats
 from stablelog.data_directory.incomplete_restore import check_is_restored
 from stablelog.data_directory.meta_properties import META_FILE, encode_meta, read_meta
-from stablelog.data_directory.noted_file import NOTED_FILES
+from stablelog.data_directory.registered_file import REGISTERED_FILES
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.env.local_disk import LocalDisk
@@ -63,7 +63,7 @@ class LockedDirectory:
         self._writer = writer
         if not is_restoring:
             check_is_restored(disk, path)
-        refuse_foreign(disk, path)
+        refuse_foreign_directory(disk, path)
         disk.make_dir(path)
         # Lock only a directory on a real disk: no other process can use the simulated disk of a test.
         self._lock = DirectoryLock(path) if isinstance(disk, LocalDisk) and not is_restoring else None
@@ -101,7 +101,7 @@ class LockedDirectory:
         """
         self.time.record()
         if not self._is_meta_whole:
-            noted = [kind.meta_line for kind in NOTED_FILES if self._disk.exists(self.path / kind.name)]
+            noted = [kind.meta_line for kind in REGISTERED_FILES if self._disk.exists(self.path / kind.name)]
             content = encode_meta(self.cluster_id, self.node_id, noted)
             self._writer.write_atomic(self.path / META_FILE, content)
         self._disk.remove(self.path / CLEAN_SHUTDOWN_FILE)

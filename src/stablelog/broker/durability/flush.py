@@ -225,7 +225,7 @@ class GroupFlush:
                 continue
             await self._write_rest(work)
             if partition.failure is None:
-                self._advance(partition, partial(partition.synced, work))
+                self._advance(partition, partial(partition.finish_sync, work))
                 self._write_view(partition)
                 self._log_unwritten(partition, work)
 
@@ -236,7 +236,7 @@ class GroupFlush:
         if partition.failure is not None:
             return None
         try:
-            return self._attempt(partition, partition.unsynced)
+            return self._attempt(partition, partition.sync_work)
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             self._failed_on(partition, error)
             return None

@@ -245,10 +245,10 @@ class Journal:
         """
         if self._waiting:
             raise UnavailableError(self._reserve.state())
-        work = self.partition.unsynced()
+        work = self.partition.sync_work()
         if work is not None:
             work.run()
-            self.partition.synced(work)
+            self.partition.finish_sync(work)
             self.run_effects()
 
     def run_effects(self) -> None:

@@ -55,7 +55,7 @@ class Tasks:
         self,
         on_failure: Callable[[BaseException], None],
         fail_partition: Callable[[Partition, UnavailableError], None] = lambda partition, why: (
-            partition.usability.fail(why)
+            partition.availability.mark_failed(why)
         ),
     ) -> None:
         self._on_failure = [on_failure]

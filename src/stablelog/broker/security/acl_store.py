@@ -79,7 +79,7 @@ class BrokerAcls:
         Raises:
             RefusedError: the disk refused the write.
         """
-        self._file.note()
+        self._file.register()
 
     def access_of_client(self, principal: str, host: str, api: str) -> Access:
         """Return what a client may do in one request of an API."""

@@ -4,13 +4,13 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from stablelog.broker.loop.threads import in_thread_to_its_end
-from stablelog.data_directory.noted_file import NotedFile
+from stablelog.data_directory.registered_file import RegisteredFile
 from stablelog.errors import DiskError
 
 Content = TypeVar("Content")
 
 
-async def store_in_thread(threads: Executor, file: NotedFile[Content], content: bytes) -> None:
+async def store_in_thread(threads: Executor, file: RegisteredFile[Content], content: bytes) -> None:
     """Replace the content of a file in a thread. Durable on return. The caller makes its changes one after another.
 
     The thread may neither use the disk reserve nor change `meta.properties`: only the event loop may. This function
@@ -20,7 +20,7 @@ async def store_in_thread(threads: Executor, file: NotedFile[Content], content: 
     Raises:
         RefusedError: the disk refused the write. The file has either the new content or the old one.
     """
-    file.note()
+    file.register()
     try:
         await in_thread_to_its_end(threads, file.replace, content)
     except DiskError:

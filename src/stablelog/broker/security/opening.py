@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from stablelog.broker.runtime import Runtime
-from stablelog.data_directory.noted_file import ACLS, has_noted_file
+from stablelog.data_directory.registered_file import ACLS, has_registered_file
 from stablelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
         from stablelog.broker.security.acl_store import BrokerAcls
 
         return BrokerAcls(runtime, threads=threads)
-    if has_noted_file(ACLS, runtime.disk, directory):
+    if has_registered_file(ACLS, runtime.disk, directory):
         from stablelog.data_directory.acl_file import acl_file
 
         if acl_file(runtime.disk, directory).load():

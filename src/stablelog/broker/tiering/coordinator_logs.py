@@ -196,7 +196,7 @@ class CoordinatorLogs:
         remote = self._plan.remotes[partition]
         if remote.is_known:
             # A log may be trimmed up to its end before all of it was copied. Then nothing is left to copy.
-            remote.begin_at(partition.start_offset)
+            remote.move_start(partition.start_offset)
         if partition.end_offset <= self._plan.copied_end(partition):
             return False
         # Only a copied segment can leave the local disk, so the roll may use the whole reserve.
@@ -271,7 +271,7 @@ class CoordinatorLogs:
 async def _sync_here(partitions: Sequence[Partition]) -> None:
     """Sync partitions in this thread, without the flush task, which has stopped. Raises DiskError."""
     for partition in partitions:
-        work = partition.unsynced()
+        work = partition.sync_work()
         if work is not None:
             work.run()
-            partition.synced(work)
+            partition.finish_sync(work)

@@ -253,7 +253,7 @@ class PartitionCopier:
         if not owned.is_recorded:
             payload = await in_thread(self._threads, encode_manifest, owned.manifest, self._now_ms())
             await self._record_manifest(partition, remote, owned, payload)
-        remote.begin_at(self._plan.log_start_of(partition))
+        remote.move_start(self._plan.log_start_of(partition))
         while True:
             end_offset = max(owned.manifest.end_offset, remote.start_offset)
             waiting = self._plan.segments_to_copy(partition, end_offset)
@@ -271,7 +271,7 @@ class PartitionCopier:
                         )
                     )
                 except (StablelogError, FileNotFoundError):
-                    if partition.holds(segment) or not self._may_continue(partition, work):
+                    if partition.has_segment(segment) or not self._may_continue(partition, work):
                         # The segments before it are in the store. They are not uploaded again if they are published.
                         await self._publish(partition, remote, owned, rows)
                         raise

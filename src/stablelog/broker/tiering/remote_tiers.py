@@ -12,7 +12,7 @@ from stablelog.broker.topics.topic import Topic
 from stablelog.errors import DamageError
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.log.partition import Partition
-from stablelog.log.restored_log import was_left_by
+from stablelog.log.restored_log import is_restored_log
 from stablelog.tier.local_state import LocalState
 from stablelog.tier.manifest import Manifest, encode_manifest
 from stablelog.tier.names import RemotePartition
@@ -65,7 +65,7 @@ class RemoteTiers:
         published = None if manifest is None else manifest.published
         said = None if published is None else published.restored
         # The file `restored` was lost. The log has to show that the restore was one of this partition.
-        if partition.restored is None and said is not None and was_left_by(partition, said):
+        if partition.restored is None and said is not None and is_restored_log(partition, said):
             partition.restored = said
 
     def coordinator_remote_log(self, topic: Topic, partition: Partition) -> RemoteLog:

@@ -136,10 +136,10 @@ class Tiering:
         if partition.remote is not None and read.start_offset < partition.start_offset:
             remote = partition.remote
             if partition.view is not None and read.aborted is not None:
-                self.reads.read_ahead(remote.view.ahead(read.end_offset))
+                self.reads.read_ahead(remote.view.ranges_ahead(read.end_offset))
                 return
-            remote.finished(read.start_offset, read.end_offset)
-            self.reads.read_ahead(remote.ahead(read.end_offset))
+            remote.finish_read(read.start_offset, read.end_offset)
+            self.reads.read_ahead(remote.ranges_ahead(read.end_offset))
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

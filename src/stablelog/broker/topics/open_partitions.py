@@ -174,8 +174,8 @@ class OpenPartitions:
         May run in a thread, as long as nothing else uses the partitions yet.
         """
         for partition in partitions:
-            partition.open_files.join(self._open_files)
-            partition.usability.on_failure = partial(self._on_failure, partition)
+            partition.open_files.join_shared(self._open_files)
+            partition.availability.on_failure = partial(self._on_failure, partition)
 
     def add_created(self, topic: Topic, created: Mapping[int, Partition]) -> None:
         """Publish the created partitions of a topic, so that requests can use them. The caller has connected them."""
@@ -197,7 +197,7 @@ class OpenPartitions:
     def end_use(self, topic: Topic) -> None:
         """Make every later read or write of a deleted topic's partitions fail."""
         for partition in self.of_topic(topic).values():
-            partition.usability.close()
+            partition.availability.mark_closed()
 
     def remove_topic(self, topic: Topic) -> dict[int, Partition]:
         """Remove a deleted topic, and return its open partitions by index."""

@@ -82,7 +82,7 @@ class Opening:
             await self._open(missing)
             self._log_opened(missing, self._now_ms() - began_ms)
         points = self._topic_files.checkpoints.recovery_points
-        points.write(await in_thread(None, points.changed))
+        points.write(await in_thread(None, points.changed_offsets))
 
     def samples(self) -> Iterator[Sample]:
         """Yield metrics: the number of partitions, and how many of them are offline or not open yet."""

@@ -185,7 +185,7 @@ class PartitionDirectories:
             progress=progress,
             listing=listing,
         )
-        for cut in partition.cuts:
+        for cut in partition.removed_tails:
             log.warning("%s-%d: %s", topic.name, index, cut)
         return partition
 

@@ -94,19 +94,21 @@ class TopicCheckpoints:
         """
         path = self._directory / LOG_START_CHECKPOINT
         if is_taking_over:
-            self.log_starts.read(read_offset_checkpoint(self._disk, path))
+            self.log_starts.use_recorded(read_offset_checkpoint(self._disk, path))
         else:
             # A damaged checkpoint does no harm here: each partition also has a file with its log start offset.
-            self.log_starts.read(read_if_whole(self._disk, path, "the broker writes the file again"))
+            self.log_starts.use_recorded(read_if_whole(self._disk, path, "the broker writes the file again"))
         path = self._directory / FIRST_DIRTY_CHECKPOINT
-        self.first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
+        self.first_dirty.use_recorded(
+            read_if_whole(self._disk, path, "compaction begins at each log's start")
+        )
         self._forget_gone({topic.name for topic in topics})
         partitions = [(topic.name, index) for topic in topics for index in range(topic.partition_count)]
         self.load_recovery_points(partitions, is_recorded=not is_taking_over)
 
     def _forget_gone(self, names: Collection[str]) -> None:
-        self.log_starts.drop(names)
-        self.first_dirty.drop(names)
+        self.log_starts.keep_topics(names)
+        self.first_dirty.keep_topics(names)
 
     def load_recovery_points(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
         """Read the recovery points: the offsets up to which the partitions were synced.
@@ -160,7 +162,7 @@ class TopicCheckpoints:
             DiskError: a file has its old content. A later topic of the same name would get the offsets of the deleted
                 one.
         """
-        self.recovery_points.outdate()
+        self.recovery_points.invalidate_changes()
         self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
         self._forget_gone(others)
         self.make_recovery_points_durable()
@@ -168,8 +170,8 @@ class TopicCheckpoints:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def make_recovery_points_durable(self) -> None:
-        """Write the synced offset of each partition to its checkpoint file. Durable on return."""
-        self.recovery_points.write(self.recovery_points.changed(anyway=True), durable=True)
+        """Write the offset up to which each partition was synced to the checkpoint file. Durable on return."""
+        self.recovery_points.write(self.recovery_points.changed_offsets(anyway=True), durable=True)
 
     def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's checkpoint of high watermarks, in case Kafka opens the directory. Durable on return."""

@@ -337,7 +337,7 @@ class TopicFiles:
 
     def close(self) -> bool:
         """Close every partition, and write the checkpoint files. Returns whether the next start needs no recovery."""
-        clean = self._written(self.checkpoints.log_starts.update)
+        clean = self._written(self.checkpoints.log_starts.write_if_changed)
         marks = {(p.topic, p.index): p.high_watermark for p in self.partitions}
         failed = {partition for partition in self.partitions if partition.failure is not None}
         for partition, closed in close_each(self.partitions, self._reserve):

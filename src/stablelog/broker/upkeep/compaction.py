@@ -75,7 +75,7 @@ class Compactor:
 
     async def _compact(self, partition: Partition) -> None:
         key_count_max = self._config["log.cleaner.dedupe.buffer.size"] // KEY_MEMORY_SIZE
-        work = partition.compaction.begin(self._now_ms(), key_count_max=key_count_max)
+        work = partition.compaction.begin_pass(self._now_ms(), key_count_max=key_count_max)
         if work is None:
             return
         self._under_way = partition, work
@@ -102,8 +102,8 @@ class Compactor:
             work.cancel()  # If this task was cancelled, the thread still works: tell it to stop.
             self._under_way = None
             self._idle.set()
-        partition.compaction.end(work)
-        self._topic_files.checkpoints.first_dirty.update()
+        partition.compaction.end_pass(work)
+        self._topic_files.checkpoints.first_dirty.write_if_changed()
         if work.outcome:
             log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)
 

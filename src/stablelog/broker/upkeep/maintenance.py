@@ -265,7 +265,7 @@ class Maintenance:
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
         """Write a checkpoint file, which holds an offset of each partition, if one of the offsets has moved."""
         # Collect the offsets in a thread: those of 10,000 partitions would take the event loop too long.
-        checkpoint.write(await in_thread(None, checkpoint.changed))
+        checkpoint.write(await in_thread(None, checkpoint.changed_offsets))
 
     # -- the full disk -----------------------------------------------------------------------------------------
 

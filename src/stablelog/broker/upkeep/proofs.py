@@ -78,7 +78,7 @@ class Proofs:
                 (partition, path), proof = next(iter(self._proofs.items()))
                 self._proofs.move_to_end((partition, path))
                 try:
-                    if partition.usability.is_closed:
+                    if partition.availability.is_closed:
                         raise UnavailableError(f"{path} was closed before it was proven")
                     piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
@@ -96,8 +96,8 @@ class Proofs:
 
     def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
         del self._proofs[proof.partition, path]
-        if isinstance(error, DamageError) or proof.partition.usability.is_closed:
-            segments = [] if proof.partition.usability.is_closed else proof.partition.segments()
+        if isinstance(error, DamageError) or proof.partition.availability.is_closed:
+            segments = [] if proof.partition.availability.is_closed else proof.partition.segments()
             if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:

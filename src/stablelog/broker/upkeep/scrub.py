@@ -84,15 +84,15 @@ class Scrub:
             await self._read(partition, segment, self._proof_sizes(segment))
             await self._read(partition, segment, segment.scrub())
         except FileNotFoundError:
-            if partition.holds(segment):
+            if partition.has_segment(segment):
                 log.error(
                     "scrub: %s is missing, although its data was durable. Restore the file", segment.path(LOG)
                 )
         except (DamageError, DiskError) as error:
-            if partition.holds(segment):
+            if partition.has_segment(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
-            if partition.usability.is_closed:
+            if partition.availability.is_closed:
                 return  # The partition was deleted, and its paths may belong to files of another topic now.
             self._tasks.report_unexpected("scrub", self._tasks.partition_scope(partition), error)
 
@@ -110,10 +110,10 @@ class Scrub:
         self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
     ) -> None:
         while (piece := await next_in_thread(self._threads, pieces)) is not END:
-            if partition.usability.is_closed:
+            if partition.availability.is_closed:
                 return
             if isinstance(piece, DamagedBatch):
-                if partition.holds(segment) and segment.note_damaged(piece):
+                if partition.has_segment(segment) and segment.add_damaged_batch(piece):
                     log.error("scrub: %s: %s", segment.path(LOG), piece)
                 continue
             self.read_size += piece

@@ -19,7 +19,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import SEQUENCE_MAX
-from stablelog.batch.stamping import stamp
+from stablelog.batch.stamping import stamp_producer
 from stablelog.client.core.batch_queue import BatchQueue, PendingBatch
 from stablelog.client.core.cluster import GRACE_S, Cluster
 from stablelog.client.core.connection import BrokerConnection
@@ -263,7 +263,9 @@ class BatchProducer:
         target = (topic, partition)
         sequence = self._sequences.get(target, 0)
         is_transactional = self._transactional_id is not None
-        count = stamp(batch, self.producer_id, self.producer_epoch, sequence, transactional=is_transactional)
+        count = stamp_producer(
+            batch, self.producer_id, self.producer_epoch, sequence, transactional=is_transactional
+        )
         self._sequences[target] = (sequence + count) & SEQUENCE_MAX
         if not self._unacknowledged():
             self._progress_at = yield NOW

@@ -250,11 +250,11 @@ class RecordReader:
                 )
             if header.is_control:
                 if committed:
-                    aborted.pass_control(records, at, header.producer_id, header.last_offset)
+                    aborted.process_control(records, at, header.producer_id, header.last_offset)
             elif not (
                 committed
                 and header.is_transactional
-                and aborted.drops(header.producer_id, header.last_offset)
+                and aborted.drops_batch(header.producer_id, header.last_offset)
             ):
                 packed = records[at + HEADER.size : at + header.size]
                 try:

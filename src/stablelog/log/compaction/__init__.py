@@ -1,3 +1,5 @@
-"""Compaction and the removal of aborted data: the rules that decide which records stay (`policy`, `aborted_data`), and
-the rewriting of segments (`rewriter`). `cleaner` runs compaction, and replaces segments by the rewritten ones.
+"""Compaction, and the removal of aborted data, in sealed segments.
+
+`policy` and `aborted_data` decide which records stay. `rewriter` writes new segments. `cleaner` runs compaction, and
+puts the new segments in place of the old ones.
 """

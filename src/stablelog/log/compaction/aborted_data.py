@@ -25,12 +25,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stablelog.batch.filtering import emptied
+from stablelog.batch.filtering import without_records
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError
 from stablelog.log.compaction.policy import Kept, TransactionWalk
-from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, opened
+from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, open_segments
 from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -46,7 +46,7 @@ PRODUCERS_MAX = 100_000
 
 
 class _Reading:
-    """One pass over a segment's batches. It knows which transactions are aborted.
+    """One pass over the batches of a segment that finds the batches of aborted transactions.
 
     Args:
         segment: the segment.
@@ -56,38 +56,38 @@ class _Reading:
     def __init__(self, segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> None:
         self._segment = segment
         self._walk = TransactionWalk()
-        self._walk.expect(spanning)
+        self._walk.expect_aborted(spanning)
         self._announced_to = segment.base_offset
 
-    def _come_to(self, header: BatchHeader) -> None:
+    def _announce_up_to(self, header: BatchHeader) -> None:
         if header.next_offset > self._announced_to:
             end = header.next_offset + WINDOW
-            self._walk.expect(self._segment.txn_index.collect(self._announced_to, end)[0])
+            self._walk.expect_aborted(self._segment.txn_index.collect(self._announced_to, end)[0])
             self._announced_to = end
 
-    def data(self, header: BatchHeader) -> AbortedTxn | None:
-        """Process the next batch, which holds records. Return its transaction if that was aborted."""
-        self._come_to(header)
-        txn = self._walk.meet_data(header)
+    def process_data(self, header: BatchHeader) -> AbortedTxn | None:
+        """Process the next batch, a data batch. Return its transaction if the transaction was aborted; otherwise None."""
+        self._announce_up_to(header)
+        txn = self._walk.process_data(header)
         # If Kafka's compaction has removed the marker, the walk does not see the end of the transaction.
         return None if txn is None or txn.last_offset < header.base_offset else txn
 
-    def marker(self, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-        """Process the next batch, which is a control batch. Return the entry of its transaction if it is an abort
-        marker that has one.
+    def process_marker(self, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
+        """Process the next batch, a control batch. Return the index entry of the transaction that it aborts; None if
+        the batch is no abort marker, or if the transaction index has no entry for it.
         """
-        self._come_to(header)
-        return self._walk.meet_marker(header, batch).entry
+        self._announce_up_to(header)
+        return self._walk.process_marker(header, batch).entry
 
 
 def last_aborted(
     segment: SealedSegment, spanning: Sequence[AbortedTxn]
 ) -> Generator[None, None, dict[int, int] | None]:
-    """Find the last batch of each producer whose last batch in the segment was aborted.
+    """Find the producers whose last batch in a segment belongs to an aborted transaction.
 
     Returns:
-        By producer id, the last offset of this batch. None if nothing is to be removed from the segment, because it has
-        no batch of an aborted transaction, or too many producers.
+        The last offset of this batch, by producer id. None if nothing is to be removed: the segment has no batch of an
+        aborted transaction, or too many producers.
 
     Raises:
         DamageError: the log file or the transaction index is damaged.
@@ -98,8 +98,8 @@ def last_aborted(
         if header is None:
             yield None
         elif header.is_control:
-            reading.marker(header, batch)
-        elif reading.data(header) is not None:
+            reading.process_marker(header, batch)
+        elif reading.process_data(header) is not None:
             is_any = True
             last[header.producer_id] = header.last_offset
             if len(last) > PRODUCERS_MAX:
@@ -110,8 +110,8 @@ def last_aborted(
 
 
 def _heads(segment: SealedSegment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
-    """Yield the header of each batch, and its bytes; for a batch with records, only the bytes of the header. At the end
-    of each step, yield (None, b"").
+    """Yield (header, bytes) of each batch. For a data batch, the bytes are only those of the header. After each step of
+    the work, yield (None, b"").
     """
     for _ in segment.prove():
         yield None, b""
@@ -128,7 +128,7 @@ def _heads(segment: SealedSegment) -> Iterator[tuple[BatchHeader, bytes] | tuple
 
 
 class RemovalRules:
-    """Decide what stays of the batches of one segment. The caller passes them in the order of the log.
+    """The rules that decide which batches of one segment stay when aborted data is removed.
 
     Args:
         segment: the segment.
@@ -143,32 +143,35 @@ class RemovalRules:
         self._reading = _Reading(segment, spanning)
         self._last = last
 
-    def keep(self, header: BatchHeader, batch: Buffer) -> Kept:
-        """Decide what stays of a batch. Only the header of a batch with records is read."""
+    def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
+        """Decide what stays of a batch. The caller passes the batches in the order of the log. Of a data batch, only
+        the header is read.
+        """
         return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
 
     def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
-        txn = self._reading.data(header)
+        txn = self._reading.process_data(header)
         if txn is None:
             return Kept(batch, record_count=header.record_count)
         is_first = header.base_offset <= txn.first_offset
         if not self._stays(txn) or not (is_first or header.last_offset == self._last.get(header.producer_id)):
             return Kept(None)
-        return Kept(emptied(header) if header.record_count else batch)
+        return Kept(without_records(header) if header.record_count else batch)
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
-        txn = self._reading.marker(header, batch)
+        txn = self._reading.process_marker(header, batch)
         return Kept(None) if txn is not None and not self._stays(txn) else Kept(batch, entry=txn)
 
     def _stays(self, txn: AbortedTxn) -> bool:
-        """Whether the marker of an aborted transaction, and its entry, stay in the segment that has them."""
+        """Whether the marker and the index entry of an aborted transaction stay in the segment."""
         is_whole = self._begin <= txn.first_offset and txn.last_offset < self._end
         last = self._last.get(txn.producer_id)
         return not is_whole or (last is not None and txn.first_offset <= last < txn.last_offset)
 
 
-class LogBytes:
-    """The bytes of a log file that is made from another one: ranges of the original file, and new batches.
+class RewrittenLog:
+    """The bytes of a log file that is derived from another one. They consist of ranges of the original file, and of new
+    batches.
 
     Attributes:
         size: the size of the new file in bytes.
@@ -183,7 +186,7 @@ class LogBytes:
         self._new: list[bytes] = []
 
     def add_range(self, origin: int, size: int) -> None:
-        """Add bytes of the original file."""
+        """Add a range of bytes of the original file to the end of the new file."""
         is_next = len(self._begins) and self._origins[-1] == origin - (self.size - self._begins[-1])
         if not is_next or self._origins[-1] < 0:
             self._begins.append(self.size)
@@ -191,7 +194,7 @@ class LogBytes:
         self.size += size
 
     def add_new(self, batch: bytes) -> None:
-        """Add a new batch."""
+        """Add a new batch to the end of the new file."""
         self._begins.append(self.size)
         self._origins.append(-1 - len(self._new))
         self._new.append(batch)
@@ -201,12 +204,12 @@ class LogBytes:
         """Return up to `size` bytes of the new file.
 
         Args:
-            original: returns bytes of the original file, by position and size.
-            position: where the bytes begin in the new file.
-            size: their number; fewer are returned at the end of the file.
+            original: reads the original file, as `original(position, size)`.
+            position: the position of the first byte in the new file.
+            size: the number of bytes. Fewer are returned at the end of the file.
 
         Raises:
-            DamageError: the original file is shorter than it was.
+            DamageError: the original file is shorter than before.
         """
         end = min(position + size, self.size)
         parts: list[bytes] = []
@@ -228,7 +231,7 @@ class LogBytes:
 
 
 class Rewritten(NamedTuple):
-    """The description of a segment without its aborted data. The files of this segment are not written.
+    """A segment without its aborted data, described in memory. Its files are not written.
 
     Attributes:
         summary: the summary of the new segment.
@@ -238,26 +241,26 @@ class Rewritten(NamedTuple):
 
     summary: Summary
     indexes: tuple[bytes, bytes, bytes]
-    log: LogBytes
+    log: RewrittenLog
 
 
 class _Describer(Rewriter):
-    """Describes the new segment, and writes nothing."""
+    """A rewriter that describes the new segment in memory, and writes no file."""
 
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
-        self.log = LogBytes()
+        self.log = RewrittenLog()
         self._original: Buffer = b""
         self._position = 0  # of the original batch in the original file
 
-    def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Add the part of a batch that stays. The caller passes all batches of the original file."""
+    def write_batch(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
+        """Add the part of a batch that stays. The caller passes all batches of the original file, in their order."""
         self._original = batch
-        super().write(header, batch, kept)
+        super().write_batch(header, batch, kept)
         self._position += header.size
 
-    def _put(self, batch: Buffer) -> None:
-        self._note(batch)
+    def _put_batch(self, batch: Buffer) -> None:
+        self._index_batch(batch)
         if batch is self._original:
             self.log.add_range(self._position, self.segment.size - self.log.size)
         else:
@@ -267,8 +270,8 @@ class _Describer(Rewriter):
 def without_aborted(
     disk: Disk, directory: Path, summary: Summary, spanning: Sequence[AbortedTxn], *, index_interval: int
 ) -> Generator[None, None, Rewritten | None]:
-    """Describe, in steps, the segment that a sealed segment becomes without its aborted data. Nothing is written, and
-    any thread may run the steps.
+    """Describe, in steps, a copy of a sealed segment without its aborted data. Nothing is written, and any thread may
+    run the steps.
 
     Args:
         disk: the disk of the partition.
@@ -278,7 +281,7 @@ def without_aborted(
         index_interval: the number of bytes between two entries of the offset index.
 
     Returns:
-        The new segment; None if nothing is removed.
+        The new segment; None if no data is to be removed.
 
     Raises:
         DamageError: the log file or the transaction index is damaged or missing.
@@ -286,7 +289,7 @@ def without_aborted(
     """
     if not summary.txnindex_size and not spanning:
         return None
-    [segment] = opened(disk, directory, [summary])
+    [segment] = open_segments(disk, directory, [summary])
     try:
         last = yield from last_aborted(segment, spanning)
         if last is None:
@@ -298,7 +301,7 @@ def without_aborted(
             if header is None:
                 yield None
             else:
-                out.write(header, batch, rules.keep(header, batch))
+                out.write_batch(header, batch, rules.keep_batch(header, batch))
         out.finish(summary.end_offset)
     finally:
         segment.close()
@@ -306,7 +309,7 @@ def without_aborted(
         return None
     described.complete_time_index()
     described.committed_count = summary.committed_count  # no committed record has gone
-    content = described.progress(summary.stable_offset)
+    content = described.make_summary(summary.stable_offset)
     index, timeindex, txnindex = (bytes(one) for one in described.growing.contents())
     return Rewritten(content, (index, timeindex, txnindex), out.log)
 
@@ -342,7 +345,7 @@ class RemovalPass(Pass):
 
     @property
     def outcome(self) -> str:
-        """The result of the pass as text for a log line; empty if the pass has rewritten no segment."""
+        """The result of the pass as text for a log line; empty if no segment was rewritten."""
         if not self.read_size:
             return ""
         return f"removed aborted data up to offset {self.end_offset}: {self.written_size} bytes of {self.read_size} remain"
@@ -366,7 +369,7 @@ class RemovalPass(Pass):
         last = yield from self._stoppable(last_aborted(segment, spanning))
         if last is not None:
             rules = RemovalRules(segment, spanning, last)
-            yield from self._rewritten(
+            yield from self._rewrite_group(
                 [summary],
                 lambda out: self._remove(segment, out, rules),
                 committed_count=summary.committed_count,  # no committed record is removed
@@ -390,4 +393,4 @@ class RemovalPass(Pass):
             if header is None:
                 yield None
             else:
-                out.write(header, batch, rules.keep(header, batch))
+                out.write_batch(header, batch, rules.keep_batch(header, batch))

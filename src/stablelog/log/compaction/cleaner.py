@@ -1,6 +1,9 @@
-"""Runs compaction: reads sealed segments, and writes the records that compaction keeps into new segments.
+"""Compaction of sealed segments: a pass finds the latest record of each key, and writes new segments without the older
+ones.
 
-Source: Kafka's log cleaner; `policy` decides which records compaction keeps, and `rewriter` makes the new segments.
+`policy` decides which records stay, and `rewriter` writes the new segments.
+
+Source: Kafka's log cleaner.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +19,8 @@ from stablelog.log.compaction.policy import (
     Rules,
     TransactionWalk,
     count_cleanable,
-    grouped,
-    is_worth_it,
+    group_segments,
+    is_dirty_enough,
     records_in,
 )
 from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, discard_cleaned
@@ -27,11 +30,11 @@ from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
 from stablelog.log.segments.growing_segment import GrowingSegment
-from stablelog.log.segments.interrupted import begin_swap, finish_swap
 from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.replacement import begin_swap, finish_swap
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import LogProof
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 
 class Compaction(Pass):
@@ -40,18 +43,17 @@ class Compaction(Pass):
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summaries: the summaries of the segments that the pass may rewrite, from the first segment of the log on.
+        summaries: the summaries of the segments that the pass may rewrite, beginning with the first segment of the log.
         spanning: the aborted transactions that began in these segments and whose abort markers are in later ones.
-        last_batch: returns the last batch of a producer, by producer id; None if the partition does not know the
+        last_batch: returns the last batch of a producer, by producer id; None if the partition has no state of the
             producer.
-        first_dirty_offset: the first offset that has not been compacted yet.
+        first_dirty_offset: the first offset that was not compacted before.
         config: the partition's settings.
         now_ms: the time of the broker's clock.
-        key_count_max: how many keys the pass may keep in memory. If there are more, the next pass handles the later
-            records.
+        key_count_max: how many keys the pass may keep in memory. Records of further keys are left to the next pass.
 
     Attributes:
-        key_count: the number of different keys in the records that were added since the last pass.
+        key_count: how many different keys the new records have, those since the last pass.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Compaction(Pass):
 
     @property
     def end_offset(self) -> int:
-        """The first dirty offset after this pass, which has compacted all records before it."""
+        """The end of the compacted records, exclusive: the first dirty offset after this pass."""
         return self._latest.end_offset
 
     @property
@@ -91,7 +93,7 @@ class Compaction(Pass):
         )
 
     def _run(self) -> Iterator[Cleaned | None]:
-        yield from self._note_latest()
+        yield from self._collect_latest()
         rules = Rules(
             self._latest,
             self._new_walk(),
@@ -99,47 +101,47 @@ class Compaction(Pass):
             now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
         )
-        for group in grouped(self._to_clean(), self._config):
+        for group in group_segments(self._summaries_to_clean(), self._config):
             if self.cancelled:
                 return
-            yield from self._rewritten(group, lambda out, group=group: self._clean(group, out, rules))  # type: ignore[misc]
+            yield from self._rewrite_group(group, lambda out, group=group: self._clean(group, out, rules))  # type: ignore[misc]
 
     def _clean(self, group: list[Summary], out: Rewriter, rules: Rules) -> Iterator[None]:
         for summary in group:
             yield from self._clean_segment(summary, out, rules)
 
-    def _to_clean(self) -> list[Summary]:
+    def _summaries_to_clean(self) -> list[Summary]:
         summaries = [segment.summary for segment in self._segments]
         return [one for one in summaries if one.base_offset < self._latest.end_offset]
 
     # -- the first reading -------------------------------------------------------------------------------------
 
-    def _note_latest(self) -> Iterator[None]:
+    def _collect_latest(self) -> Iterator[None]:
         walk = self._new_walk()
         latest = self._latest
         first = self._segments.place_of(latest.start_offset)
         for place in range(first, len(self._segments)):
             segment = self._segments[place]
-            walk.expect(self._segments.aborted(segment.base_offset, segment.end_offset))
+            walk.expect_aborted(self._segments.aborted(segment.base_offset, segment.end_offset))
             for header, batch in self._batches(segment):
                 if header is None:
                     yield None
                     continue
                 if header.is_control:
-                    walk.meet_marker(header, batch)
-                elif not walk.meet_data(header) and header.last_offset >= latest.start_offset:
+                    walk.process_marker(header, batch)
+                elif not walk.process_data(header) and header.last_offset >= latest.start_offset:
                     records = records_in(batch, header) or ()
                     if not latest.has_room(len(records)):
                         self.key_count = len(latest)
                         return
-                    latest.note(records)
+                    latest.add_keys(records)
                 latest.end_offset = max(latest.end_offset, header.next_offset)
             latest.end_offset = segment.end_offset
         self.key_count = len(latest)
 
     def _new_walk(self) -> TransactionWalk:
         walk = TransactionWalk()
-        walk.expect(self._spanning)
+        walk.expect_aborted(self._spanning)
         return walk
 
     # -- the second reading ------------------------------------------------------------------------------------
@@ -147,18 +149,18 @@ class Compaction(Pass):
     def _clean_segment(self, summary: Summary, out: Rewriter, rules: Rules) -> Iterator[None]:
         place = self._segments.place_of(summary.base_offset)
         segment = self._segments[place]
-        rules.walk.expect(self._segments.aborted(segment.base_offset, segment.end_offset))
+        rules.walk.expect_aborted(self._segments.aborted(segment.base_offset, segment.end_offset))
         for header, batch in self._batches(segment):
             if header is None:
                 yield None
                 continue
-            kept = rules.keep(header, batch)
-            out.write(header, batch, kept)
+            kept = rules.keep_batch(header, batch)
+            out.write_batch(header, batch, kept)
             self._count(header, kept, out.segment)
 
     def _count(self, header: BatchHeader, kept: Kept, cleaned: GrowingSegment) -> None:
-        """Count the records of committed transactions that compaction keeps. The records of a transaction are counted
-        in the segment that holds its commit marker.
+        """Count the records of committed transactions that stay. Those of a transaction are counted in the segment of
+        its commit marker.
         """
         if header.is_control:
             count = self._uncounted.pop(header.producer_id, 0)
@@ -170,14 +172,13 @@ class Compaction(Pass):
 
 
 class Cleaning:
-    """The state of compaction, or of the removal of aborted data, in one partition: its first dirty offset, and the
-    segments of the running pass.
+    """The progress of compaction, or of the removal of aborted data, in one partition.
 
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
         open_files: the cache that limits how many sealed segments have open files.
-        first_dirty_offset: the first offset that has not been compacted yet.
+        first_dirty_offset: the first offset that was not compacted yet.
     """
 
     def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles, first_dirty_offset: int) -> None:
@@ -191,9 +192,9 @@ class Cleaning:
         # By base offset: the segments that the running pass rewrites.
         self._under_way: dict[int, SealedSegment] = {}
 
-    def begin(
+    def begin_pass(
         self,
-        segments: Segments,
+        segments: LogSegments,
         config: LogConfig,
         *,
         last_batch: Callable[[], Callable[[int], LastBatch | None]],
@@ -203,8 +204,9 @@ class Cleaning:
         now_ms: int,
         key_count_max: int,
     ) -> Compaction | RemovalPass | None:
-        """Make a pass of compaction or, in a topic that is not compacted, of the removal of aborted data. Return None
-        if the topic's settings ask for neither, or if too few records are new since the last pass.
+        """Start a pass of compaction. In a topic that is not compacted, start a pass that removes aborted data.
+
+        Return None if the topic's settings ask for neither, or if too few records are new since the last pass.
         """
         if config.is_commit_ordered:
             return None
@@ -215,7 +217,7 @@ class Cleaning:
         sealed = [segment for segment in segments.sealed if segment.durable]
         summaries = [segment.summary for segment in sealed]
         del summaries[count_cleanable(summaries, stable_offset, config, now_ms) :]
-        if not is_worth_it(summaries, self.first_dirty_offset, config):
+        if not is_dirty_enough(summaries, self.first_dirty_offset, config):
             return None
         self._under_way = {segment.base_offset: segment for segment in sealed[: len(summaries)]}
         end_offset = summaries[-1].end_offset
@@ -233,7 +235,7 @@ class Cleaning:
 
     def _begin_removal(
         self,
-        segments: Segments,
+        segments: LogSegments,
         config: LogConfig,
         stable_offset: int,
         aborted_behind: Callable[[int], list[AbortedTxn]],
@@ -255,16 +257,16 @@ class Cleaning:
             index_interval=config.index_interval_bytes,
         )
 
-    def put_in_place(self, segments: Segments, cleaned: Cleaned) -> Segments | None:
-        """Replace segments of the log by the one segment into which compaction has rewritten them.
+    def put_in_place(self, segments: LogSegments, cleaned: Cleaned) -> LogSegments | None:
+        """Replace segments of the log by the segment that compaction has written from them.
 
         Returns:
-            The new segments of the log; `segments` itself if the rewriting has changed no batch; None if a segment that
-            was to be replaced has been deleted or replaced meanwhile.
+            The new list of segments. `segments` itself if the new segment has the same batches as the old one. None if
+            a segment to be replaced was deleted or replaced meanwhile.
 
         Raises:
-            UnavailableError: the disk failed. It is unknown whether the new segment is in place until the partition is
-                opened again.
+            UnavailableError: the disk failed. Only a new open of the partition can tell whether the new segment is in
+                place.
         """
         base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
         place = segments.place_of(base_offset)
@@ -284,17 +286,17 @@ class Cleaning:
             raise UnavailableError(
                 f"compaction cannot put its new segment {fresh.path(LOG)} in place of the original ones: {error}"
             ) from error
-        return segments.replaced(place, count, fresh)
+        return segments.with_replaced(place, count, fresh)
 
-    def over(self, work: Pass) -> None:
-        """Note that a pass has ended."""
+    def end_pass(self, work: Pass) -> None:
+        """Record how far a pass has come, after its last step."""
         if isinstance(work, RemovalPass):
             self._removed_to = max(self._removed_to, work.end_offset)
         else:
             self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
         self._under_way = {}
 
-    def cut(self, end_offset: int) -> None:
-        """Note that the log was truncated to this offset."""
+    def truncate_to(self, end_offset: int) -> None:
+        """Lower the recorded progress after a truncation of the log to this offset."""
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self._removed_to = min(self._removed_to, end_offset)

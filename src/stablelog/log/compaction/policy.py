@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
-from stablelog.batch.filtering import RawRecord, emptied, raw_records, with_records
+from stablelog.batch.filtering import RawRecord, raw_records, with_records, without_records
 from stablelog.batch.header import DELETE_HORIZON, BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Buffer
@@ -41,8 +41,8 @@ KEY_MEMORY_SIZE = 160  # about how many bytes of memory a collected key takes
 
 
 def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
-    """Return the records of a batch whose CRC matches. Return None if the producer has sent bytes that cannot be
-    decoded as records: their keys are then unknown.
+    """Return the records of a batch. Return None if its bytes cannot be decoded as records, so that the keys are
+    unknown: a producer may have sent such bytes. The CRC must have been checked.
     """
     try:
         return raw_records(batch, header)
@@ -51,7 +51,7 @@ def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
 
 
 class LatestOffsets:
-    """The latest offset of each key in the records that the first reading of a pass has covered.
+    """The latest offset of each key, as found by the first reading of a compaction pass.
 
     Args:
         start_offset: records before this offset are ignored.
@@ -71,17 +71,19 @@ class LatestOffsets:
         return len(self._offsets)
 
     def has_room(self, count: int) -> bool:
-        """Whether the keys of a further batch with `count` keys can be added. Those of the first batch always can."""
+        """Whether the keys of another batch, which has `count` keys, fit into the memory limit. The first batch always
+        fits.
+        """
         return self.end_offset == self.start_offset or len(self._offsets) + count <= self._count_max
 
-    def note(self, records: Iterable[RawRecord]) -> None:
-        """Add the keys of a batch. Its offsets must be greater than those of all batches that were added before."""
+    def add_keys(self, records: Iterable[RawRecord]) -> None:
+        """Record the offsets of the keys in a batch. The caller passes the batches in the order of the log."""
         for record in records:
             if record.key is not None and record.offset >= self.start_offset:
                 self._offsets[_short(record.key)] = record.offset
 
     def is_latest(self, key: bytes, offset: int) -> bool:
-        """Whether no later record of this key was added."""
+        """Whether the record at this offset is the latest one of its key."""
         return offset >= self._offsets.get(_short(key), -1)
 
 
@@ -90,12 +92,12 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """The facts about a transaction marker by which compaction decides whether to keep it.
+    """What a compaction pass knows of a transaction marker when it decides whether the marker stays.
 
     Attributes:
-        is_bare: whether the reading has met no batch of the marker's transaction, so that no batch needs the marker.
+        is_bare: whether no batch of the marker's transaction is left, so that no batch needs the marker.
         committed: whether it is a commit marker.
-        entry: the entry that the transaction index has for an abort marker; None if it has none.
+        entry: the entry of an abort marker in the transaction index; None if there is no entry.
     """
 
     is_bare: bool
@@ -110,8 +112,10 @@ class _Aborted:
 
 
 class TransactionWalk:
-    """The transactions that are open at the offset that a reading of the log has reached. The class also knows which of
-    them were aborted, because the caller announces aborted transactions with `expect`.
+    """The state of transactions while the batches of a log are read one after another: which transactions are open, and
+    which of these will be aborted.
+
+    The caller announces aborted transactions with `expect_aborted` before their first batches are read.
     """
 
     def __init__(self) -> None:
@@ -122,8 +126,8 @@ class TransactionWalk:
         self._aborted: dict[int, _Aborted] = {}
         self._committed: set[int] = set()
 
-    def expect(self, txns: Iterable[AbortedTxn]) -> None:
-        """Announce aborted transactions, before the reading reaches their first batches. Announcing one twice has no
+    def expect_aborted(self, txns: Iterable[AbortedTxn]) -> None:
+        """Announce aborted transactions before the reading reaches their first batches. A repeated announcement has no
         effect.
         """
         for txn in txns:
@@ -131,14 +135,14 @@ class TransactionWalk:
                 self._expected.add(txn.last_offset)
                 heapq.heappush(self._coming, (txn.first_offset, txn.last_offset, txn))
 
-    def _come_to(self, last_offset: int) -> None:
+    def _activate_up_to(self, last_offset: int) -> None:
         while self._coming and self._coming[0][0] <= last_offset:
             txn = heapq.heappop(self._coming)[2]
             self._aborted.setdefault(txn.producer_id, _Aborted(txn))
 
-    def meet_data(self, header: BatchHeader) -> AbortedTxn | None:
-        """Process the next batch, which holds records. Return its transaction if that was aborted."""
-        self._come_to(header.last_offset)
+    def process_data(self, header: BatchHeader) -> AbortedTxn | None:
+        """Process the next batch, a data batch. Return its transaction if the transaction was aborted; otherwise None."""
+        self._activate_up_to(header.last_offset)
         if not header.is_transactional:
             return None
         aborted = self._aborted.get(header.producer_id)
@@ -148,9 +152,9 @@ class TransactionWalk:
         aborted.met = True
         return aborted.txn
 
-    def meet_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
-        """Process the next batch, which is a control batch. Return what the reading has found out about it."""
-        self._come_to(header.last_offset)
+    def process_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
+        """Process the next batch, a control batch. Return what is known of the marker."""
+        self._activate_up_to(header.last_offset)
         marker = read_marker(batch)
         if marker is None:
             # Compaction has removed the record of this control batch, or the batch is no transaction marker.
@@ -168,14 +172,14 @@ class TransactionWalk:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The part of a batch that compaction keeps.
+    """The part of a batch that stays after compaction or after the removal of aborted data.
 
     Attributes:
-        batch: the bytes that are kept; None if the batch is removed.
-        record_count: the number of records that are kept; 0 for a marker.
+        batch: the bytes that stay; None if the whole batch is removed.
+        record_count: the number of records that stay; 0 for a marker.
         commits: whether the batch is a commit marker.
-        entry: the entry of the transaction index, if the batch is an abort marker of a transaction with remaining
-            batches.
+        entry: the entry for the transaction index, if the batch is the abort marker of a transaction of which batches
+            are left.
     """
 
     batch: Buffer | None
@@ -186,15 +190,15 @@ class Kept:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules by which the second reading of a compaction pass decides what stays, and the state of this reading.
+    """The rules of compaction: they decide what stays of each batch in the second reading of a pass.
 
     Attributes:
         latest: the latest offset of each key, from the first reading.
-        walk: the transactions that the second reading has met.
-        last_batch: returns the last batch of a producer, by producer id; None if the partition does not know the
+        walk: the state of transactions in the second reading.
+        last_batch: returns the last batch of a producer, by producer id; None if the partition has no state of the
             producer.
         now_ms: the time of the broker's clock.
-        delete_retention_ms: a pass sets a new delete horizon to `now_ms` plus this time.
+        delete_retention_ms: how long tombstones stay. A new delete horizon is `now_ms` plus this time.
     """
 
     latest: LatestOffsets
@@ -203,26 +207,26 @@ class Rules:
     now_ms: int
     delete_retention_ms: int
 
-    def keep(self, header: BatchHeader, batch: Buffer) -> Kept:
+    def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
         """Decide what stays of a batch. The caller passes the batches in the order of the log."""
         return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
-        fate = self.walk.meet_marker(header, batch)
+        fate = self.walk.process_marker(header, batch)
         if not fate.is_bare:
             return Kept(batch, commits=fate.committed, entry=fate.entry)
         kept = Kept(batch, commits=fate.committed)
         if not header.record_count:
-            return kept if self._is_all_that_is_known(header) else Kept(None)
+            return kept if self._is_last_of_epoch(header) else Kept(None)
         if not header.attributes & DELETE_HORIZON:
             records = raw_records(batch, header)
             return Kept(with_records(header, records, self._new_horizon()), commits=fate.committed)
-        if self._has_passed(header) and not self._is_all_that_is_known(header):
+        if self._has_horizon_passed(header) and not self._is_last_of_epoch(header):
             return Kept(None, commits=fate.committed)
         return kept
 
     def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
-        aborted = self.walk.meet_data(header)
+        aborted = self.walk.process_data(header)
         if aborted is None and header.record_count:
             records = records_in(batch, header)
             if records is None:
@@ -232,7 +236,7 @@ class Rules:
                 return self._with(header, batch, staying)
         last = self.last_batch(header.producer_id) if header.has_producer else None
         if last is not None and last.last_offset == header.last_offset:
-            return Kept(emptied(header) if header.record_count else batch)
+            return Kept(without_records(header) if header.record_count else batch)
         return Kept(None)
 
     def _with(self, header: BatchHeader, batch: Buffer, staying: Sequence[RawRecord]) -> Kept:
@@ -249,25 +253,25 @@ class Rules:
             return True
         if record.key is None or not self.latest.is_latest(record.key, record.offset):
             return False
-        return not record.is_tombstone or not self._has_passed(header)
+        return not record.is_tombstone or not self._has_horizon_passed(header)
 
     def _new_horizon(self) -> int:
         return self.now_ms + self.delete_retention_ms
 
-    def _has_passed(self, header: BatchHeader) -> bool:
+    def _has_horizon_passed(self, header: BatchHeader) -> bool:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
-    def _is_all_that_is_known(self, header: BatchHeader) -> bool:
-        """Whether this marker is the producer's only batch of its current epoch, and the producer state still contains
-        the producer.
+    def _is_last_of_epoch(self, header: BatchHeader) -> bool:
+        """Whether the log holds nothing else of the producer's current epoch than this marker. The marker then stays:
+        without it, the epoch would be lost.
         """
         last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
 
 
 def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: LogConfig, now_ms: int) -> int:
-    """Return how many of the first segments may be compacted: they end before the last stable offset, and all their
-    records are at least `min.compaction.lag.ms` old.
+    """Count how many of the first segments may be compacted: those that end before the last stable offset and have only
+    records older than `min.compaction.lag.ms`.
     """
     count = 0
     for summary in summaries:
@@ -280,18 +284,20 @@ def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: Lo
     return count
 
 
-def is_worth_it(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:
-    """Whether the segments that were never compacted make up at least `min.cleanable.dirty.ratio` of the bytes that may
-    be compacted.
+def is_dirty_enough(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:
+    """Whether compaction is worth a pass: whether segments that were never compacted have at least the share
+    `min.cleanable.dirty.ratio` of the bytes.
     """
     dirty_size = sum(summary.log_size for summary in summaries if summary.end_offset > first_dirty_offset)
     size = sum(summary.log_size for summary in summaries)
     return dirty_size > 0 and dirty_size >= config.min_cleanable_dirty_ratio * size
 
 
-def grouped(summaries: Sequence[Summary], config: LogConfig) -> list[list[Summary]]:
-    """Divide the segments into groups of neighbours. Each group becomes one segment. A group of several segments has at
-    most `segment.bytes`, so the new segment is not too large even if compaction removes nothing.
+def group_segments(summaries: Sequence[Summary], config: LogConfig) -> list[list[Summary]]:
+    """Divide the segments into groups of neighbours. Compaction writes one new segment for each group.
+
+    A group of several segments has at most `segment.bytes`. So the new segment is not too large, even if no record is
+    removed.
     """
     groups: list[list[Summary]] = []
     for summary in summaries:

@@ -1,10 +1,9 @@
-"""Rewriting of segments: reads the batches of sealed segments, and makes new segments from the batches that stay.
+"""The passes that rewrite sealed segments: they read batches, and write new segments from the parts that stay.
 
-Compaction and the removal of aborted data share this module. Each of the two has its own rules for what stays of a
-batch. A new segment has the same range of offsets as the original ones, and its indexes and its summary describe the
-new log file.
+Compaction and the removal of aborted data share this module, and decide by rules of their own what stays. A new segment
+covers the same offsets as the segments that it replaces. Its indexes and its summary describe the new log file.
 
-Source: Kafka's log cleaner; `interrupted` describes the files that a crash may leave.
+Source: Kafka's log cleaner; `segments.replacement` describes the files that a crash may leave.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +18,8 @@ from stablelog.log.compaction.policy import Kept
 from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.growing_segment import GrowingSegment
-from stablelog.log.segments.interrupted import CLEANED
 from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.replacement import CLEANED
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segments import SegmentFiles
 
@@ -31,12 +30,12 @@ OPEN_SEGMENTS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A segment that a pass has finished. Its files have the suffix `.cleaned` and are durable.
+    """A new segment that a pass has finished. Its files are durable and have the suffix `.cleaned`.
 
     Attributes:
         summary: the summary of the new segment.
-        replaced: the base offsets of the segments that the new one will replace.
-        changed: whether the pass has changed or removed any batch.
+        replaced: the base offsets of the segments that it replaces.
+        changed: whether any batch was changed or removed.
     """
 
     summary: Summary
@@ -45,19 +44,19 @@ class Cleaned:
 
 
 class CancelledError(Exception):
-    """The pass was cancelled."""
+    """The pass was cancelled by `Pass.cancel`."""
 
 
 class Rewriter:
-    """Makes a new segment from the batches that stay, in the order of the log. A subclass stores the bytes.
+    """Builds a new segment from the parts of batches that stay. A derived class stores the bytes.
 
     Args:
-        segment: the new segment, which is growing and has no batch.
+        segment: the new segment, without batches.
         index_interval: the number of bytes between two entries of the offset index.
 
     Attributes:
         segment: the new segment.
-        changed: whether a batch was changed or removed.
+        changed: whether any batch was changed or removed.
     """
 
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
@@ -67,13 +66,13 @@ class Rewriter:
         self._leader_epoch = -1
         self._next_offset = segment.base_offset
 
-    def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Add the part of a batch that stays.
+    def write_batch(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
+        """Add the part of a batch that stays. The caller passes the batches in the order of the log.
 
         Args:
             header: the header of the original batch.
-            batch: the bytes of the original batch that were passed to the rules.
-            kept: what the rules keep of it.
+            batch: the bytes that were passed to the rules: all of the batch, or only its header.
+            kept: the part that stays.
         """
         self._leader_epoch = header.leader_epoch
         self.changed = self.changed or kept.batch is not batch
@@ -81,38 +80,40 @@ class Rewriter:
             return
         self._next_offset = header.next_offset
         if kept.entry is not None:
-            self.segment.note_aborted(kept.entry)
-        self._put(kept.batch)
+            self.segment.index_aborted(kept.entry)
+        self._put_batch(kept.batch)
 
     def finish(self, end_offset: int) -> None:
-        """Complete the segment. If offsets are missing at its end, add a filler, which is a batch without records, so
-        that the segment ends where the next one begins.
+        """Complete the segment. If its last offsets have no batch, add a batch without records there, so that the
+        segment ends where the next one begins.
         """
         if self._next_offset < end_offset:
-            self._put(filler(self._next_offset, end_offset, self._leader_epoch))
+            self._put_batch(filler(self._next_offset, end_offset, self._leader_epoch))
         self._flush()
         assert self.segment.end_offset == end_offset
 
-    def _put(self, batch: Buffer) -> None:
+    def _put_batch(self, batch: Buffer) -> None:
         raise NotImplementedError
 
     def _flush(self) -> None:
         pass
 
-    def _note(self, batch: Buffer) -> None:
-        """Add the next batch of the new segment to its indexes and counts. Only the header is read."""
-        self.segment.note(read_header(batch), self.segment.size, batch[: HEADER.size], self._index_interval)
+    def _index_batch(self, batch: Buffer) -> None:
+        """Add the next batch of the new segment to the indexes and counts. Only its header is read."""
+        self.segment.index_batch(
+            read_header(batch), self.segment.size, batch[: HEADER.size], self._index_interval
+        )
 
 
 class _FileRewriter(Rewriter):
-    """Writes the batches into the log file of the new segment, in pieces of about WRITE_SIZE bytes."""
+    """A rewriter that writes the batches into the log file of the new segment, in pieces of about WRITE_SIZE bytes."""
 
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
         self._waiting: list[Buffer] = []
         self._waiting_size = 0
 
-    def _put(self, batch: Buffer) -> None:
+    def _put_batch(self, batch: Buffer) -> None:
         self._waiting.append(batch)
         self._waiting_size += len(batch)
         if self._waiting_size >= WRITE_SIZE:
@@ -123,23 +124,22 @@ class _FileRewriter(Rewriter):
             return
         self.segment.append(self._waiting)
         for batch in self._waiting:
-            self._note(batch)
+            self._index_batch(batch)
         self._waiting.clear()
         self._waiting_size = 0
 
 
 class Pass:
-    """A pass over sealed segments of a partition, which makes new segments from these. Compaction and the removal of
-    aborted data derive their passes from this class.
+    """A pass over sealed segments of a partition that writes new segments in their place.
 
-    A pass reads only files that do not change any more, and opens its own files and indexes. It may therefore run in
-    any thread while the partition is read and written. Between two steps, `LogCompaction.put_in_place` replaces the
-    original segments by the finished new segment.
+    A pass reads only files that do not change any more, and opens them itself. So it may run in any thread while the
+    partition is read and written. Between two steps, the caller passes each finished segment to
+    `LogCompaction.put_in_place`.
 
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summaries: the summaries of the segments that the pass may rewrite. They follow each other.
+        summaries: the summaries of the segments that the pass may rewrite, in the order of the log.
         index_interval: the number of bytes between two entries of an offset index.
 
     Attributes:
@@ -157,7 +157,7 @@ class Pass:
         self._disk = disk
         self._directory = directory
         self._index_interval = index_interval
-        self._segments = SegmentFiles(opened(disk, directory, summaries))
+        self._segments = SegmentFiles(open_segments(disk, directory, summaries))
 
     @property
     def end_offset(self) -> int:
@@ -170,19 +170,19 @@ class Pass:
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Let `steps` end before its next step. Another thread may call this."""
+        """End `steps` before its next step. Another thread may call this."""
         self.cancelled = True
 
     def steps(self) -> Iterator[Cleaned | None]:
-        """Run the pass, a step at a time.
+        """Run the pass, one step at a time.
 
         Yields:
-            After a step that has finished a new segment, this segment. The caller replaces the original segments by it
-            before the next step. After any other step, None.
+            The new segment, if the step has finished one: the caller puts it in place before the next step. Otherwise
+                None.
 
         Raises:
             DamageError: a batch or an index is damaged. Segments that were put in place before are not affected.
-            UnavailableError: the disk failed. The files of the unfinished segment are removed now, or by the next
+            UnavailableError: the disk failed. The files of the unfinished segment are removed, now or by the next
                 recovery.
             FileNotFoundError: retention has deleted a segment meanwhile.
         """
@@ -200,7 +200,7 @@ class Pass:
     def _batches(
         self, segment: SealedSegment
     ) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
-        """Yield the header and the bytes of each batch in a segment, with its CRC checked. At the end of each step,
+        """Yield (header, bytes) of each batch in a segment, after a check of its CRC. After each step of the work,
         yield (None, b"").
         """
         for _ in segment.prove():
@@ -223,25 +223,25 @@ class Pass:
                 if self.cancelled:
                     raise CancelledError
 
-    def _rewritten(
+    def _rewrite_group(
         self,
         group: Sequence[Summary],
         write: Callable[[Rewriter], Iterator[None]],
         *,
         committed_count: int | None = None,
     ) -> Iterator[Cleaned | None]:
-        """Make one new segment from a group of neighbours. Its files have the suffix `.cleaned`, so that recovery
-        removes them after a crash.
+        """Write one new segment in place of a group of neighbours. Its files get the suffix `.cleaned`, so that
+        recovery removes them after a crash.
 
         Args:
             group: the summaries of the original segments.
             write: writes all batches that stay, in steps.
-            committed_count: how many committed records the new segment has; None if `write` counts those of
+            committed_count: the number of committed records in the new segment; None if `write` counts those of
                 transactions.
         """
         base_offset = group[0].base_offset
         discard_cleaned(self._disk, self._directory, base_offset)
-        growing = GrowingSegment.created(self._disk, SegmentName.of(self._directory, base_offset, CLEANED))
+        growing = GrowingSegment.create(self._disk, SegmentName.of(self._directory, base_offset, CLEANED))
         cleaned: GrowingSegment | SealedSegment = growing
         try:
             out = _FileRewriter(growing, self._index_interval)
@@ -265,8 +265,10 @@ class Pass:
             cleaned.close()
 
 
-def opened(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[SealedSegment]:
-    """Open sealed segments by their summaries, for the use of one thread that shares no object with the partition."""
+def open_segments(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[SealedSegment]:
+    """Open sealed segments by their summaries, as objects of their own: a thread may read them while the partition is
+    in use.
+    """
     open_files = OpenFiles(OPEN_SEGMENTS_MAX)
     return [
         SealedSegment(disk, SegmentName.of(directory, summary.base_offset), summary, open_files)
@@ -275,6 +277,6 @@ def opened(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[Se
 
 
 def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a segment that will not be put in place."""
+    """Remove the `.cleaned` files of a new segment that will not be put in place."""
     for suffix in SEGMENT_SUFFIXES:
         disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")

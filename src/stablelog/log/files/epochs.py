@@ -15,8 +15,8 @@ VERSION = 0
 
 
 class LeaderEpochs:
-    """The leader epochs of one partition, each with the offset of its first record. Epochs and offsets grow from entry
-    to entry.
+    """The leader epochs of one partition, as (epoch, offset of its first record). Both numbers grow from entry to
+    entry.
     """
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
@@ -27,8 +27,8 @@ class LeaderEpochs:
         """The latest leader epoch; -1 if the log has no batch."""
         return self.entries[-1][0] if self.entries else UNKNOWN
 
-    def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that the batches from `start_offset` on have the leader epoch `epoch`. Return whether the epoch is new."""
+    def assign_epoch(self, epoch: int, start_offset: int) -> bool:
+        """Record that the batches from `start_offset` on have this leader epoch. Return whether the epoch is new."""
         if epoch <= self.latest:
             return False
         while self.entries and self.entries[-1][1] >= start_offset:
@@ -37,13 +37,13 @@ class LeaderEpochs:
         return True
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`; -1 if it is unknown."""
+        """Return the leader epoch of the record at an offset; -1 if it is unknown."""
         count = bisect_right(self.entries, offset, key=itemgetter(1))
         return self.entries[count - 1][0] if count else UNKNOWN
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (epoch, end offset) for the greatest known leader epoch that is not above `epoch`; (-1, -1) if there
-        is none. The end offset is exclusive.
+        """Find where a leader epoch ends, as OffsetsForLeaderEpoch reports it: (epoch, end offset, exclusive) of the
+        greatest known epoch up to `epoch`; (-1, -1) if there is none.
         """
         if not self.entries or epoch > self.latest or epoch < 0:
             return UNKNOWN, UNKNOWN
@@ -53,7 +53,7 @@ class LeaderEpochs:
         return self.entries[count - 1][0] if count else epoch, self.entries[count][1]
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Drop the epochs that begin at or past `end_offset`, the new end of the log. Return whether there were any."""
+        """Drop the epochs that begin at or after the new end of the log. Return whether there were any."""
         count = len(self.entries)
         self.entries = [(epoch, start) for epoch, start in self.entries if start < end_offset]
         return len(self.entries) != count

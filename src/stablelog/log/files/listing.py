@@ -1,8 +1,7 @@
-"""Names and small files of one partition's directory, each read once while the partition is opened.
+"""Cache of a partition's file names and small files, used while the partition is opened.
 
-The opening of a partition uses the same names and files several times: to check format versions, to finish an
-interrupted operation, and to plan recovery. With thousands of partitions, repeated system calls would take most of the
-broker's start.
+The checks of format versions, the completion of interrupted operations and recovery all need the same names and files.
+With thousands of partitions, repeated system calls would take most of the broker's start.
 """
 
 from pathlib import Path
@@ -13,10 +12,10 @@ SMALL_SIZE = 64 << 10  # the greatest number of bytes of a file that are kept in
 
 
 class Listing:
-    """Cache of the names in a directory, and of the beginnings of files that were read.
+    """The names in a partition's directory, and the beginnings of its files that were read. Each is read once.
 
-    No other program may change the directory meanwhile. A caller that changes a file must call `reload` before the
-    listing is used for this file again.
+    No other program may change the directory meanwhile. After a change of a file, the caller must call `reload` before
+    it uses the listing again.
 
     Args:
         disk: the disk of the directory.
@@ -35,7 +34,7 @@ class Listing:
         self.reload()
 
     def reload(self) -> None:
-        """Read the names again, and drop the cached beginnings of files."""
+        """Read the names again, and drop the cached contents."""
         self.names = self.disk.list_dir(self.directory)
         self._known = frozenset(self.names)
         self._heads: dict[str, bytes] = {}
@@ -45,7 +44,7 @@ class Listing:
         return name in self._known
 
     def path(self, name: str) -> Path:
-        """The path of a file with this name."""
+        """The path of the file with this name."""
         found = self._paths.get(name)
         if found is None:
             found = self._paths[name] = self.directory / name
@@ -63,7 +62,7 @@ class Listing:
         return found
 
     def beginning(self, name: str, size_max: int) -> bytes:
-        """Return the first bytes of a file without caching them. Raises the same errors as `head`."""
+        """Return the first `size_max` bytes of a file, without caching them. Raises the errors of `head`."""
         if name not in self._known:
             raise FileNotFoundError(name)
         file = self.disk.open(self.path(name))
@@ -74,6 +73,6 @@ class Listing:
             file.close()
 
     def read(self, name: str) -> bytes:
-        """Return the whole content of a file. Raises the same errors as `head`."""
+        """Return the whole content of a file. Raises the errors of `head`."""
         found = self.head(name)
         return found if len(found) < SMALL_SIZE else self.disk.read_bytes(self.path(name))

@@ -1,9 +1,9 @@
-"""The file that records the log start offset. Another file, in the same format, records the start of the view in commit
-order.
+"""The file that records the log start offset. A second file in the same format records where the commit-ordered view
+begins.
 
-The file is written when the partition is made, and each time before segments are deleted. So recovery can distinguish a
-segment whose deletion was interrupted from a lost segment. The file cannot be rebuilt from the log: if it is missing or
-has a wrong offset, deleted records could be read again, or the loss of a segment could stay unnoticed.
+The file is written when the partition is created, and before each deletion of segments. By this file, recovery
+distinguishes a segment whose deletion a crash has interrupted from a lost segment. The file cannot be rebuilt from the
+log: with a wrong offset, deleted records could be read again, or a lost segment could stay unnoticed.
 
 Format: docs/formats.md, "log-start-offset".
 """
@@ -60,7 +60,7 @@ def decode_log_start(content: bytes, path: Path) -> int:
 def write_missing_log_start(
     disk: Disk, directory: Path, known_start: int, name: str = LOG_START_FILE
 ) -> None:
-    """Write the file that records the log start offset, if it is missing: Apache Kafka does not have this file.
+    """Write the file that records the log start offset, if it is missing: a directory of Apache Kafka does not have it.
 
     Args:
         disk: the disk of the partition.
@@ -69,7 +69,7 @@ def write_missing_log_start(
         name: the name of the file.
 
     Raises:
-        DamageError: the file is damaged.
+        DamageError: the file exists and is damaged.
     """
     path = directory / name
     if read_log_start(disk, path) is not None:

@@ -1,4 +1,4 @@
-"""The names of a partition's files. Most names are an offset in 20 digits, and a suffix for the kind of the file.
+"""The names of a partition's files. Most are an offset in 20 digits, followed by a suffix for the kind of file.
 
 Format: docs/formats.md, "The data directory".
 """
@@ -56,12 +56,12 @@ _PARTITION_FILE = re.compile(
 
 @functools.lru_cache(maxsize=1024)  # cached, because thousands of partitions have files of the same names
 def is_partition_file(name: str) -> bool:
-    """Whether a file with this name belongs to a partition, in stablelog or in Apache Kafka."""
+    """Whether a file with this name belongs to a partition of stablelog or Apache Kafka."""
     return _PARTITION_FILE.fullmatch(name) is not None and (has_offset(name) or name.startswith(SINGLE_FILES))
 
 
 def has_offset(name: str) -> bool:
-    """Whether a name begins with an offset: 20 ASCII digits with a value of at most 2^63-1, and a dot."""
+    """Whether a name begins with an offset and a dot: 20 ASCII digits with a value of at most 2^63-1."""
     return _OFFSET.match(name) is not None and name[:OFFSET_DIGITS] <= OFFSET_MAX
 
 
@@ -81,16 +81,16 @@ def is_summary(name: str) -> bool:
 
 
 def offset_of(name: str) -> int:
-    """Return the offset at the beginning of a name, for which `has_offset` must be true."""
+    """Return the offset at the beginning of a file name. The name must have one: see `has_offset`."""
     return int(name[:OFFSET_DIGITS])
 
 
 class SegmentName(NamedTuple):
-    """Names the files of one segment, which need not be open.
+    """The base offset of a segment, and the paths of its files. The segment need not exist.
 
     Attributes:
         base_offset: the base offset of the segment.
-        path: returns the path of the segment's file with a suffix.
+        path: returns the path of the segment's file with a given suffix.
     """
 
     base_offset: int
@@ -98,23 +98,25 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, base_offset: int, mark: str = "") -> "SegmentName":
-        """Return the name of a segment in a directory. `mark` is a second suffix, as in `segment_path`."""
+        """Name a segment in a directory. `mark` is a second suffix, as in `segment_path`."""
         return cls(base_offset, partial(segment_path, directory, base_offset, mark))
 
 
 def segment_path(directory: Path, base_offset: int, mark: str, suffix: str) -> Path:
-    """Return the path of a segment's file. `mark` follows the suffix: `.cleaned` during compaction, otherwise empty."""
+    """Return the path of a segment's file. `mark` is added to the suffix: `.cleaned` during compaction, otherwise
+    empty.
+    """
     return directory / f"{base_offset:020d}{suffix}{mark}"
 
 
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:
-    """Return the path that the missing log file of the first segment most likely had, judged by the other files of the
-    partition.
+    """Return the path that the missing log file of the first segment most likely had, for an error message. It is
+    derived from the names of the other files.
 
     Args:
         directory: the partition's directory.
         names: the names in this directory.
-        log_start: the log start offset, which is in the missing segment.
+        log_start: the log start offset, which lies in the missing segment.
     """
     stems = [
         offset_of(name) for name in names if has_offset(name) and name[OFFSET_DIGITS:] in SEGMENT_SUFFIXES
@@ -124,7 +126,7 @@ def first_segment_path(directory: Path, names: Iterable[str], log_start: int) ->
 
 
 def file_path(directory: Path, offset: int, suffix: str) -> Path:
-    """Return the path of a partition's file with this offset and suffix."""
+    """Return the path of the partition's file with this offset and suffix."""
     return directory / f"{offset:020d}{suffix}"
 
 
@@ -134,5 +136,7 @@ def log_offsets(names: Iterable[str]) -> list[int]:
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """Return the offsets of the snapshots of which at least one file is among the names, ascending."""
+    """Return the offsets of the producer snapshots among the names, ascending. One of the two files of a snapshot is
+    enough.
+    """
     return sorted({offset_of(name) for name in names if is_snapshot(name)})

@@ -1,4 +1,4 @@
-"""The file `partition.metadata`, which records the topic that a partition's directory belongs to.
+"""The file `partition.metadata`, which names the topic of a partition's directory.
 
 Format: docs/formats.md, "partition.metadata".
 """
@@ -48,7 +48,7 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
-    """Read the topic id of a partition's directory; None if the file is missing or contains no id.
+    """Read the topic id of a partition from its directory; None if `partition.metadata` is missing.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -62,12 +62,12 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
 
 
 def topic_id_if_known(disk: Disk, directory: Path) -> uuid.UUID | None:
-    """Return the topic id of a partition's directory; None if the file is missing, or cannot be read or decoded."""
+    """Read the topic id of a partition from its directory; None if the file is missing, damaged or unreadable."""
     with contextlib.suppress(UnavailableError, DamageError, UnknownFormatError):
         return read_partition_metadata(disk, directory)
     return None
 
 
 def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
-    """Write the topic id of a partition's directory to the file. The file is durable on return."""
+    """Write the topic id into the directory of a partition. The file is durable on return."""
     disk.write_atomic(directory / METADATA_FILE, encode_partition_metadata(topic_id))

@@ -1,8 +1,8 @@
-"""The file `restored` of a partition: the offsets whose records a restore from the object store did not find.
+"""The file `restored` of a partition: the offsets whose records a restore from the object store could not bring back.
 
-The lost broker may have given these offsets to records, which are gone. The restored log has batches without records at
-these offsets, and gives none of them to a record again. A reader in the middle of them is told that its offset is
-out of range, because records after this offset are gone.
+The lost broker may have assigned these offsets to records that are lost now. The restored log has batches without
+records there, and never uses these offsets again. A reader whose position lies among them gets OFFSET_OUT_OF_RANGE,
+because records after its position are lost.
 
 Format: docs/formats.md, "restored".
 """
@@ -26,13 +26,13 @@ NUMBERS: Final = ("producer_ids_end", "torn_sequence", "next_sequence", "leader_
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What restores did not find in the store, and the numbers that they left out.
+    """The offsets that restores left out in one partition, and the numbers that they left out for the whole cluster.
 
     Attributes:
-        ranges: for each restore, the first offset that was not found and the offset of the first record after the
-            restore, in the order of the offsets. If no record was copied between two restores, the range of the second
-            one begins where that of the first one ends.
-        producer_ids_end: lost brokers may have handed out the producer ids below this one.
+        ranges: for each restore, the first lost offset, and the offset of the first record that was written after the
+            restore. If no record was copied to the store between two restores, the second range begins where the first
+            one ends.
+        producer_ids_end: lost brokers may have assigned the producer ids below this number.
         torn_sequence: the greatest commit sequence of a commit that may be incomplete; -1 if there is none.
         next_sequence: the first commit sequence after the last restore, in the transaction group of the topic.
         leader_epoch: the leader epoch of the last restore.
@@ -46,7 +46,7 @@ class Restored:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The ranges, with those joined that follow each other because no record was copied between two restores."""
+        """The lost ranges of offsets. Ranges without a record between them are joined."""
         joined: list[tuple[int, int]] = []
         for start, end in self.ranges:
             if joined and joined[-1][1] == start:
@@ -55,15 +55,15 @@ class Restored:
         return joined
 
     def lost_range(self, offset: int) -> tuple[int, int] | None:
-        """Return the gap with the lost offsets of a reader at this offset, which has read records that are gone, or would
-        miss such records; None if there is none. A reader at the end of a range has read no record of it.
+        """Return the gap that a reader at this offset lies in; None if there is none. Such a reader has read records
+        that are lost now, or would miss some. A reader exactly at the beginning or the end of a range is not affected.
         """
         if not any(start < offset < end for start, end in self.ranges):
             return None
         return next(one for one in self.gaps if one[0] < offset < one[1])
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields, as the JSON of the file has them."""
         return asdict(self)
 
     def encode(self) -> bytes:
@@ -72,18 +72,20 @@ class Restored:
         return text + b"\n%08x\n" % crc32c(text)
 
 
-def restored_of(fields: Mapping[str, Any]) -> Restored:
-    """Return what the fields say. Raises TypeError, ValueError or KeyError if they say something else."""
+def restored_from_fields(fields: Mapping[str, Any]) -> Restored:
+    """Make the object from the fields of the JSON. Raises TypeError, ValueError or KeyError for fields that are not
+    valid.
+    """
     ranges = tuple((int(start), int(end)) for start, end in fields["ranges"])
     return Restored(ranges, *(int(fields[name]) for name in NUMBERS))
 
 
 def read_restored(disk: Disk, directory: Path) -> Restored | None:
-    """Read the file of a partition; None if the partition was not restored.
+    """Read the file `restored` of a partition; None if the partition was not restored.
 
     Raises:
         UnknownFormatError: a later release has written the file.
-        DamageError: the file is damaged. The message names it.
+        DamageError: the file is damaged. The message names its path.
     """
     path = directory / RESTORED_FILE
     content = read_if_there(disk, path)
@@ -91,16 +93,14 @@ def read_restored(disk: Disk, directory: Path) -> Restored | None:
 
 
 def decode_restored(content: bytes, path: Path) -> Restored:
-    """Decode the content of the file. Raises as `read_restored`."""
+    """Decode the content of a file `restored`. Raises the errors of `read_restored`."""
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     try:
         if crc != b"%08x" % crc32c(text):
             raise ValueError("its CRC does not match its content")
         fields = parse_json(text)
         with adding_path(path):
-            refuse_unknown_version(
-                "the offsets that a restore did not find, in a file", fields.pop("version"), VERSION
-            )
-        return restored_of(fields)
+            refuse_unknown_version("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
+        return restored_from_fields(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(f"{path} is damaged: {in_words(error)}. Restore the file") from error

@@ -1,7 +1,7 @@
-"""The indexes of the growing segment. The indexes are complete in memory; the index files may lack the latest entries.
+"""The indexes of the growing segment. In memory they are complete; the index files may lack the latest entries.
 
-The files are written when the segment is sealed, when a snapshot is taken and when the partition is closed. The entry
-of an aborted transaction is written at once. Recovery rebuilds from the log the entries that a crash has lost.
+The files are written when the segment is sealed, with each snapshot, and when the partition is closed. Only the entry
+of an aborted transaction is written at once. After a crash, recovery rebuilds missing entries from the log.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Index = OffsetIndex | TimeIndex | TransactionIndex
 
 
 class GrowingIndexes:
-    """The three indexes of one segment, and their files.
+    """The offset index, time index and transaction index of one segment in memory, and their files.
 
     Args:
         disk: the disk of the segment.
@@ -33,7 +33,7 @@ class GrowingIndexes:
         contents: the bytes of the indexes so far, in the order of INDEX_SUFFIXES.
 
     Attributes:
-        names_changed: whether an index file was created since the directory was synced.
+        names_changed: whether an index file was created since the last sync of the directory.
     """
 
     def __init__(
@@ -60,13 +60,17 @@ class GrowingIndexes:
         self._lacks_aborted = False  # whether the file of the transaction index lacks an entry
 
     def contents(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. No entry can be added to an index until the
-        caller releases the view of its bytes.
+        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. They are memoryviews: until the caller
+        releases them, no entry can be added.
         """
         return self.offsets.content(), self.times.content(), self.txns.content()
 
-    def begin_as(self, progress: Summary) -> bool:
-        """Whether the indexes begin with the entries that a summary of the growing segment describes."""
+    def begin_with(self, progress: Summary) -> bool:
+        """Whether the indexes begin with the entries that a summary of the growing segment describes.
+
+        Args:
+            progress: the summary of the segment up to a snapshot.
+        """
         return all(
             len(content) >= size and crc32c(content[:size]) == crc
             for content, size, crc in zip(self.contents(), *progress.index_files, strict=True)
@@ -75,35 +79,37 @@ class GrowingIndexes:
     def _by_suffix(self) -> tuple[tuple[str, Index], ...]:
         return (INDEX, self.offsets), (TIMEINDEX, self.times), (TXNINDEX, self.txns)
 
-    def aborted_added(self) -> None:
-        """Write the last entry of the transaction index to its file. If that fails, `write_aborted` tries again later."""
+    def write_new_aborted(self) -> None:
+        """Write the last entry of the transaction index to its file. If the disk refuses it, `write_aborted` tries
+        again later.
+        """
         self._lacks_aborted = True
         with contextlib.suppress(DiskError):
             self.write_aborted()
 
     def write_aborted(self) -> None:
-        """Write the entries that the file of the transaction index lacks.
+        """Write all entries that the file of the transaction index lacks.
 
         Raises:
-            DiskError: the file still lacks entries. Programs that read the files must not see the abort markers of
-                these entries, because they would take the aborted records for committed ones.
+            DiskError: the file still lacks entries. Other programs must not see the abort markers of these entries:
+                they would take the aborted records for committed ones.
         """
         if self._lacks_aborted:
-            self._write_one(TXNINDEX, self.txns)
+            self._write_index(TXNINDEX, self.txns)
             self._lacks_aborted = False
 
-    def write(self) -> None:
-        """Write the entries that the files of all indexes lack. The entries are durable after a sync of the files.
+    def write_files(self) -> None:
+        """Write the entries that the index files lack. They are durable after a sync of the files.
 
         Raises:
-            DiskError: some files still lack entries. This does no harm, because recovery rebuilds them.
+            DiskError: some files still lack entries. Recovery can rebuild these entries.
         """
         for suffix, index in self._by_suffix():
             if suffix != TXNINDEX or len(index):
                 # As in Kafka, the transaction index has a file only after an abort.
-                self._write_one(suffix, index)
+                self._write_index(suffix, index)
 
-    def _write_one(self, suffix: str, index: Index) -> None:
+    def _write_index(self, suffix: str, index: Index) -> None:
         # The index cannot grow while its memoryview `content` exists. The memoryview is released before an error is
         # raised, because a caller that keeps the error would keep the memoryview, too.
         with index.content() as content:
@@ -124,7 +130,7 @@ class GrowingIndexes:
             raise
 
     def _file(self, suffix: str, content: Buffer) -> File:
-        """Return the open file of an index. The file holds the beginning of `content`, and nothing else."""
+        """Return the open file of an index. It then holds a beginning of `content`, and nothing else."""
         file = self._files.get(suffix)
         if file is not None:
             return file
@@ -153,23 +159,23 @@ class GrowingIndexes:
         return file
 
     def take_dirty_files(self) -> list[File]:
-        """Return the files that were written and not synced. The caller syncs them; from now on they count as synced."""
+        """Return the files with writes since their last sync, for the caller to sync. They count as synced from now on."""
         files = [self._files[suffix] for suffix in sorted(self._dirty)]
         self._dirty.clear()
         return files
 
     def close_files(self) -> None:
-        """Close the index files, whether they are synced or not.
+        """Close the index files, even if they are not synced.
 
-        A later write opens the files again, compares them with the indexes and lets them be synced, before a summary or
-        snapshot that describes them is written.
+        A later write opens them again and compares them with the indexes. They are then synced before a summary or
+        snapshot is written that describes them.
         """
         self._dirty.clear()
         while self._files:
             self._files.popitem()[1].close()
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files, including those of failed writes."""
         self.close_files()
         while self._broken_files:
             self._broken_files.pop().close()
@@ -184,11 +190,10 @@ class GrowingIndexes:
         *,
         are_synced: bool,
     ) -> bool:
-        """Use the existing index files of the growing segment. Return whether they match the log, so that they need no
-        repair.
+        """Continue with the existing index files of the growing segment, if they match the log. Return whether they do.
 
         The file of the transaction index must be equal to the index in memory. The other files may lack entries at
-        their end, which `write` will add. The file of the time index may also have entries that earlier closes of the
+        their end, which `write_files` adds. The file of the time index may also have entries that earlier closes of the
         partition have added.
 
         Args:
@@ -218,10 +223,9 @@ class GrowingIndexes:
     def _adopt_times(
         self, found: bytes, tail: Iterable[tuple[int, BatchHeader]], latest: tuple[int, int]
     ) -> bool:
-        """Use the entries in the file of the time index if the log confirms each of them. Return whether the log
-        confirms them all.
+        """Use the entries of the time index file, if the log confirms each of them. Return whether it does.
 
-        The file may have entries that the replay has not made, because each close of a partition adds an entry with the
+        The file may have entries that replay did not create, because each close of a partition adds one for the
         greatest timestamp.
         """
         adopted = TimeIndex(self._base_offset, found)
@@ -246,5 +250,5 @@ class GrowingIndexes:
 
     @property
     def are_files_complete(self) -> bool:
-        """Whether the index files are known to be synced and to lack no entry."""
+        """Whether all index files are known to be synced and to lack no entry."""
         return self._synced_sizes == [len(content) for content in self.contents()]

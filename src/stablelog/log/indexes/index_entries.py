@@ -1,4 +1,4 @@
-"""The common part of a segment's indexes: entries of one size, in memory or mapped from a file."""
+"""The common part of the three indexes of a segment: entries of equal size, in memory or mapped from a file."""
 
 import struct
 from bisect import bisect_left
@@ -8,9 +8,7 @@ from stablelog.env.disk import Buffer
 
 
 class IndexEntries:
-    """The entries of one index. An index that is mapped from its file is copied into memory when the first entry is
-    added.
-    """
+    """The entries of one index. A mapped index is copied into memory when the first entry is added."""
 
     ENTRY: ClassVar[struct.Struct]
 
@@ -33,8 +31,8 @@ class IndexEntries:
         self._count += 1
 
     def _count_below(self, field: struct.Struct, bound: int) -> int:
-        """Return the number of entries whose field is less than `bound`. The field must never decrease from entry to
-        entry.
+        """Count the entries whose field is less than `bound`, by binary search. The field must not decrease from entry
+        to entry.
         """
         entries, unpack, size = self._entries, field.unpack_from, self.ENTRY.size
         low, high = 0, self._count
@@ -47,14 +45,16 @@ class IndexEntries:
         return low
 
     def content(self) -> memoryview:
-        """Return a view of all entries, as they stand in the file. No entry can be added until the caller releases this
-        view.
+        """Return the bytes of all entries, as the file has them. This is a memoryview: until the caller releases it, no
+        entry can be added.
         """
         return memoryview(self._entries)[: self._count * self.ENTRY.size]
 
 
 def count_used(entry: struct.Struct, entries: Buffer) -> int:
-    """Return the number of entries in a file. Kafka preallocates index files, so zeros may follow the last entry."""
+    """Count the entries in the bytes of an index file. Kafka preallocates index files, so zeros may follow the last
+    entry.
+    """
     places = range(len(entries) // entry.size)
     return bisect_left(
         places, True, key=lambda place: not any(entry.unpack_from(entries, place * entry.size))

@@ -1,8 +1,7 @@
-"""Search for all values of a growing list that are less than a bound, without reading the other values.
+"""Search in a growing list for all values less than a bound, without reading the other values.
 
-The values are the lowest level of a tree. Each value of a higher level is the minimum of 16 values of the level below
-it. A search descends only below values that are less than the bound, so it costs O((found + 1) log n) for a list of n
-values.
+The values are the lowest level of a tree of minima: each value of a higher level is the minimum of 16 values of the
+level below. A search descends only below values less than the bound. So it costs O((found + 1) log n) for n values.
 """
 
 from array import array
@@ -12,9 +11,9 @@ FANOUT = 16
 
 
 class Minima:
-    """The tree of minima over a list of values. The caller keeps the list and only appends to it.
+    """A tree of minima over a list of numbers. The caller owns the list, and only appends to it.
 
-    The tree has no reference to the list: an owner of both would be part of a reference cycle (`broker.loop.garbage`).
+    The tree does not refer to the list, so that the owner of both is in no reference cycle (`broker.loop.garbage`).
     """
 
     def __init__(self) -> None:
@@ -25,10 +24,10 @@ class Minima:
         return len(self._levels[0])
 
     def extend_to(self, count: int, values_in: Callable[[int, int], Iterable[int]]) -> None:
-        """Add the values that were appended to the list, so that the tree covers `count` values.
+        """Extend the tree over values that were appended to the list.
 
         Args:
-            count: the number of values.
+            count: how many values the tree covers afterwards.
             values_in: returns the values of the list at the indexes [begin, end).
         """
         row = self._levels[0]
@@ -59,13 +58,13 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search one subtree: yield the indexes in [begin, end) of the list's values that are less than `bound`.
+        """Search one subtree: yield the list indexes in [begin, end) whose values are less than `bound`.
 
         Args:
-            level: the level of the subtree's root. Level 0 is the list of values itself.
+            level: the level of the subtree's root. Level 0 is the list itself.
             at: the index of the subtree's root in its level.
-            bound: the values to be found are less than this.
-            begin: the first index of the range. The subtree must contain at least one value of the list in the range.
+            bound: the upper bound of the values, exclusive.
+            begin: the first list index of the range. The subtree must cover at least one value of the range.
             end: the end of the range, exclusive.
         """
         if self._levels[level][at] >= bound:

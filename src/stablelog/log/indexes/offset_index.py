@@ -21,7 +21,7 @@ OFFSET, POSITION = struct.Struct(">i"), struct.Struct(">4xi")
 
 
 class OffsetIndex(IndexEntries):
-    """The offset index of one segment, either growing or read from its file."""
+    """The offset index of one segment: growing, or read from its file."""
 
     ENTRY = ENTRY
 
@@ -42,16 +42,18 @@ class OffsetIndex(IndexEntries):
         return self[self._count - 1][1] if self._count else 0
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the entry of a batch. Its offset must be greater than the offsets of all other entries."""
+        """Add the entry of a batch. Offset and position must be greater than those of the last entry."""
         assert not self._count or self[self._count - 1] < (last_offset, position)
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 
     def position_before(self, offset: int) -> int:
-        """Return a position at which a batch begins: the batch with this offset, or an earlier batch."""
+        """Return the position of the batch with this offset or of an earlier batch. A search for the offset may begin
+        there.
+        """
         return self._last_position_of(self._count_below(OFFSET, offset - self._base_offset + 1))
 
     def position_at_or_before(self, position: int) -> int:
-        """Return the greatest position in the index that is not past `position`; 0 if there is none."""
+        """Return the greatest indexed position that is not after `position`; 0 if there is none."""
         return self._last_position_of(self._count_below(POSITION, position + 1))
 
     def _last_position_of(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""Checks of a sealed segment's files against the segment's summary, and mapping of its indexes."""
+"""The index files of a sealed segment: their check against the segment's summary, and their mapping into memory."""
 
 from pathlib import Path
 
@@ -14,11 +14,10 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 
 
 def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
-    """Whether a segment's files pass the checks that a start of the broker makes: it compares the files with the
-    segment's summary.
+    """Whether the files of a segment match its summary, as far as a start of the broker checks this: all file sizes,
+    and the content of the transaction index.
 
-    These checks cover the sizes of the files and the content of the transaction index. The content of the other indexes
-    is checked when they are first used.
+    The contents of the other indexes are checked at their first use.
     """
     try:
         sizes = (LOG, summary.log_size), (INDEX, summary.index_size), (TIMEINDEX, summary.timeindex_size)
@@ -34,8 +33,8 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
 
 
 def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Map the offset index and the time index. Return None if a file is missing or does not match the segment's
-    summary.
+    """Map the offset index and the time index into memory. Return None if one of the files is missing or does not match
+    the segment's summary.
     """
     index = _mapped(disk, path_of(INDEX), summary.index_size, summary.index_crc)
     timeindex = _mapped(disk, path_of(TIMEINDEX), summary.timeindex_size, summary.timeindex_crc)
@@ -45,7 +44,7 @@ def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetI
 
 
 def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> TransactionIndex:
-    """Map the transaction index.
+    """Map the transaction index into memory.
 
     Raises:
         DamageError: the file does not match the segment's summary, so it is unknown which transactions were aborted.
@@ -60,7 +59,7 @@ def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> Transaction
 
 
 def _mapped(disk: Disk, path: Path, size: int, crc: int) -> Buffer | None:
-    """Map an index file; return None if it is missing, or if its size or its CRC is wrong."""
+    """Map an index file into memory. Return None if it is missing, or if its size or CRC is wrong."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The summary of a sealed segment: a file of 118 bytes that describes what the segment holds.
+"""The summary of a sealed segment: a file of 118 bytes with the segment's offsets, timestamps, counts, file sizes and
+checksums.
 
-Its checksums reveal damage of the segment's other files. With the summary, recovery need not read the segment, and a
-search knows whether the segment can contain a result. If the summary is damaged or missing, the next start of the
-broker rebuilds it from the log file.
+With the summary, recovery need not read the segment, and a search can skip it. The checksums reveal damage of the other
+files. If the summary itself is damaged or missing, the next start of the broker rebuilds it from the log file.
 
 Format: docs/formats.md, "Segment summary".
 """
@@ -64,7 +64,7 @@ class Summary:
 
     @property
     def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return the sizes and the CRCs of the segment's index files, in the order of INDEX_SUFFIXES."""
+        """The sizes and the CRCs of the segment's index files, each in the order of INDEX_SUFFIXES."""
         sizes = self.index_size, self.timeindex_size, self.txnindex_size
         return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
 
@@ -91,8 +91,8 @@ class Summary:
             raise DamageError("the CRC of a segment summary does not match its bytes")
         return cls(*fields)
 
-    def replaced(self, **changes: int) -> "Summary":
-        """Return a copy of the segment's summary with some fields changed."""
+    def with_changes(self, **changes: int) -> "Summary":
+        """Return a copy of the summary with some fields replaced."""
         return replace(self, **changes)
 
 

@@ -21,7 +21,7 @@ NO_TIMESTAMP = -1  # the timestamp of batches without records, which get no entr
 
 
 class TimeIndex(IndexEntries):
-    """The time index of one segment, either growing or read from its file."""
+    """The time index of one segment: growing, or read from its file."""
 
     ENTRY = ENTRY
 
@@ -40,12 +40,12 @@ class TimeIndex(IndexEntries):
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if its timestamp is greater than the timestamps of all entries before it."""
+        """Add an entry if its timestamp is greater than those of all entries before it."""
         if timestamp > self.last[0]:
             self._add(ENTRY.pack(timestamp, last_offset - self._base_offset))
 
     def offset_before(self, timestamp: int) -> int | None:
-        """Return an offset from which a search for the timestamp may begin; None if it must begin at the segment's
+        """Return the offset at which a search for this timestamp may begin; None if it must begin at the segment's
         start.
         """
         count = self._count_below(TIMESTAMP, timestamp)

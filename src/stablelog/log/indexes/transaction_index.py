@@ -33,7 +33,7 @@ LONG_SCAN_COUNT_MAX = 4096
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction in one partition. `ENTRY` describes the fields."""
+    """An aborted transaction of one partition: an entry of the transaction index. `ENTRY` describes the fields."""
 
     producer_id: int
     first_offset: int
@@ -42,12 +42,12 @@ class AbortedTxn(NamedTuple):
 
 
 def encode_entry(txn: AbortedTxn) -> bytes:
-    """Encode the 34 bytes of an entry."""
+    """Encode an entry of the transaction index in its 34 bytes."""
     return ENTRY.pack(VERSION, *txn)
 
 
 class TransactionIndex(IndexEntries):
-    """The transaction index of one segment, either growing or read from its file."""
+    """The transaction index of one segment: growing, or read from its file."""
 
     ENTRY = ENTRY
 
@@ -68,7 +68,7 @@ class TransactionIndex(IndexEntries):
         return (row[2] for row in ENTRY.iter_unpack(rows))
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction. Raises ValueError unless the offset of its marker is greater than those of all entries."""
+        """Add an aborted transaction. Raises ValueError if its marker does not follow the markers of all other entries."""
         if self._count and self[self._count - 1].last_offset >= txn.last_offset:
             raise ValueError(
                 f"{txn} cannot follow {self[self._count - 1]}: the offset of its marker must be greater"
@@ -77,8 +77,8 @@ class TransactionIndex(IndexEntries):
         self._add(encode_entry(txn))
 
     def end_of_markers(self, start: int, count: int) -> int | None:
-        """Return the offset after the last of the first `count` abort markers at or after `start`; None if the index
-        has fewer than `count` of these markers.
+        """Return the offset after the abort marker number `count`, counted from `start` on; None if there are fewer
+        markers. A read of batches uses it to limit how many aborted transactions it lists.
         """
         place = self._count_below(LAST, start) + count - 1
         return self[place].last_offset + 1 if place < self._count else None
@@ -86,8 +86,8 @@ class TransactionIndex(IndexEntries):
     def collect(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end), and whether the search is complete.
 
-        The search is complete when the stable offset of an entry reaches `end`: at that abort marker, every transaction
-        that began before `end` had ended. Otherwise the caller continues in the index of the next segment.
+        The search is complete when the stable offset of an entry reaches `end`: all transactions that began before
+        `end` have ended by then. Otherwise the index of the next segment may have further transactions of this range.
         """
         low = self._count_below(LAST, start)
         stop = self._count_below(STABLE, end)

@@ -1,4 +1,4 @@
-"""The state of one producer in a partition."""
+"""The state of one producer in a partition, and the batches that it remembers."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ NO_TXN: Final = -1
 
 
 class KeptBatch(NamedTuple):
-    """The data that the producer state keeps about a batch. Sequence number and offset belong to the batch's last
+    """A batch that the producer state remembers to recognize retries. Sequence number and offset are those of its last
     record.
     """
 
@@ -31,18 +31,18 @@ class KeptBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerEntry:
     """The state of one producer in one partition.
 
     Attributes:
-        batches: the last five batches of the current producer epoch, oldest first; only the last one after a
-            transaction has ended.
+        batches: the last five batches of the current producer epoch, oldest first. After the end of a transaction, only
+            its last batch.
         used_ms: the time of the producer's last write, by the broker's clock.
-        last_timestamp_ms: the timestamp in the log of the producer's last batch or marker; -1 if none is known.
+        last_timestamp_ms: the timestamp of the producer's last batch or marker; -1 if unknown.
         txn_first_offset: the first offset of its open transaction; -1 if none is open.
         txn_started_ms: the time when the open transaction began, by the broker's clock.
         txn_record_count: the number of records in the open transaction.
-        is_packed: whether the packed producer table holds exactly this state.
+        is_packed: whether the packed producer table has exactly this state.
     """
 
     producer_id: int
@@ -58,13 +58,13 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence number of the producer's last batch; -1 if it has written no batch in this producer epoch."""
+        """The last sequence number of the producer; -1 if it has written no batch in this producer epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class LastBatch(NamedTuple):
-    """The epoch and the last batch of a producer. `last_offset` is the last offset of the producer's last data batch;
-    None if the log has only a marker of the producer's current epoch.
+    """The last batch of a producer, which compaction must keep. `last_offset` is that of the producer's last data
+    batch; None if the log has only a marker of the producer's current epoch.
     """
 
     producer_epoch: int

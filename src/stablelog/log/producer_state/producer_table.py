@@ -1,9 +1,8 @@
-"""Packed producer state of a partition: 60 to 170 bytes for each producer.
+"""The producer state of a partition in packed form, which takes 60 to 170 bytes for each producer.
 
 The table consists of *blocks* of up to 32 producers, ordered by producer id. A block is immutable: a change replaces
-it. A copy of the table therefore shares the blocks of the original, and does not change when the original changes.
-Making a copy takes a few milliseconds for a million producers. A thread may read a copy while the original changes.
-Blocks are written to disk without conversion.
+it. So a copy of the table shares the blocks of the original, and a thread may read the copy while the original changes.
+Copying a million producers takes a few milliseconds. Snapshots contain the blocks as they are.
 
 Format: docs/formats.md, "Producers".
 """
@@ -17,7 +16,7 @@ from typing import Final, NamedTuple
 
 from stablelog.batch.header import NO_SEQUENCE
 from stablelog.errors import DamageError
-from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, ProducerEntry
 
 BLOCK_COUNT_MAX: Final = 32
 NEVER_MS: Final = 2**63 - 1  # stands for no time: greater than any time
@@ -55,7 +54,9 @@ _KINDS: Final = bytes(batches | txn for txn in (0, OPEN) for batches in range(BA
 
 
 def _rest_size(kind: int) -> int:
-    """Return the size in bytes of the part of a packed producer whose size depends on its kind."""
+    """Return the size in bytes of the last part of a packed producer. It depends on the producer's kind (the byte
+    described at `OPEN`).
+    """
     batches = kind & ~OPEN
     size = TIMESTAMP.size + (batches - 1) * BATCH_ROW.size if batches else 0
     return size + (TXN_ROW.size if kind & OPEN else 0)
@@ -83,7 +84,7 @@ class _Row(NamedTuple):
     rest: bytes
 
 
-def _pack(producer: Producer) -> _Row:
+def _pack(producer: ProducerEntry) -> _Row:
     batches = producer.batches
     last = batches[-1] if batches else NO_BATCH
     entry = SNAPSHOT_ENTRY.pack(
@@ -104,13 +105,13 @@ def _pack(producer: Producer) -> _Row:
     return _Row(entry, TIMESTAMP.pack(producer.used_ms), kind, rest)
 
 
-def _unpack(row: _Row) -> Producer:
+def _unpack(row: _Row) -> ProducerEntry:
     entry, used, kind, rest = row
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = (
         SNAPSHOT_ENTRY.unpack(entry)
     )
     (used_ms,) = TIMESTAMP.unpack(used)
-    producer = Producer(producer_id, epoch, coordinator_epoch, [], used_ms, timestamp, txn_first)
+    producer = ProducerEntry(producer_id, epoch, coordinator_epoch, [], used_ms, timestamp, txn_first)
     count, at = kind & ~OPEN, 0
     if count:
         (last_timestamp,) = TIMESTAMP.unpack_from(rest)
@@ -123,10 +124,10 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block, and the positions of the second, the third and the fourth column.
+    """Return the number of producers in a block, and the positions of its second, third and fourth column.
 
-    A block stores its producers in four columns: the entries in the format of Kafka's snapshots, the times of last use,
-    the kinds of the producers (the byte described at `OPEN`), and the other fields. The first column begins at 1.
+    The four columns are: the entries in the format of Kafka's snapshots, the times of last use, the kinds (the byte
+    described at `OPEN`), and the other fields. The first column begins at byte 1.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
@@ -135,10 +136,10 @@ def _columns(block: bytes) -> tuple[int, int, int, int]:
 
 
 def _block_end(content: bytes, at: int) -> int | None:
-    """Return the end of the block of packed producers that begins at `at`; None if the content ends within the block.
+    """Return the end of the block that begins at `at`; None if the content ends within the block.
 
     Raises:
-        DamageError: the bytes at `at` are no block.
+        DamageError: the bytes at `at` are no block of packed producers.
     """
     if at == len(content):
         return None
@@ -154,7 +155,7 @@ def _block_end(content: bytes, at: int) -> int | None:
 
 
 def entries_of(block: bytes) -> bytes:
-    """Return the entries of the producers in a block of packed producers, in the format of Kafka's snapshots."""
+    """Return the producers of a block as entries in the format of Kafka's snapshots."""
     return block[1 : 1 + block[0] * SNAPSHOT_ENTRY.size]
 
 
@@ -206,8 +207,8 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """Return a copy of a block of packed producers with `row` inserted as producer number `place`, counted from 0. If
-    `replaced` is 1, `row` replaces the producer at this place.
+    """Return a copy of a block with `row` as producer number `place`, counted from 0. With `replaced` = 1, the row
+    replaces the producer at this place; with 0, it is inserted.
     """
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
@@ -231,8 +232,8 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
 
 
 def _least_used(block: bytes) -> int:
-    """Return the time of the earliest last use in a block of packed producers. Only producers without an open
-    transaction count. The result is NEVER_MS if there are none.
+    """Return the earliest time of last use of the producers in a block. Producers with an open transaction do not
+    count, because they cannot expire. NEVER_MS if no other producer is in the block.
     """
     used = _used(block)
     kinds = _kinds(block)
@@ -242,8 +243,8 @@ def _least_used(block: bytes) -> int:
 
 
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
-    """Return a copy of a block of packed producers, without those that were last used before `used_before_ms` and have
-    no open transaction. The copy is empty if no producer is left.
+    """Return a block without the producers that have expired: last used before `used_before_ms`, and without an open
+    transaction. The result is empty if no producer is left.
     """
     times, kinds = _used(block), _kinds(block)
     if max(times) < used_before_ms and max(kinds) < OPEN:
@@ -259,7 +260,7 @@ def _without_unused(block: bytes, used_before_ms: int) -> bytes:
 
 
 class ProducerTable:
-    """Table of packed producers, by producer id."""
+    """Table of packed producers, ordered by producer id."""
 
     def __init__(self) -> None:
         # The least producer id of each block of packed producers. An id below all of these belongs to the first block.
@@ -272,21 +273,19 @@ class ProducerTable:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Producer]:
-        """Yield a copy of each producer's state, in the order of the producer ids. A change of a copy does not change
-        the table.
-        """
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        """Yield a copy of each producer's state, in the order of the producer ids."""
         for block in self._blocks:
             for row in _rows(block):
                 yield _unpack(row)
 
     @property
     def size(self) -> int:
-        """The size of the packed producers of the table in bytes."""
+        """The size of all packed producers in bytes."""
         return sum(map(len, self._blocks))
 
     def copy(self) -> "ProducerTable":
-        """Return a copy of the table. Later changes of the table or of the copy do not change the other."""
+        """Return a copy of the table, independent of later changes."""
         copied = ProducerTable()
         copied._firsts = self._firsts[:]
         copied._blocks = self._blocks[:]
@@ -297,7 +296,7 @@ class ProducerTable:
     def _place_of(self, producer_id: int) -> int:
         return max(bisect_right(self._firsts, producer_id) - 1, 0)
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerEntry | None:
         """Return a copy of a producer's state; None if the table does not have the producer."""
         if not self._blocks:
             return None
@@ -309,15 +308,15 @@ class ProducerTable:
         return _unpack(_row(block, place))
 
     def greatest_id(self, at_most: int) -> int:
-        """Return the greatest producer id that is not above `at_most`; -1 if there is none."""
+        """Return the greatest producer id up to `at_most`; -1 if there is none."""
         if not self._blocks:
             return -1
         ids = _ids(self._blocks[self._place_of(at_most)])
         place = bisect_right(ids, at_most)
         return ids[place - 1] if place else -1
 
-    def put(self, producer: Producer) -> None:
-        """Pack the current state of a producer, and replace the earlier state of this producer."""
+    def put(self, producer: ProducerEntry) -> None:
+        """Store the current state of a producer, in place of an earlier state."""
         row = _pack(producer)
         used_ms = producer.used_ms if row.kind < OPEN else NEVER_MS
         if not self._blocks:
@@ -358,11 +357,10 @@ class ProducerTable:
 
         Args:
             used_before_ms: the time, by the broker's clock.
-            block_count_max: how many blocks of up to 32 producers to examine in this call. The next call continues
-                after these blocks.
+            block_count_max: how many blocks, of up to 32 producers each, this call may examine.
 
         Returns:
-            How many producers were removed, and whether further blocks may hold producers to remove.
+            How many producers were removed, and whether another call is needed for further blocks.
         """
         removed, emptied, more = 0, False, False
         for at, since_ms in enumerate(self._used_since):
@@ -397,9 +395,9 @@ class ProducerTable:
     # -- all producers -----------------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, producers: Iterable[Producer]) -> "ProducerTable":
-        """Make a table of these producers. If several have the same id, the last one is used. The method is fastest if
-        the producers are ordered by id.
+    def from_producers(cls, producers: Iterable[ProducerEntry]) -> "ProducerTable":
+        """Make a table of these producers. If several have the same id, the last one counts. This is fastest for
+        producers in the order of their ids.
         """
         self = cls()
         rows: list[_Row] = []
@@ -431,18 +429,18 @@ class ProducerTable:
         self._count += block[0]
 
     def blocks(self) -> Sequence[bytes]:
-        """Return the table's blocks, each with up to 32 packed producers, in the order of the producer ids."""
+        """Return the blocks of up to 32 packed producers, in the order of the producer ids."""
         return self._blocks
 
     @classmethod
-    def of_blocks(cls, pieces: Iterable[bytes]) -> "ProducerTable":
-        """Make a table from the concatenated blocks of packed producers of another table.
+    def from_blocks(cls, pieces: Iterable[bytes]) -> "ProducerTable":
+        """Make a table from the concatenated blocks of another table, as a snapshot contains them.
 
         Args:
-            pieces: the bytes of the blocks, divided at any places.
+            pieces: the bytes, divided at any places.
 
         Raises:
-            DamageError: the bytes are no such blocks.
+            DamageError: the bytes are no blocks of packed producers in the order of their ids.
         """
         self = cls()
         rest, last_id = b"", None
@@ -462,7 +460,7 @@ class ProducerTable:
             raise DamageError(f"{len(rest)} bytes follow the last block of the producer table")
         return self
 
-    def open_producers(self) -> list[Producer]:
+    def open_producers(self) -> list[ProducerEntry]:
         """Return copies of the producers with an open transaction, in the order of the producer ids."""
         return [
             _unpack(row)
@@ -473,9 +471,7 @@ class ProducerTable:
         ]
 
     def limit_times(self, now_ms: int) -> None:
-        """Replace times after `now_ms` by `now_ms`: the times of the producers' last use, and the times when open
-        transactions began.
-        """
+        """Replace times after `now_ms` by `now_ms`. Such times occur if the machine's clock was set back."""
         for at, block in enumerate(self._blocks):
             if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:
                 continue

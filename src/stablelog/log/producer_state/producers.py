@@ -1,12 +1,11 @@
-"""The producer state of a partition: sequence numbers, producer epochs and open transactions, from which the last
-stable offset follows.
+"""The producer state of a partition: the last batches, the epoch and the open transaction of each producer.
 
-The state has the last five batches of each producer, so that the broker recognizes a retry, also after a restart. It
-has the producer's epoch, so that the broker refuses batches of an older epoch, and the producer's open transaction.
-After a transaction has ended, only its last batch is kept, because a client does not retry the earlier batches. All
-times are by the broker's clock, so that a producer of records with old timestamps does not expire too early.
+By the last five batches of a producer, the broker recognizes a retry, also after a restart. By the producer's epoch, it
+refuses batches of an older epoch. From the open transactions follows the last stable offset. After the end of a
+transaction, only its last batch is remembered, because clients do not retry the earlier ones. Producers expire by the
+broker's clock, not by the timestamps of their records, which may be old.
 
-Producers that were used recently are Python objects; the state of all others is packed into bytes (`producer_table`).
+Producers that were used recently are Python objects; all others are packed into bytes (`producer_table`).
 
 Source: KIP-98, KIP-360, KIP-890.
 """
@@ -22,7 +21,7 @@ from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, Producer
+from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 
 RECENT_MAX = 500  # how many producers are kept as objects, of 1 KB each
@@ -33,7 +32,7 @@ SECOND_DIALECT = 2  # transaction.version 2: each transaction has its own produc
 
 
 class EndedTxn(NamedTuple):
-    """A transaction that a marker has ended."""
+    """A transaction that has ended by a marker. `aborted` is its entry for the transaction index; None after a commit."""
 
     producer_id: int
     first_offset: int
@@ -43,13 +42,13 @@ class EndedTxn(NamedTuple):
 
 
 class Producers:
-    """The producers of one partition, and the transactions that are open or whose markers are not durable."""
+    """The state of all producers of one partition, with their open transactions."""
 
     def __init__(self) -> None:
         # All producers. For a recent producer, the table has the state at the time when it was packed last.
         self._table = ProducerTable()
         # The recent producers, which are kept as Python objects, in the order of their last use.
-        self._recent: OrderedDict[int, Producer] = OrderedDict()
+        self._recent: OrderedDict[int, ProducerEntry] = OrderedDict()
         # By producer id: the first offset of the producer's open transaction, in ascending order.
         self._open: OrderedDict[int, int] = OrderedDict()
         # (marker offset, first offset) of each transaction whose marker is not durable yet.
@@ -62,11 +61,11 @@ class Producers:
         self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
-    def restored(cls, table: ProducerTable, now_ms: int) -> "Producers":
-        """Make the producer state from the table of a snapshot. The new state owns this table.
+    def from_table(cls, table: ProducerTable, now_ms: int) -> "Producers":
+        """Make the producer state from the table of a snapshot, which the new state owns.
 
-        Times after `now_ms` are replaced by `now_ms`. They occur if the machine's clock was set back since the
-        snapshot; without the replacement, such a producer would expire too late.
+        Times after `now_ms` are replaced by `now_ms`: they occur if the machine's clock was set back since the
+        snapshot, and such producers would expire too late.
         """
         self = cls()
         table.limit_times(now_ms)
@@ -77,41 +76,43 @@ class Producers:
 
     # -- recent producers --------------------------------------------------------------------------------------
 
-    def _known(self, producer_id: int) -> Producer | None:
-        """Return a producer as an object, which counts as recent from now on; None if the producer has no state here."""
+    def _recent_producer(self, producer_id: int) -> ProducerEntry | None:
+        """Return the object of a producer, for reads and changes, and count it as recently used; None if it has no
+        state here.
+        """
         producer = self._recent.get(producer_id)
         if producer is None and (producer := self._table.get(producer_id)) is not None:
             producer.is_packed = True
             self._add_recent(producer)
         return producer
 
-    def _add_recent(self, producer: Producer) -> None:
+    def _add_recent(self, producer: ProducerEntry) -> None:
         self._recent[producer.producer_id] = producer
         if len(self._recent) > RECENT_MAX:
             _, last = self._recent.popitem(last=False)
             self._pack(last)
 
-    def _pack(self, producer: Producer) -> None:
+    def _pack(self, producer: ProducerEntry) -> None:
         if not producer.is_packed:
             self._table.put(producer)
             producer.is_packed = True
 
-    def pack_unused(self, used_before_ms: int) -> None:
-        """Write the state of all recent producers into the packed table. Drop the Python objects of producers that were
-        last used before this time.
+    def pack_recent(self, used_before_ms: int) -> None:
+        """Write the state of recently used producers into the packed table. Drop the objects of those that were last
+        used before a time.
         """
         for producer in list(self._recent.values()):
             self._pack(producer)
             if producer.used_ms < used_before_ms:
                 del self._recent[producer.producer_id]
 
-    def _look_up(self, producer_id: int) -> Producer | None:
-        """Return a producer, which the caller must not change; None if the producer has no state here."""
+    def _producer_to_read(self, producer_id: int) -> ProducerEntry | None:
+        """Return a producer that the caller must not change; None if it has no state here."""
         return self._recent.get(producer_id) or self._table.get(producer_id)
 
-    def _with_open(self, producer_id: int) -> Producer:
-        """Return a producer with an open transaction. The caller must not change it."""
-        producer = self._look_up(producer_id)
+    def _producer_with_open(self, producer_id: int) -> ProducerEntry:
+        """Return a producer that has an open transaction. The caller must not change it."""
+        producer = self._producer_to_read(producer_id)
         assert producer is not None, "a producer with an open transaction is known"
         return producer
 
@@ -120,17 +121,17 @@ class Producers:
     def __len__(self) -> int:
         return len(self._table)
 
-    def frozen(self) -> ProducerTable:
+    def packed_copy(self) -> ProducerTable:
         """Return a copy of the state of all producers, which any thread may read."""
-        self.pack_unused(-1)
+        self.pack_recent(-1)
         return self._table.copy()
 
-    def __iter__(self) -> Iterator[Producer]:
+    def __iter__(self) -> Iterator[ProducerEntry]:
         """Yield copies of all producers, in the order of the producer ids."""
-        return iter(self.frozen())
+        return iter(self.packed_copy())
 
     def greatest_id(self, at_most: int) -> int:
-        """Return the greatest producer id that is not above `at_most`; -1 if there is none."""
+        """Return the greatest producer id up to `at_most`; -1 if there is none."""
         return self._table.greatest_id(at_most)
 
     # -- open transactions -------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ class Producers:
 
     def open_epoch(self, producer_id: int) -> int | None:
         """Return the producer epoch of a producer's open transaction; None if none is open."""
-        return self._with_open(producer_id).producer_epoch if producer_id in self._open else None
+        return self._producer_with_open(producer_id).producer_epoch if producer_id in self._open else None
 
     def first_unstable_offset(self) -> int | None:
-        """Return the least first offset of the transactions that are open or whose markers are not durable; None if
-        there are none.
+        """Return the first offset of the oldest transaction that is open or whose marker is not durable; None if there
+        is none.
         """
         first_open = self.first_open_offset()
         if not self._ended_least:
@@ -153,30 +154,28 @@ class Producers:
         ended = self._ended_least[0][1]
         return ended if first_open is None else min(first_open, ended)
 
-    def high_watermark_moved(self, high_watermark: int) -> None:
-        """Note that the high watermark has moved. Transactions whose markers are before the high watermark no longer
-        limit the last stable offset.
-        """
+    def move_high_watermark(self, high_watermark: int) -> None:
+        """Record a new high watermark. Transactions whose markers are before it no longer limit the last stable offset."""
         while self._ended and self._ended[0][0] < high_watermark:
             marker_offset, _ = self._ended.popleft()
             if self._ended_least and self._ended_least[0][0] == marker_offset:
                 self._ended_least.popleft()
 
     def open_record_count(self, producer_id: int) -> int:
-        """Return how many records a producer has written in its open transaction; 0 if none is open."""
-        return self._with_open(producer_id).txn_record_count if producer_id in self._open else 0
+        """Return the number of records in a producer's open transaction; 0 if none is open."""
+        return self._producer_with_open(producer_id).txn_record_count if producer_id in self._open else 0
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
-        """Set how many records the open transactions of these producers have, by producer id."""
+        """Set the numbers of records in open transactions, by producer id."""
         for producer_id, count in counts.items():
-            producer = self._known(producer_id)
+            producer = self._recent_producer(producer_id)
             assert producer is not None, "a producer with an open transaction is known"
             producer.txn_record_count = count
             producer.is_packed = False
 
-    def open_producers(self) -> Iterator[Producer]:
-        """Yield the producers with an open transaction, the oldest transaction first."""
-        return map(self._with_open, self._open)
+    def open_producers(self) -> Iterator[ProducerEntry]:
+        """Yield the producers with an open transaction, in the order in which the transactions began."""
+        return map(self._producer_with_open, self._open)
 
     @property
     def oldest_open_started_ms(self) -> int | None:
@@ -185,10 +184,10 @@ class Producers:
         return None if oldest is None else oldest.txn_started_ms
 
     def last_batches(self) -> Callable[[int], LastBatch | None]:
-        """Return a function from a producer id to the epoch and the last batch that compaction must keep for this
-        producer. Any thread may call the function.
+        """Return a function that finds the last batch of a producer, by producer id. Compaction must keep this batch.
+        Any thread may call the function.
         """
-        table = self.frozen()
+        table = self.packed_copy()
 
         def last_batch(producer_id: int) -> LastBatch | None:
             producer = table.get(producer_id)
@@ -208,30 +207,29 @@ class Producers:
         require_first_sequence_zero: bool = False,
         open_record_count_max: int | None = None,
     ) -> KeptBatch | None:
-        """Check a client's batch against the state of its producer.
+        """Check a client's batch against the state of its producer. Nothing changes.
 
         Args:
             header: the header of the batch.
-            require_first_sequence_zero: whether the first batch of a producer without state in this partition must have
-                sequence 0.
+            require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0.
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:
-            If the batch is a duplicate, the earlier batch that it repeats. None if the batch must be appended.
+            None if the batch may be appended. If it is a duplicate, the earlier batch that it repeats.
 
         Raises:
-            RefusedError: invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state if the batch is
-                outside the open transaction of its producer, or invalid_record if the transaction would have too many
-                records.
+            RefusedError: invalid_producer_epoch; out_of_order_sequence_number; invalid_txn_state, if the producer has
+                an open transaction and the batch is outside it; or invalid_record, if the transaction would have too
+                many records.
         """
-        producer = self._known(header.producer_id)
+        producer = self._recent_producer(header.producer_id)
         if producer is None:
             self._check_first(header, require_first_sequence_zero=require_first_sequence_zero)
             return None
-        kept = _repeated(producer, header)
+        kept = _find_repeated(producer, header)
         if kept is None:
             _check_epoch(producer, header)
-            _check_follows(producer, header)
+            _check_sequence(producer, header)
             record_count = producer.txn_record_count + header.record_count
             if (
                 open_record_count_max is not None
@@ -256,27 +254,27 @@ class Producers:
             )
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Refuse a batch with an older producer epoch than the one in the producer state.
+        """Refuse a batch with an older producer epoch than that in the producer state.
 
         Raises:
             RefusedError: invalid_producer_epoch.
         """
-        producer = self._known(header.producer_id)
+        producer = self._recent_producer(header.producer_id)
         if producer is not None:
             _check_epoch(producer, header)
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
     ) -> bool:
-        """Refuse a marker whose producer epoch or coordinator epoch is older than the one in the producer state.
+        """Refuse a marker with an older producer epoch or coordinator epoch than those in the producer state.
 
         Returns:
-            Whether the marker must be written; False if it repeats a marker that is in the log already.
+            Whether the marker must be written; False if it repeats a marker that the log already has.
 
         Raises:
             RefusedError: invalid_producer_epoch or transaction_coordinator_fenced.
         """
-        producer = self._known(producer_id)
+        producer = self._recent_producer(producer_id)
         if producer is None:
             return True
         if producer_epoch < producer.producer_epoch:
@@ -300,14 +298,14 @@ class Producers:
 
     # -- changes -----------------------------------------------------------------------------------------------
 
-    def batch_refused(self, header: BatchHeader) -> None:
-        """Remember the lowest sequence number of a producer's batches that transaction verification refused. Batches
-        with later sequence numbers are refused until the batch with the remembered number is retried (KIP-890).
+    def remember_refused(self, header: BatchHeader) -> None:
+        """Remember a batch that transaction verification has refused. Later sequence numbers of this producer are
+        refused until this batch is retried and accepted (KIP-890).
 
-        Sequence numbers are compared within one producer epoch. A batch of a newer epoch replaces the remembered epoch
-        and sequence number; a batch of an older epoch changes nothing.
+        Only the lowest refused sequence number of a producer epoch is remembered. A batch of a newer epoch replaces the
+        memory; a batch of an older epoch changes nothing.
         """
-        if self._look_up(header.producer_id) is not None:
+        if self._producer_to_read(header.producer_id) is not None:
             return  # the sequence check already rejects the batches that follow the refused one
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < least):
@@ -315,14 +313,12 @@ class Producers:
         while len(self._refused) > REFUSED_KEPT:
             self._refused.popitem(last=False)
 
-    def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
-        """Update the state for a batch that recovery has read from the log. The bytes of the batch are decoded only if
-        it is a marker.
-        """
-        return self.note(header, read_marker(batch) if header.is_control else None, now_ms)
+    def apply_read_batch(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
+        """Update the state for a batch that was read from the log, such as by recovery. Only markers are decoded."""
+        return self.apply_batch(header, read_marker(batch) if header.is_control else None, now_ms)
 
-    def note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> EndedTxn | None:
-        """Update the state for a batch that was written.
+    def apply_batch(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> EndedTxn | None:
+        """Update the state for a batch that was written to the log.
 
         Args:
             header: the header of the batch, with its offset in the log.
@@ -330,18 +326,17 @@ class Producers:
             now_ms: the time of the broker's clock.
 
         Returns:
-            If the batch is a marker, the transaction that it ends. This transaction counts as open until the caller
-            passes it to `ended`. None if the batch is no marker, or if the producer has no open transaction in this
-            partition.
+            The transaction that a marker ends. It counts as open until the caller passes it to `end_transaction`. None
+            if the batch is no marker, or if the producer has no open transaction here.
         """
         if marker is not None:
-            return self._note_marker(header, marker, now_ms)
+            return self._apply_marker(header, marker, now_ms)
         if header.has_producer and not header.is_control:
-            self._note_batch(header, now_ms)
+            self._apply_data_batch(header, now_ms)
         return None
 
-    def _note_batch(self, header: BatchHeader, now_ms: int) -> None:
-        producer = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
+    def _apply_data_batch(self, header: BatchHeader, now_ms: int) -> None:
+        producer = self._producer_at_epoch(header.producer_id, header.producer_epoch, now_ms)
         self._refused.pop(header.producer_id, None)
         if header.base_sequence != NO_SEQUENCE:
             batches = producer.batches
@@ -359,8 +354,8 @@ class Producers:
                 producer.txn_started_ms = now_ms
             producer.txn_record_count += header.record_count
 
-    def _note_marker(self, header: BatchHeader, marker: Marker, now_ms: int) -> EndedTxn | None:
-        producer = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
+    def _apply_marker(self, header: BatchHeader, marker: Marker, now_ms: int) -> EndedTxn | None:
+        producer = self._producer_at_epoch(header.producer_id, header.producer_epoch, now_ms)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         producer.last_timestamp_ms = header.max_timestamp
         first_offset, marker_offset = producer.txn_first_offset, header.base_offset
@@ -373,12 +368,10 @@ class Producers:
             aborted = AbortedTxn(producer.producer_id, first_offset, marker_offset, stable_offset)
         return EndedTxn(producer.producer_id, first_offset, marker_offset, producer.txn_record_count, aborted)
 
-    def ended(self, txn: EndedTxn) -> None:
-        """Note that the marker of this transaction is in the log and, if it is an abort marker, in the transaction
-        index. The transaction is not open any more.
-        """
+    def end_transaction(self, txn: EndedTxn) -> None:
+        """End a transaction, after its marker is in the log and, for an abort, its entry is in the transaction index."""
         del self._open[txn.producer_id]
-        producer = self._known(txn.producer_id)
+        producer = self._recent_producer(txn.producer_id)
         assert producer is not None, "a producer with an open transaction is known"
         assert producer.txn_first_offset == txn.first_offset
         producer.is_packed = False
@@ -392,15 +385,15 @@ class Producers:
             self._ended_least.pop()
         self._ended_least.append((txn.marker_offset, txn.first_offset))
 
-    def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
-        """Return the state of a producer that writes with this epoch, for the caller to update. If there is no state,
-        it is made. If the epoch is new, the batches of the earlier epoch are dropped from the state.
+    def _producer_at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerEntry:
+        """Return the state of a producer that writes with this epoch, for the caller to change. A missing state is
+        created. A new epoch drops the remembered batches of the old epoch.
         """
-        producer = self._known(producer_id)
+        producer = self._recent_producer(producer_id)
         if producer is not None:
             self._recent.move_to_end(producer_id)
         else:
-            producer = Producer(producer_id, producer_epoch, used_ms=now_ms)
+            producer = ProducerEntry(producer_id, producer_epoch, used_ms=now_ms)
             self._table.put(producer)
             self._add_recent(producer)
         if producer_epoch != producer.producer_epoch:
@@ -410,7 +403,7 @@ class Producers:
         producer.is_packed = False
         return producer
 
-    def expire(self, used_before_ms: int, recent_after_ms: int) -> Iterator[int]:
+    def remove_unused(self, used_before_ms: int, recent_after_ms: int) -> Iterator[int]:
         """Remove the state of producers that were last used before a time and have no open transaction.
 
         Args:
@@ -418,28 +411,27 @@ class Producers:
             recent_after_ms: producers that were last used before this time are kept only in packed form.
 
         Yields:
-            After each step of a few milliseconds, how many producers this step has removed. The caller may change
-            producers between two steps.
+            How many producers a step of a few milliseconds has removed. Between two steps, the caller may change
+            producers.
         """
         unused_before_ms = max(used_before_ms, recent_after_ms)
-        self.pack_unused(unused_before_ms)
+        self.pack_recent(unused_before_ms)
         yield 0
         more = True
         while more:
-            self.pack_unused(unused_before_ms)  # packs the producers that were used since the last step
+            self.pack_recent(unused_before_ms)  # packs the producers that were used since the last step
             forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
             yield forgotten
 
 
-def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
-    """Return the kept batch of which the batch with this header is a duplicate; None if there is no such batch.
+def _find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | None:
+    """Return the remembered batch that a batch repeats; None if it is no duplicate.
 
-    A transactional batch can be a duplicate only of a batch in the open transaction, because a client waits for the
-    responses to its batches before it ends a transaction. A batch with a sequence number from an ended transaction is
-    therefore either late or new: after an abort, librdkafka reuses the sequence number of a batch whose response was
-    lost for its next record. If this record were treated as a duplicate, as Kafka does, it would be missing from a
-    transaction whose commit succeeds. A late batch of an ended transaction is refused by `_check_follows` because of
-    its sequence number.
+    A transactional batch can only repeat a batch of the open transaction: a client waits for all responses before it
+    ends a transaction. A batch with a sequence number of an ended transaction is either late, or new: after an abort,
+    librdkafka reuses the sequence number of a batch whose response was lost. Kafka takes such a new batch for a
+    duplicate, so its record is missing from a transaction that commits. Here it is appended; a late batch is refused by
+    `_check_sequence`.
     """
     if producer.producer_epoch != header.producer_epoch:
         return None
@@ -457,7 +449,7 @@ def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
     return None
 
 
-def _check_epoch(producer: Producer, header: BatchHeader) -> None:
+def _check_epoch(producer: ProducerEntry, header: BatchHeader) -> None:
     if header.producer_epoch < producer.producer_epoch:
         raise RefusedError(
             ErrorCode.invalid_producer_epoch,
@@ -465,9 +457,9 @@ def _check_epoch(producer: Producer, header: BatchHeader) -> None:
         )
 
 
-def _check_follows(producer: Producer, header: BatchHeader) -> None:
-    """Refuse a batch whose sequence number does not follow the producer's last one, or which is outside the producer's
-    open transaction.
+def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
+    """Refuse a batch whose sequence number does not follow the producer's last one, or which is outside the open
+    transaction of its producer.
     """
     if header.producer_epoch > producer.producer_epoch:
         if header.base_sequence != 0:

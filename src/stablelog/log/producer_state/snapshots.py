@@ -1,13 +1,11 @@
-"""Snapshots of the producer state. With a snapshot, recovery reads only the part of the log after the snapshot's
-offset.
+"""Snapshots of the producer state, which shorten recovery: it reads only the log after a snapshot.
 
-A snapshot of offset S holds the producer state of the log up to S, in two files. `<S>.snapshot` has Kafka's format,
-with one batch of each producer. `<S>.producers` is stablelog's own: it has all five batches, the time of each
-producer's last write by the broker's clock, and a summary of the segment up to S (its *progress*). Recovery reads the
-`.snapshot` file only if it cannot use the `.producers` file.
+A snapshot of offset S has the producer state of the log up to S, in two files. `<S>.snapshot` has Kafka's format, with
+one batch of each producer. `<S>.producers` is stablelog's own, with all five batches, the times of the producers' last
+writes by the broker's clock, and a summary of the segment up to S (its *progress*). Recovery prefers the `.producers`
+file.
 
-The event loop copies the packed table in milliseconds. Any thread then encodes the files piece by piece and writes
-them.
+The event loop copies the packed producer table, which takes milliseconds. Any thread then encodes and writes the files.
 
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
@@ -25,7 +23,7 @@ from stablelog.env.disk import Content, Disk
 from stablelog.errors import DamageError, DiskError, UnknownFormatError, refuse_unknown_version
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
-from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.segments.growing_segment import GrowingSegment
@@ -56,13 +54,12 @@ PIECE_BLOCKS = 256  # how many blocks of up to 32 producers are written at once:
 
 
 class FoundSnapshots(NamedTuple):
-    """The snapshots that recovery has found.
+    """The snapshots that recovery has found in the directory.
 
     Attributes:
-        offsets: the offsets of the snapshots in the directory.
+        offsets: the offsets of the snapshots.
         whole: the offsets of the snapshots with both files, `.producers` and `.snapshot`.
-        replayed_size: how many bytes of the log recovery has read: from the offset of the snapshot that it used, or
-            from the log's start.
+        replayed_size: how many bytes of the log recovery has read after the snapshot that it used.
         holds_producers: whether the snapshot that recovery used has any producers.
     """
 
@@ -73,10 +70,10 @@ class FoundSnapshots(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots of one partition. This class decides when the next snapshot is due, and which snapshots are kept.
+    """The snapshots of one partition: decides when the next one is due, and which are removed.
 
-    The snapshot at the beginning of a segment is kept as long as the segment: when the earlier segments are deleted,
-    only this snapshot has the transactions that began in them. The other snapshots only shorten recovery.
+    The snapshot at the beginning of a segment stays as long as the segment. After the earlier segments are deleted,
+    only this snapshot knows the transactions that began in them. The other snapshots only shorten recovery.
 
     Args:
         disk: the disk of the partition.
@@ -95,23 +92,22 @@ class Snapshots:
         self._replayed_size = 0  # bytes of the log after the newest snapshot
         self._holds_producers = False  # whether the newest snapshot has any producers
 
-    def opened(self, found: FoundSnapshots) -> None:
-        """Note the snapshots that recovery has found."""
+    def use_found(self, found: FoundSnapshots) -> None:
+        """Begin with the snapshots that recovery has found."""
         self._offsets, self._whole = set(found.offsets), set(found.whole)
         self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
-        self.put_off()
+        self.postpone_next()
 
-    def appended(self, size: int) -> None:
-        """Note that bytes were appended to the log."""
+    def count_appended(self, size: int) -> None:
+        """Count bytes that were appended to the log. The next snapshot is due after a number of them."""
         self._appended_size += size
         self._replayed_size += size
 
-    def lacks_newest(self, producers: Producers, active: GrowingSegment) -> bool:
-        """Whether the next start of the broker needs a snapshot at the log's end and there is none.
+    def needs_snapshot(self, producers: Producers, active: GrowingSegment) -> bool:
+        """Whether a snapshot at the log's end is missing that the next start of the broker needs.
 
-        If there are no producers and only a few bytes to replay, a snapshot would cost more than it saves. If there are
-        producers, a snapshot is needed, because the log does not contain the times of their last writes by the broker's
-        clock.
+        With producers, a snapshot is needed because the log does not contain the times of their last writes by the
+        broker's clock. Without producers, it is needed only if recovery would have many bytes to read.
 
         Args:
             producers: the current producer state.
@@ -121,28 +117,28 @@ class Snapshots:
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether a snapshot is due: since the last snapshot, at least `size_min` bytes and at least SHARE times the
-        size of that snapshot were appended.
+        """Whether the next snapshot is due: at least `size_min` bytes, and SHARE times the size of the last snapshot,
+        were appended since.
         """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
-    def put_off(self) -> None:
-        """Postpone the next snapshot: count the appended bytes from 0 again, as if a snapshot had been taken now."""
+    def postpone_next(self) -> None:
+        """Postpone the next snapshot, as if one had been taken now."""
         self._appended_size = 0
 
-    def take(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
-        """Return the files of a new snapshot. They must be written together, after the log is durable up to
+    def make_snapshot(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
+        """Return the files of a new snapshot. The caller writes them together, after the log is durable up to
         `progress.end_offset`.
 
-        A crash may leave only one of the two files. The `.producers` file alone is enough for recovery. The `.snapshot`
-        file alone is used only if recovery can use no `.producers` file.
+        After a crash there may be only one of the two files. The `.producers` file alone is enough for recovery; the
+        `.snapshot` file alone is used only if no `.producers` file can be used.
         """
         offset = progress.end_offset
         if self._within and self._within[-1] == offset:
             self._within.pop()
         if offset != progress.base_offset:
             self._within.append(offset)
-        table = producers.frozen()
+        table = producers.packed_copy()
         content = ProducersFile(table, progress)
         self._size = len(content)
         self._appended_size = self._replayed_size = 0
@@ -155,41 +151,39 @@ class Snapshots:
             self._directory / f"{stem}{SNAPSHOT}": SnapshotFile(table),
         }
 
-    def remove(self, offset: int) -> None:
-        """Remove both files of the snapshot of an offset."""
+    def remove_snapshot(self, offset: int) -> None:
+        """Remove both files of the snapshot at an offset."""
         self._offsets.discard(offset)
         self._whole.discard(offset)
         self._disk.remove(self._directory / f"{offset:020d}.snapshot")
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
-    def remove_older(self, durable_end_offset: int) -> None:
-        """Remove each snapshot within a segment for which two newer ones are durable. A removal that fails is tried
-        again later.
+    def remove_older_snapshots(self, durable_end_offset: int) -> None:
+        """Remove the snapshots within segments, except the two newest durable ones. A removal that fails is tried again
+        later.
         """
         with contextlib.suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
-                self.remove(self._within[0])
+                self.remove_snapshot(self._within[0])
                 self._within.popleft()
 
-    def keep_newest(self, end_offset: int, bases: Iterable[int]) -> None:
-        """If there is a snapshot at the log's end, remove all other snapshots except those at the beginnings of
-        segments.
-        """
+    def remove_other_snapshots(self, end_offset: int, bases: Iterable[int]) -> None:
+        """If there is a snapshot at the log's end, remove all others except those at the beginnings of segments."""
         if end_offset in self._whole:
             for offset in sorted(self._offsets - {end_offset, *bases}):
-                self.remove(offset)
+                self.remove_snapshot(offset)
 
-    def forget_within(self, base_offset: int, end_offset: int) -> None:
-        """Note that the snapshots between these two offsets were removed, because compaction has replaced the segments
-        there.
+    def forget_snapshots_within(self, base_offset: int, end_offset: int) -> None:
+        """Drop the snapshots between two offsets from memory. Their files were removed when compaction replaced the
+        segments there.
         """
         gone = {offset for offset in self._offsets if base_offset < offset < end_offset}
         self._offsets -= gone
         self._whole -= gone
         self._within = deque(known for known in self._within if known not in gone)
 
-    def forget_past(self, end_offset: int) -> None:
-        """Remove the snapshots past `end_offset`, the new end of the log, because other records will get these offsets."""
+    def remove_snapshots_past(self, end_offset: int) -> None:
+        """Remove the snapshots after the new end of the log, because other records will get these offsets."""
         for name in self._disk.list_dir(self._directory):
             if is_snapshot(name) and offset_of(name) > end_offset:
                 self._disk.remove(self._directory / name)
@@ -205,7 +199,7 @@ def _pieces(table: ProducerTable) -> Iterator[list[bytes]]:
 
 
 class SnapshotFile:
-    """The content of a `.snapshot` file, in Kafka's format.
+    """The content of a `.snapshot` file, in Kafka's format, encoded piece by piece.
 
     Args:
         table: the table of all producers. It must not change any more.
@@ -231,8 +225,8 @@ class SnapshotFile:
 
 
 def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
-    """Decode a `.snapshot` file. It does not contain the time of a producer's last write by the broker's clock, so
-    `now_ms` is used.
+    """Decode a `.snapshot` file of Kafka's format. The time of each producer's last use becomes `now_ms`, because the
+    file does not contain it.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -250,13 +244,13 @@ def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
         )
     if crc != crc32c(content[CRC_END:]) or len(content) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
         raise DamageError("a producer snapshot is damaged: its CRC or its size is wrong")
-    return ProducerTable.of(_from_entries(memoryview(content)[SNAPSHOT_HEADER.size :], now_ms))
+    return ProducerTable.from_producers(_from_entries(memoryview(content)[SNAPSHOT_HEADER.size :], now_ms))
 
 
-def _from_entries(entries: memoryview, now_ms: int) -> Iterator[Producer]:
+def _from_entries(entries: memoryview, now_ms: int) -> Iterator[ProducerEntry]:
     for entry in SNAPSHOT_ENTRY.iter_unpack(entries):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = entry
-        producer = Producer(
+        producer = ProducerEntry(
             producer_id, epoch, coordinator_epoch, used_ms=now_ms, last_timestamp_ms=timestamp
         )
         if offset >= 0:
@@ -268,7 +262,7 @@ def _from_entries(entries: memoryview, now_ms: int) -> Iterator[Producer]:
 
 
 class ProducersFile:
-    """The content of a `.producers` file.
+    """The content of a `.producers` file, encoded piece by piece.
 
     Args:
         table: the table of all producers. It must not change any more.
@@ -304,8 +298,8 @@ def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
 
 
 def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
-    """Read a `.producers` file in pieces and decode it, without the whole content in memory. Raises also the errors of
-    `decode_producers`.
+    """Read and decode a `.producers` file piece by piece, so that its content need not fit into memory at once. Also
+    raises the errors of `decode_producers`.
 
     Raises:
         FileNotFoundError: the file is missing.
@@ -318,10 +312,10 @@ def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
 
 
 def check_producers_version(head: bytes) -> None:
-    """Check the version of a `.producers` file, from its first bytes.
+    """Check the version in the first bytes of a `.producers` file.
 
     Raises:
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read files of this version.
     """
     if head.startswith(JSON_BEGINS):
         raise UnknownFormatError(PRODUCERS_CONTENT, 1, PRODUCERS_VERSION)
@@ -348,7 +342,7 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
             crc = crc32c(piece, crc)
             yield piece
 
-    table = ProducerTable.of_blocks(blocks())
+    table = ProducerTable.from_blocks(blocks())
     if crc != wanted_crc:
         raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
     if len(table) != count:
@@ -357,10 +351,10 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
 
 
 def decode_either(name: str, content: bytes) -> ProducerTable:
-    """Return the producers in a `.snapshot` or `.producers` file. The suffix of `name` decides about the format. In the
-    result for a `.snapshot` file, the times of last use are unknown and are -1.
+    """Decode a `.snapshot` or a `.producers` file, as the suffix of `name` says. For a `.snapshot` file, the times of
+    last use are -1.
 
     Raises:
-        UnknownFormatError, DamageError: for the same reasons as in `decode_producers` and `decode_snapshot`.
+        UnknownFormatError, DamageError: as `decode_producers` and `decode_snapshot`.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)

@@ -53,6 +53,6 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
 
 from stablelog.log.recovery.plan import NEVER, Known
 from stablelog.log.recovery.replay import Recovered, recover
-from stablelog.log.recovery.tail import Cut
+from stablelog.log.recovery.tail import RemovedTail
 
-__all__ = ["NEVER", "Cut", "Known", "Recovered", "recover"]
+__all__ = ["NEVER", "RemovedTail", "Known", "Recovered", "recover"]

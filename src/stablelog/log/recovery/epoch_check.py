@@ -1,4 +1,4 @@
-"""Check of the leader epochs against the log. The file of leader epochs has Kafka's format, so no checksum covers it."""
+"""Checks of the leader epochs against the log. The file of leader epochs has Kafka's format, which has no checksum."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -10,15 +10,15 @@ from stablelog.errors import DamageError, UnavailableError, UnknownFormatError
 from stablelog.log.files.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
 from stablelog.log.files.names import LOG, file_path, log_offsets
 from stablelog.log.segments.scan import check_crc, scan_batches
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 
 def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     """Return the greatest leader epoch of a partition that is not open.
 
-    An epoch in the leader-epoch-checkpoint file counts if the log has a batch of this epoch, or if the log has no batch
-    from the start of the epoch on. If the file is missing or damaged, the epochs of the batches in the last segment
-    that has batches count. If the file has no epoch above `known`, no log file is read.
+    An epoch in the leader-epoch-checkpoint file counts only if the log confirms it: by a batch of this epoch, or
+    because the log ends before the epoch begins. If the file is missing or damaged, the batches of the last segment
+    that has any are read instead. If the file has no epoch above `known`, no log file is read.
 
     Args:
         disk: the disk of the partition.
@@ -51,15 +51,16 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
 
 
 def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> int:
-    """Return the greatest leader epoch of several partitions that are not open. A partition that cannot be read is
+    """Return the greatest leader epoch of several partitions that are not open. Partitions that cannot be read are
     ignored.
 
-    The broker needs this after `cluster.json` was restored from a backup: it then has an earlier epoch than the logs.
+    The broker needs this after `cluster.json` was restored from a backup, because its leader epoch is then older than
+    that of the logs.
 
     Args:
         disk: the disk of the partitions.
         directories: the directories of the partitions.
-        known: the epoch in `cluster.json`; the result if no partition has a greater epoch.
+        known: the leader epoch in `cluster.json`, which is the result if no partition has a greater one.
     """
     for directory in directories:
         with contextlib.suppress(FileNotFoundError, UnavailableError):
@@ -68,15 +69,15 @@ def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> 
 
 
 def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
-    """Yield the headers of a log file's batches, up to the first one that is damaged or torn."""
+    """Yield the batch headers of a log file, up to the first damaged or torn batch."""
     with contextlib.closing(disk.open(path)) as file, contextlib.suppress(DamageError):
         for position, header, batch in scan_batches(file.read, 0, file.size):
             check_crc(header, batch, position)
             yield header
 
 
-def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:
-    """Return the leader epoch of the record at `offset`. If the batch of this record is deleted, the result comes from
+def epoch_at(offset: int, epochs: LeaderEpochs, segments: LogSegments) -> int:
+    """Return the leader epoch of the record at an offset: that of its batch or, if the batch is deleted, that in
     `epochs`.
     """
     header = segments[segments.place_of(offset)].header_at(offset)
@@ -85,13 +86,13 @@ def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:
     return epochs.epoch_of(offset)
 
 
-def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
-    """Compare each leader epoch with the batches at its first offset.
+def check_epochs(epochs: LeaderEpochs, segments: LogSegments, path: Path) -> None:
+    """Compare the first offset of each leader epoch with the batches there.
 
     Args:
         epochs: the content of the leader-epoch-checkpoint file.
         segments: the segments of the partition.
-        path: the path of that file, for the error message.
+        path: the path of this file, for the error message.
 
     Raises:
         DamageError: the file contradicts the log.
@@ -114,9 +115,9 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
             raise _wrong(path, epoch, start, before)
 
 
-def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
-    """Compare the leader epoch of the log's first batch with the file. The first offsets of earlier epochs cannot be
-    compared, because their batches are deleted.
+def _check_first(epochs: LeaderEpochs, segments: LogSegments, path: Path) -> None:
+    """Compare the leader epoch of the log's first batch with the file. Earlier epochs cannot be compared, because their
+    batches are deleted.
     """
     if not epochs.entries:
         return

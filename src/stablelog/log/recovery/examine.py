@@ -1,9 +1,7 @@
 """Search for the first damage of a partition's log, for `stablelog repair`.
 
-The search makes the same checks as a start of the broker: the CRCs and offsets of the batches, the summaries of sealed
-segments, the snapshots, and the records of the data directory. The data directory records up to which offset the log
-was durable, and from which leader epoch on batches follow each other without a gap. In this module, a *cut* is the
-truncation of the log by `stablelog repair`, and a *start* is a start of the broker.
+The search makes the checks of a broker start: CRCs and offsets of batches, summaries of sealed segments, snapshots, and
+the records of the data directory about the partition. In this module, a *start* is a start of the broker.
 """
 
 from bisect import bisect_right
@@ -40,12 +38,11 @@ class Expected:
     Attributes:
         recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
-        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
-            epoch or of a later one, batches were lost.
-        start_files: the names of the files that must exist. These can be the file with the log start offset, and the
-            file with the start offset of the view.
-        is_read_whole: whether a start of the broker reads every batch, as in the coordinators' logs. Such a start
-            notices all damage.
+        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
+            a gap there is a loss.
+        start_files: the names of the files that must exist, among those that record where the log and its
+            commit-ordered view begin.
+        is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start finds all damage.
     """
 
     recovery_point: int = 0
@@ -57,7 +54,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Damage:
-    """The first damage of a partition's log, and what a truncation at this place removes.
+    """The first damage of a partition's log, and what is lost if the log is truncated there.
 
     Attributes:
         path: the damaged log file.
@@ -71,13 +68,12 @@ class Damage:
             open again.
         last_offset: the greatest offset in these batches, inclusive; -1 if there is none.
         later: the base offsets of the later segments.
-        durable_end: the offset up to which records were durable, exclusive. The truncation loses the durable records
-            from `end_offset` to here.
+        durable_end: the end of the offsets that were durable, exclusive. The truncation loses durable records from
+            `end_offset` to here.
         has_gaps: whether compaction has left gaps in the truncated segment. If so, no record may be appended to it.
-        is_passed_over: whether a start of the broker does not read the damaged bytes, and therefore does not refuse the
-            log because of them. Reads of these bytes are refused.
-        refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if a start opens
-            the log.
+        is_passed_over: whether a start does not read the damaged bytes, and so opens the log in spite of them. Reads of
+            these bytes are refused.
+        refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if there is none.
     """
 
     path: Path
@@ -96,14 +92,14 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """Yield (path, position, offset) for each log file from which the truncation removes batches. Position and
-        offset are the arguments of `lost_batches` for this file.
+        """Yield the log files from which the truncation removes batches, as (path, position, offset). Position and
+        offset are the arguments of `lost_batches` for the file.
         """
         yield self.path, self.position, self.end_offset
         for base in self.later:
             yield file_path(self.path.parent, base, LOG), -1, base
 
-    def count(self, header: BatchHeader) -> None:
+    def count_batch(self, header: BatchHeader) -> None:
         """Count a whole batch that the truncation removes."""
         self.batch_count += 1
         if header.is_control:
@@ -115,7 +111,7 @@ class Damage:
 
 @dataclass(slots=True)
 class _Place:
-    """The position of a batch, and the state of the log before this batch."""
+    """The position of a batch in a log file, and the state of the log before it."""
 
     position: int
     end_offset: int
@@ -125,15 +121,15 @@ class _Place:
 
 
 class Examination:
-    """Finds the first damage of one partition.
+    """The search for the first damage of one partition.
 
     Args:
         directory: the directory of the partition.
         expected: what the data directory records about the partition.
 
     Attributes:
-        durable_end: the offset up to which the log was durable, as far as its files and the data directory record it.
-            It is final after `run`.
+        durable_end: the end of the offsets that were durable, as the files and the data directory record it. It is
+            final after `run`.
     """
 
     def __init__(self, directory: PartitionDirectory, expected: Expected) -> None:
@@ -142,12 +138,12 @@ class Examination:
         self._expected = expected
         self._log_start: int
         # By offset: the summary in each `.producers` snapshot. It describes a segment up to this offset.
-        found = {offset: directory.progress(offset) for offset in directory.snapshots}
+        found = {offset: directory.read_progress(offset) for offset in directory.snapshots}
         self._marks = {offset: progress for offset, progress in found.items() if progress is not None}
         self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
-        """Read the log and return the first damage; None if there is none. Raises the same errors as `repair.examine`."""
+        """Read the log, and return its first damage; None if there is none. Raises the errors of `repair.examine`."""
         bases = self._first_bases()
         summaries = {base: self._directory.summary(base) for base in bases}
         ends = [found.end_offset for found in summaries.values() if found is not None]
@@ -163,7 +159,7 @@ class Examination:
             read = (
                 one
                 for one in passed
-                if trust.reads(offset_of(one.path.name), begin)
+                if trust.reads_segment(offset_of(one.path.name), begin)
                 and not self._is_body_only(one, bases, summaries)
             )
             refused_now = next(read, None)
@@ -178,8 +174,8 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log. Return a list of the damage in segments that a start of the broker does not read, and the first
-        damage because of which the start refuses the log.
+        """Read the log. Return the damage in parts that a start does not read, and the first damage because of which a
+        start refuses the log.
         """
         passed: list[Damage] = []
         begin = bases[0]
@@ -205,11 +201,11 @@ class Examination:
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
-        """Return the end of the growing segment if a start of the broker reads none of the damaged bytes in the
-        segment; None if it reads some of them.
+        """Return the end of the growing segment if a start would read none of its damaged bytes; None if it would read
+        some.
 
-        A start does not skip damage in headers, or in batches after the snapshot: readers could not find records that
-        are appended after such damage.
+        A start does not ignore damage in headers, or in batches after the snapshot, because readers could not find
+        records that are appended behind such damage.
         """
         if trust.vouched_end is None:
             return None
@@ -217,9 +213,7 @@ class Examination:
         return end_offset if behind is None else None
 
     def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
-        """Whether the damage in a sealed segment is only in the bodies of data batches. A start of the broker does not
-        read these bodies.
-        """
+        """Whether the damage in a sealed segment is only in bodies of data batches, which a start does not read."""
         base = offset_of(damage.path.name)
         summary, following = summaries[base], next(one for one in bases if one > base)
         assert summary is not None
@@ -251,12 +245,12 @@ class Examination:
         return bases[bisect_right(bases, self._log_start) - 1 :]
 
     def _read_start(self, name: str) -> int | None:
-        """Read the file with the start of the log or of its view; return None if the file is missing and need not
-        exist.
+        """Read the file that records where the log or its commit-ordered view begins; None if the file is missing and
+        not expected.
 
-        Raises DamageError if the file must exist: a start of the broker refuses the partition without it, and no
-            truncation
-        changes that.
+        Raises:
+            DamageError: the file is missing and expected. A start refuses the partition, and no truncation changes
+                this.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
@@ -279,11 +273,11 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """Return two values: the first damage in one log file or directly after its end, or None; and the end offset of
-        the batches in this file.
+        """Find the first damage in one log file or directly after its end. Return the damage or None, and the end
+        offset of the batches in the file.
 
-        A batch that overlaps the next segment is damaged. Damaged bodies of batches before `vouched_end` do not count
-        if the headers are whole.
+        A batch that reaches into the next segment counts as damaged. Damaged bodies of batches before `vouched_end` do
+        not count if their headers are whole.
         """
         path = self._path(base)
         with closing(self._disk.open(path)) as file:
@@ -291,7 +285,14 @@ class Examination:
             # A start of the broker does not read the batches before the newest snapshot, and no reader gets the batches
             # before the log start offset.
             known_end = max(
-                [0, *(offset for offset, mark in self._marks.items() if self._is_of(mark, base, file.size))]
+                [
+                    0,
+                    *(
+                        offset
+                        for offset, mark in self._marks.items()
+                        if self._describes(mark, base, file.size)
+                    ),
+                ]
             )
             unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
             walk = _Walk(
@@ -319,48 +320,47 @@ class Examination:
         return min((one for one in behind if self._directory.summary(one) is not None), default=None)
 
     @staticmethod
-    def _is_of(mark: Summary, base: int, size: int) -> bool:
+    def _describes(mark: Summary, base: int, size: int) -> bool:
         return mark.base_offset == base and 0 < mark.log_size <= size
 
     def _prove(
         self, walk: "_Walk", base: int, following: int | None, summary: Summary | None
     ) -> Damage | None:
-        """Compare a log file whose batches are whole with its summary, the snapshots and the next segment."""
+        """Compare a log file of whole batches with its summary, the snapshots and the next segment."""
         size = walk.file.size
         marks = [summary] if summary is not None and summary.log_size <= size else []
         marks += [
-            mark for mark in self._marks.values() if following is None and self._is_of(mark, base, size)
+            mark for mark in self._marks.values() if following is None and self._describes(mark, base, size)
         ]
         for mark in marks:
             try:
                 for _ in prove_headers(self._disk, walk.path, mark.log_size, mark.log_crc):
                     pass
             except DamageError:
-                return walk.at_first_odd()
+                return walk.damage_at_first_change()
         if summary is not None and size < summary.log_size:
-            return walk.at_end(f"the file has only {size} bytes, but {summary.log_size} were durable")
+            return walk.damage_at_end(f"the file has only {size} bytes, but {summary.log_size} were durable")
         gone = self._next_gone(base, following)
         if gone is not None:
-            return walk.at_end(f"{self._path(gone).name} is missing, and was durable")
+            return walk.damage_at_end(f"{self._path(gone).name} is missing, and was durable")
         ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
         if following is None:
             if summary is not None:
-                return walk.at_end(f"{self._path(ends).name} is missing, and was durable")
+                return walk.damage_at_end(f"{self._path(ends).name} is missing, and was durable")
         elif ends < following and (summary is not None or following not in self._directory.snapshots):
-            return walk.at_end(f"the offsets {ends} to {following - 1} are missing")
+            return walk.damage_at_end(f"the offsets {ends} to {following - 1} are missing")
         return None
 
 
 class _Walk:
-    """Reads one log file, batch by batch.
+    """The reading of one log file, batch by batch.
 
     Attributes:
         end_offset: the end of the last batch that was read.
-        unread_end: an offset. A wrong CRC of a batch before it is no damage, because no reader gets this batch (it is
-            before the log start offset), or because a start of the broker does not read it.
+        unread_end: an offset. A wrong CRC of a batch before it is no damage, because no reader gets this batch, or
+            because a start does not read it.
         first_gap: the position of the first batch after a gap in the offsets; None if there is no gap.
-        is_growing: whether this is the growing segment. Only sealed segments may have gaps in their offsets, which
-            compaction leaves.
+        is_growing: whether this is the growing segment. Only sealed segments may have gaps, which compaction leaves.
     """
 
     def __init__(
@@ -390,22 +390,22 @@ class _Walk:
         self._is_whole = True  # whether the CRC of the batch at `_position` matches
 
     def run(self) -> Damage | None:
-        """Read to the end of the file. Return the first damage, or None."""
+        """Read to the end of the file. Return the first damage; None if there is none."""
         try:
             for _, header, batch in scan_batches(self.file.read, 0, self.file.size):
                 damage = self._check(header, batch)
                 if damage is not None:
                     return damage
-                self._take(header)
+                self._pass_batch(header)
         except DamageError as error:
-            return self.at_end(str(error))
+            return self.damage_at_end(str(error))
         return None
 
-    def at_end(self, why: str) -> Damage:
+    def damage_at_end(self, why: str) -> Damage:
         """Return the damage that begins directly after the last batch that was read."""
         return Damage(self.path, self._position, self.end_offset, why)
 
-    def at_first_odd(self) -> Damage:
+    def damage_at_first_change(self) -> Damage:
         """Return the damage that begins at the first batch whose offset or leader epoch may have changed."""
         why = "the offset or the leader epoch of a batch has changed, and it is unknown in which batch"
         odd = self._first_odd
@@ -465,7 +465,7 @@ class _Walk:
             raise DamageError(why)
         return None
 
-    def _take(self, header: BatchHeader) -> None:
+    def _pass_batch(self, header: BatchHeader) -> None:
         place = _Place(
             self._position,
             self.end_offset,

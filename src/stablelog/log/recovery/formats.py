@@ -1,9 +1,7 @@
-"""Check of the format versions in a partition's directory: whether this release reads the forms of its files. The check
-runs before this release writes anything into the directory.
+"""Check of the format versions of a partition's files, before this release writes anything into the directory.
 
-A release writes each kind of file in one version. So the version of the newest file of a kind shows whether another
-release has written this kind. This does not hold for the files that compaction writes for old segments, so all files of
-these kinds are checked.
+A release writes each kind of file in one version. So it is enough to check the newest file of a kind, except for the
+kinds that compaction writes anew for old segments: of these, all files are checked.
 
 Format: docs/formats.md, "How formats change".
 """
@@ -20,7 +18,7 @@ from stablelog.log.files.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, is
 from stablelog.log.indexes.summary import VERSION as SUMMARY_VERSION
 from stablelog.log.indexes.transaction_index import VERSION as TXNINDEX_VERSION
 from stablelog.log.producer_state.snapshots import SNAPSHOT_VERSION, check_producers_version
-from stablelog.log.segments.interrupted import CLEANED, SWAP
+from stablelog.log.segments.replacement import CLEANED, SWAP
 
 COMPACTED: Final = (SUMMARY, TXNINDEX)
 HEAD_SIZE: Final = 64  # bytes at the beginning of a transaction index, which include its version
@@ -28,15 +26,14 @@ INT16: Final = slice(0, 2)
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the versions of the files of a partition. Writes nothing.
-
-    A damaged file raises nothing here: recovery handles it.
+    """Check that this release reads the versions of a partition's files. Nothing is written. Damage is ignored here,
+    because recovery handles it.
 
     Args:
         listing: the listing of the partition's directory.
 
     Raises:
-        UnknownFormatError: this release does not read the form of a file. The message names it.
+        UnknownFormatError: this release does not read the version of a file. The message names the file.
     """
     found: dict[str, list[str]] = {}
     for name in listing.names:  # the names are in the order of the offsets
@@ -55,7 +52,7 @@ def check_formats(listing: Listing) -> None:
 
 
 def _check(kind: str, head: bytes, path: Path) -> None:
-    """Check the version at the beginning of a file. Raises UnknownFormatError, and DamageError for damage."""
+    """Check the version at the beginning of a file. Raises UnknownFormatError, or DamageError for damage."""
     if kind in _NUMBERED:  # the version is the first two bytes
         what, known = _NUMBERED[kind]
         refuse_unknown_version(what, int.from_bytes(head[INT16], "big"), known)

@@ -1,7 +1,7 @@
-"""The plan of a recovery: checks that no file is missing, and decides where replay begins.
+"""The plan of a recovery: which segments are opened without reading them, and where replay of the log begins.
 
-Planning reads the names and the small files of the directory, but no log file. It removes only the remaining files of
-segments whose log file was deleted, and an empty last segment that is not needed.
+Planning also checks that no file is missing. It reads the names and the small files of the directory, but no log file.
+It removes only leftover files of deleted segments, and an empty last segment that is not needed.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ from stablelog.log.files.names import (
 )
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.tail import SyncedEnd
-from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
+from stablelog.log.recovery.trust import ReplayStart, choose_replay_start, trusted_summaries
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.sealed_segment import SealedSegment
 
@@ -34,19 +34,19 @@ NEVER = 2**31  # greater than any leader epoch; as `gapless_epoch`, it allows ga
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the broker knows about a partition when it opens the partition's directory.
+    """What the broker knows about a partition before it opens the directory.
 
     Attributes:
         is_clean: whether the last broker closed the log, so that all of it was durable.
-        is_established: whether an earlier start of this release has made all its files in the directory. If so, a
-            missing file has been lost.
+        is_established: whether an earlier start of stablelog has made all its files in the directory. A missing file is
+            then a lost file.
         recovery_point: the recorded offset up to which the log was synced, exclusive; None if none is recorded.
         leader_epoch: the leader epoch of this start of the broker. No batch has a later one.
         now_ms: the time of the broker's clock.
         log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
             partition's own file says so.
-        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
-            epoch or of a later one, batches were lost.
+        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
+            a gap there is a loss.
     """
 
     is_clean: bool
@@ -59,12 +59,12 @@ class Known:
 
 
 @dataclass(slots=True)
-class Plan:
-    """The result of planning, which is the input of replay.
+class RecoveryPlan:
+    """The plan of a recovery, which replay carries out.
 
     Attributes:
         directory: the directory of the partition.
-        trusted: the first segments, which are opened by their summaries, without reading their log files.
+        trusted: the first segments, which are opened by their summaries without reading their log files.
         rest: all later segments, oldest first. There is at least one.
         synced: the offset up to which the log was synced.
         start: the offset where replay begins, and the producer state there.
@@ -78,13 +78,13 @@ class Plan:
     trusted: list[SealedSegment]
     rest: list[SegmentName]
     synced: SyncedEnd
-    start: Start
+    start: ReplayStart
     log_start: int
     is_log_start_written: bool
     deleted: list[SegmentName]
 
 
-class Planner:
+class RecoveryPlanner:
     """Makes the plan for the recovery of one partition.
 
     Args:
@@ -101,7 +101,7 @@ class Planner:
         self._known = known
         self._log_start: int  # the log start offset, after `_read_log_start`
 
-    def plan(self) -> Plan | None:
+    def make_plan(self) -> RecoveryPlan | None:
         """Make the plan; return None if the partition is new.
 
         Raises:
@@ -114,15 +114,15 @@ class Planner:
                 f"{self._first_segment_path()} is missing: the log begins at offset {self._log_start}, but the first segment "
                 f"that exists begins at offset {bases[0]}. Restore the missing files"
             )
-        deleted_count = self._count_deleted(bases)
-        deleted = [self.segment(base) for base in bases[:deleted_count]]
+        deleted_count = self._count_removable(bases)
+        deleted = [self.segment_name(base) for base in bases[:deleted_count]]
         self._check_orphans(bases, first_place=deleted_count)
         bases = bases[deleted_count:]
         if not bases:
             self._check_is_new(written=written)
             return None
-        segments = [self.segment(base) for base in bases]
-        self._drop_unused(segments)
+        segments = [self.segment_name(base) for base in bases]
+        self._remove_unused(segments)
         summaries = [directory.summary(segment.base_offset) for segment in segments]
         synced = self._find_synced_end(summaries)
         self._check_sizes(segments, summaries)
@@ -132,8 +132,10 @@ class Planner:
         ]
         rest = segments[len(trusted) :]
         self._check_gaps(trusted, rest[0])
-        start = choose_start(directory, segments[0].base_offset, rest[0].base_offset, self._known.now_ms)
-        return Plan(
+        start = choose_replay_start(
+            directory, segments[0].base_offset, rest[0].base_offset, self._known.now_ms
+        )
+        return RecoveryPlan(
             directory,
             trusted,
             rest,
@@ -149,15 +151,15 @@ class Planner:
         """The log start offset."""
         return self._log_start
 
-    def segment(self, base_offset: int) -> SegmentName:
+    def segment_name(self, base_offset: int) -> SegmentName:
         """Return the name of a segment, which need not exist."""
         return SegmentName.of(self._listing.directory, base_offset)
 
     def _first_segment_path(self) -> Path:
         return first_segment_path(self._listing.directory, self._listing.names, self._log_start)
 
-    def drop(self, segments: Iterable[SegmentName]) -> None:
-        """Remove all files of these segments, which are not open."""
+    def remove_segments(self, segments: Iterable[SegmentName]) -> None:
+        """Remove all files of segments that are not open."""
         dropped = list(segments)
         for segment in dropped:
             for suffix in SEGMENT_SUFFIXES:
@@ -168,7 +170,7 @@ class Planner:
     # -- the log's start ---------------------------------------------------------------------------------------
 
     def _read_log_start(self, bases: list[int]) -> bool:
-        """Find the log start offset. Return whether the partition's log-start-offset file holds the same offset."""
+        """Find the log start offset. Return whether the partition's log-start-offset file has the same offset."""
         path = self._listing.path(LOG_START_FILE)
         is_there = LOG_START_FILE in self._listing
         said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
@@ -181,11 +183,12 @@ class Planner:
         self._log_start = max(self._known.log_start_offset, first)
         return said == self._log_start
 
-    def _count_deleted(self, bases: list[int]) -> int:
-        """Count the segments before the log start offset that can be removed. A crash has interrupted their deletion.
+    def _count_removable(self, bases: list[int]) -> int:
+        """Count the segments before the log start offset that can be removed, because a crash has interrupted their
+        deletion.
 
-        They can be removed only if a later snapshot has the transactions that began in them. Without such a snapshot,
-        they are replayed once more.
+        They can be removed only if a later snapshot has the transactions that began in them. Otherwise they are
+        replayed once more.
         """
         count = max(bisect_right(bases, self._log_start) - 1, 0)
         if not count or any(
@@ -208,11 +211,10 @@ class Planner:
         return count
 
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
-        """Remove the remaining files of segments whose log file was deleted.
+        """Remove the leftover files of segments whose log file was deleted.
 
-        A deletion renames the log files of several segments. A crash may undo some of these renames, in any order. The
-        log file of a deleted segment may therefore be missing although the log file of an earlier deleted segment
-        exists.
+        A deletion renames the log files of several segments. A crash may undo some of these renames, in any order. So
+        the log file of a deleted segment may be missing although that of an earlier deleted segment exists.
 
         Args:
             bases: the base offsets of the log files.
@@ -236,7 +238,7 @@ class Planner:
             self._disk.remove(path)
 
     def _check_is_new(self, *, written: bool) -> None:
-        """Raise DamageError if a directory without a log file once had one."""
+        """Raise DamageError if a directory without log files once had one."""
         if self._directory.snapshots or self._known.is_established or written:
             raise DamageError(
                 f"{self._first_segment_path()} is missing: the directory holds no log "
@@ -245,12 +247,12 @@ class Planner:
 
     # -- segments and summaries --------------------------------------------------------------------------------
 
-    def _drop_unused(self, segments: list[SegmentName]) -> None:
-        """Remove an empty last segment if the segment before it is not known to be sealed. The segment before it then
-        continues to grow.
+    def _remove_unused(self, segments: list[SegmentName]) -> None:
+        """Remove an empty last segment if the segment before it has no summary. The segment before it then continues to
+        grow.
 
-        A snapshot at the beginning of the last segment shows that the segment before it was sealed, and that its
-        summary was lost. Such a segment does not grow again, because compaction may have left gaps in it.
+        It does not if there is a snapshot at the beginning of the last segment: then the segment before it was sealed,
+        and its summary was lost. Compaction may have left gaps in it, so nothing may be appended.
         """
         while (
             len(segments) > 1
@@ -258,14 +260,14 @@ class Planner:
             and segments[-1].base_offset not in self._directory.snapshots
             and not self._disk.size(segments[-1].path(LOG))
         ):
-            self.drop([segments.pop()])
+            self.remove_segments([segments.pop()])
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
         # The summary of a segment is written only after the log file of the next segment is durable in the directory.
         # So if the last segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
             raise DamageError(
-                f"{self.segment(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
+                f"{self.segment_name(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
             )
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]
@@ -278,10 +280,9 @@ class Planner:
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[SegmentName], summaries: list[Summary | None]) -> None:
-        """Raise DamageError if a log file is shorter than it was when the segment's summary was written.
+        """Raise DamageError if a log file is shorter than its segment's summary says.
 
-        Without this check, a file that lost whole batches at its end would look like one from which compaction has
-        removed them.
+        Otherwise a file that has lost whole batches at its end would look as if compaction had removed them.
         """
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)
@@ -293,13 +294,13 @@ class Planner:
                 )
 
     def _check_gaps(self, trusted: list[SealedSegment], behind: SegmentName) -> None:
-        """Raise DamageError if a segment is missing between segments that are opened by their summaries, or between the
-        last of them and the one behind it.
+        """Raise DamageError if a segment is missing between the segments that are opened by their summaries, or after
+        the last of them.
         """
         bases = [*(segment.base_offset for segment in trusted), behind.base_offset]
         for segment, base_offset in zip(trusted, bases[1:], strict=True):
             if segment.end_offset != base_offset:
                 raise DamageError(
-                    f"{self.segment(segment.end_offset).path(LOG)} is missing: the segments of offsets "
+                    f"{self.segment_name(segment.end_offset).path(LOG)} is missing: the segments of offsets "
                     f"{segment.end_offset} to {base_offset - 1} were durable. Restore their files"
                 )

@@ -1,8 +1,8 @@
-"""Repair of a damaged partition: it shows what a truncation of the log loses, and truncates the log.
+"""Repair of a damaged partition: shows what a truncation of its log loses, and truncates the log.
 
-A partition whose durable log is damaged stays offline. Only its owner can decide to continue without the records after
-the damage. `examine` finds the damage and counts the records that a truncation removes. `cut` truncates the log and
-keeps the removed bytes in `.cut` files, as recovery does. In this package, a *cut* is such a truncation.
+A partition whose durable log is damaged stays offline, because only its owner can decide to continue without the
+records after the damage. `examine` finds the damage and counts the records that a truncation would remove.
+`truncate_at_damage` truncates the log, and keeps the removed bytes in `.cut` files, as recovery does.
 """
 
 from contextlib import closing
@@ -30,17 +30,16 @@ from stablelog.log.files.names import (
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.recovery.examine import Damage, Examination, Expected
 from stablelog.log.recovery.formats import check_formats
-from stablelog.log.recovery.tail import Cut, keep_segment, keep_tail, lost_batches
-from stablelog.log.segments.interrupted import finish_interrupted
+from stablelog.log.recovery.tail import RemovedTail, copy_segment, copy_tail, lost_batches
+from stablelog.log.segments.replacement import finish_interrupted
 from stablelog.log.segments.scan import scan_headers
 
 
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
-    """Read a partition's log and find the first damage; None if there is none.
+    """Find the first damage of a partition's log; None if there is none.
 
-    A start of the broker may open the log in spite of the damage: see `Damage.is_passed_over`. `Damage.refused` is then
-    the later damage because of which the start refuses the log, if there is any. An operation that a crash has
-    interrupted is finished first, as in each start of the broker. Nothing else is written.
+    A start of the broker may open the log in spite of this damage: see `Damage.is_passed_over` and `Damage.refused`. An
+    operation that a crash has interrupted is finished first, as at each start. Nothing else is written.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.
@@ -71,18 +70,18 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
             damage.size += lost.size - max(position, 0)
             if position < lost.size:
                 for _, header in lost_batches(lost, position, base_offset):
-                    damage.count(header)
+                    damage.count_batch(header)
 
 
-def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
-    """Truncate the log at the damage. The removed bytes are kept in `.cut` files. All changes are durable on return.
+def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[RemovedTail]:
+    """Truncate the log at the damage, and keep the removed bytes in `.cut` files. All changes are durable on return.
 
-    Usually the truncation has several steps. Before the first log file changes, the truncated segment then gets a
-    summary that describes more bytes than its log file will have. The last step replaces this summary. A start of the
-    broker refuses a log with such a summary, so it never opens a log that is truncated in part. If a crash or an error
-    interrupts the steps, `examine` finds the same damage again, and the caller can call this function again.
+    The truncation has several steps. Before the first log file changes, the truncated segment gets a summary that
+    describes more bytes than its log file will have; the last step replaces this summary. So a start of the broker
+    never opens a log that is truncated in part: it refuses such a summary. After a crash or an error, `examine` finds
+    the same damage, and this function can be called again.
 
-    After this function, the caller must lower the recovery point in the data directory to `damage.end_offset`.
+    The caller must then lower the recovery point in the data directory to `damage.end_offset`.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.
@@ -104,16 +103,16 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     return kept
 
 
-def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
+def _keep(disk: Disk, directory: Path, damage: Damage) -> list[RemovedTail]:
     """Copy the bytes that will be removed into `.cut` files."""
     path = damage.path
     size = disk.size(path) - damage.position
     kept = []
     if size:
-        copy = keep_tail(disk, path, damage.position)
-        kept.append(Cut(path, damage.position, damage.end_offset, size, copy, damage.why))
+        copy = copy_tail(disk, path, damage.position)
+        kept.append(RemovedTail(path, damage.position, damage.end_offset, size, copy, damage.why))
     for base in damage.later:
-        segment = keep_segment(
+        segment = copy_segment(
             disk, file_path(directory, base, LOG), base, f"it follows {path.name}, which was truncated"
         )
         if segment is not None:
@@ -122,8 +121,8 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
 
 
 def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
-    """Move the start of the log back to the log's new end if the start is greater than this end. Do the same with the
-    start of the view in commit order.
+    """Move the recorded starts of the log and of its commit-ordered view back to the new end of the log, if they are
+    after it.
     """
     for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
@@ -132,12 +131,11 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 
 
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
-    """Write a summary that describes more bytes than the log file will hold after the truncation, unless such a summary
-    exists.
+    """Write a summary that describes more bytes than the truncated log file will have, unless there is one already.
 
-    Because of this summary, a start of the broker refuses the segment, and `examine` finds damage after the segment's
-    last batch. If the truncated segment is the last one and has no gaps, it needs no such summary: the truncation of
-    its log file is the only step.
+    With this summary, a start of the broker refuses the log until the repair is complete, and `examine` finds the
+    damage again. It is not needed if the truncated segment is the last one and has no gaps: then the truncation of its
+    log file is the only step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -172,11 +170,10 @@ def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
 
 
 def _settle(disk: Disk, damage: Damage) -> None:
-    """Write the summary of the truncated segment, or remove its summary if the segment continues to grow.
+    """Write the final summary of the truncated segment, or remove it if the segment continues to grow.
 
-    A segment in which compaction has left gaps must not grow, because a start of the broker takes gaps in the growing
-    segment for lost batches. So a new segment begins after the truncated one. The next start builds the indexes and a
-    new summary.
+    A segment with gaps from compaction must not grow, because a start of the broker takes gaps in the growing segment
+    for lost batches. So a new segment begins after it. The next start builds its indexes and a new summary.
     """
     path = damage.path.with_suffix(SUMMARY)
     if not damage.has_gaps:
@@ -189,7 +186,7 @@ def _settle(disk: Disk, damage: Damage) -> None:
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
-    """Make the summary of the truncated segment, whose batches are whole and whose index files are removed."""
+    """Make a summary of the truncated segment from its batches, as if it had no indexes."""
     log_crc = record_count = 0
     max_timestamp = NOTHING
     with closing(disk.open(damage.path)) as file:

@@ -1,5 +1,5 @@
-"""Replay: reads the log from the offset that the recovery plan gives, rebuilds indexes and summaries, and truncates the
-log at a damaged tail.
+"""Replay: reads the log from the offset that the recovery plan names, rebuilds the producer state, indexes and
+summaries, and truncates the log at a damaged tail.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
 from stablelog.log.recovery.formats import check_formats
-from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
-from stablelog.log.recovery.tail import Cut, check_cut, keep_segment, keep_tail
-from stablelog.log.recovery.trust import Start
+from stablelog.log.recovery.plan import NEVER, Known, RecoveryPlan, RecoveryPlanner
+from stablelog.log.recovery.tail import RemovedTail, check_cut, copy_segment, copy_tail
+from stablelog.log.recovery.trust import ReplayStart
 from stablelog.log.segments.growing_segment import GrowingSegment
-from stablelog.log.segments.interrupted import finish_interrupted
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import bad_crc
+from stablelog.log.segments.replacement import finish_interrupted
 from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
@@ -35,12 +35,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """The state of a partition after recovery. All its files are durable.
+    """A partition after recovery. All its files are durable.
 
     Attributes:
         sealed: the sealed segments, oldest first.
         growing: the last segment, which is open for appends.
-        cuts: the parts that were removed from the end of the log, in the order of the log.
+        producers: the producer state at the end of the log.
+        epochs: the leader epochs.
+        start_offset: the log start offset.
+        removed_tails: the parts that were cut off at the end of the log, in the order of the log.
         snapshots: the snapshots that were found.
     """
 
@@ -49,7 +52,7 @@ class Recovered:
     producers: Producers
     epochs: LeaderEpochs
     start_offset: int
-    cuts: list[Cut] = field(default_factory=list)
+    removed_tails: list[RemovedTail] = field(default_factory=list)
     snapshots: FoundSnapshots = field(default_factory=FoundSnapshots)
 
 
@@ -61,7 +64,7 @@ def recover(
     index_interval: int,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Open the partition in a directory, and repair the traces of a crash.
+    """Open the partition in a directory, and repair what a crash has left.
 
     Args:
         listing: the listing of the directory.
@@ -78,16 +81,16 @@ def recover(
     check_formats(listing)
     with adding_path(listing.directory):
         finish_interrupted(listing)
-        planner = Planner(listing, open_files, known)
-        plan = planner.plan()
+        planner = RecoveryPlanner(listing, open_files, known)
+        plan = planner.make_plan()
         if plan is None:
-            return _begin(listing.disk, listing.directory, planner.segment(planner.log_start))
+            return _create_log(listing.disk, listing.directory, planner.segment_name(planner.log_start))
         return _Replay(listing, planner, plan, known, index_interval, progress).run()
 
 
-def _begin(disk: Disk, directory: Path, name: SegmentName) -> Recovered:
-    """Begin a new log. The log-start-offset file is written only after the log file is durable in the directory."""
-    segment = GrowingSegment.created(disk, name)
+def _create_log(disk: Disk, directory: Path, name: SegmentName) -> Recovered:
+    """Create a new log. The log-start-offset file is written only after the log file is durable in the directory."""
+    segment = GrowingSegment.create(disk, name)
     try:
         disk.sync_dir(directory)
         disk.write_atomic(directory / LOG_START_FILE, encode_log_start(segment.base_offset))
@@ -101,8 +104,8 @@ class _Replay:
     def __init__(
         self,
         listing: Listing,
-        planner: Planner,
-        plan: Plan,
+        planner: RecoveryPlanner,
+        plan: RecoveryPlan,
         known: Known,
         index_interval: int,
         progress: Progress | None,
@@ -123,7 +126,7 @@ class _Replay:
         self._epochs = LeaderEpochs()
         self._epochs_changed = False
         self._epochs_lost = False
-        self._cuts: list[Cut] = []
+        self._removed_tails: list[RemovedTail] = []
         self._snapshots = set(plan.directory.snapshots)
         # Offsets of the snapshots of which a crash has left only one of the two files.
         self._partial = {
@@ -146,7 +149,7 @@ class _Replay:
                 f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, but the log "
                 f"ends at {end_offset}. Restore the file, or the log files"
             )
-        self._planner.drop(plan.deleted)
+        self._planner.remove_segments(plan.deleted)
         if not plan.is_log_start_written:
             self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
         snapshots = frozenset(offset for offset in self._snapshots if offset <= end_offset)
@@ -159,19 +162,16 @@ class _Replay:
             holds_producers or len(plan.start.producers) > 0,
         )
         producers = plan.start.producers
-        return Recovered(sealed, growing, producers, self._epochs, plan.log_start, self._cuts, found)
+        return Recovered(sealed, growing, producers, self._epochs, plan.log_start, self._removed_tails, found)
 
     # -- leader epochs -----------------------------------------------------------------------------------------
 
     def _read_epochs(self, trusted: list[SealedSegment]) -> None:
-        """Read the leader epochs from their file, or rebuild them from the batch headers.
-
-        They are rebuilt if the file is missing or damaged. They are also rebuilt if the file has a greater epoch than
-        the broker's own leader epoch.
+        """Read the leader epochs from their file, or rebuild them from the batch headers if the file is missing or
+        damaged, or has a greater epoch than the broker.
 
         Raises:
-            DamageError: a batch of a segment that was opened by its summary has a greater epoch than the broker's own
-                leader epoch.
+            DamageError: a batch of a segment that was opened by its summary has a greater epoch than the broker.
         """
         epochs = self._plan.directory.epochs()
         if epochs is not None and epochs.latest <= self._known.leader_epoch:
@@ -181,16 +181,16 @@ class _Replay:
         self._epochs_lost = True
         for segment in trusted:
             for _, header in segment.walk_unproven(0):
-                self._note_epoch(header)
+                self._assign_epoch(header)
             if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
                 raise DamageError(
                     f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but this start of the broker has only epoch "
                     f"{self._known.leader_epoch}. Restore the file, or {self._directory.parent / 'cluster.json'}"
                 )
 
-    def _note_epoch(self, header: BatchHeader) -> None:
+    def _assign_epoch(self, header: BatchHeader) -> None:
         if header.leader_epoch > self._epochs.latest:
-            self._epochs_changed = self._epochs.assign(header.leader_epoch, header.base_offset)
+            self._epochs_changed = self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
 
     def _write_epochs(self) -> None:
         self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
@@ -199,7 +199,7 @@ class _Replay:
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def _drop_snapshots_past(self, end_offset: int) -> None:
-        """Remove the snapshots past the log's end, because new records will get these offsets."""
+        """Remove the snapshots after the log's end, because new records will get these offsets."""
         dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         for offset in dropped:
             self._remove_snapshot(offset)
@@ -207,10 +207,7 @@ class _Replay:
             self._disk.sync_dir(self._directory)
 
     def _unused_snapshots(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
-        """Yield (offset, progress) of the snapshots within a segment that are later than the one that replay began at.
-
-        The snapshot at the end of a sealed segment is not among them.
-        """
+        """Yield (offset, segment summary) of the snapshots within a segment after the one that replay began at."""
         directory, begin = self._plan.directory, max(segment.base_offset, self._plan.start.offset)
         for offset in sorted(self._snapshots.difference(directory.bases)):
             found = directory.producers(offset) if offset > begin else None
@@ -218,15 +215,15 @@ class _Replay:
                 yield offset, found[1]
 
     def _drop_outdated_snapshots(self, segment: GrowingSegment) -> None:
-        """Remove the snapshots within a segment that do not describe the indexes as replay has rebuilt them.
+        """Remove the snapshots within a segment that do not match the indexes as replay has rebuilt them. No start of
+        the broker could begin replay at them.
 
-        No start of the broker can begin its replay at such a snapshot. The rebuilt time index lacks the entries that
-        closes of the partition have added.
+        The rebuilt time index lacks the entries that closes of the partition have added.
         """
         outdated = [
             offset
             for offset, progress in self._unused_snapshots(segment)
-            if not segment.growing.begin_as(progress)
+            if not segment.growing.begin_with(progress)
         ]
         for offset in outdated:
             self._remove_snapshot(offset)
@@ -239,10 +236,12 @@ class _Replay:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _replay(
-        self, trusted: list[SealedSegment], rest: list[SegmentName], start: Start
+        self, trusted: list[SealedSegment], rest: list[SegmentName], start: ReplayStart
     ) -> tuple[list[SealedSegment], GrowingSegment]:
-        """Read the log from `start` to its end. Return the segments that remain. The last one is ready for appends."""
-        names = [*(self._planner.segment(one.base_offset) for one in trusted), *rest]
+        """Read the log from `start` to its end. Return the segments that remain, of which the last one is ready for
+        appends.
+        """
+        names = [*(self._planner.segment_name(one.base_offset) for one in trusted), *rest]
         first = max(place for place, name in enumerate(names) if name.base_offset <= start.offset)
         if self._progress is not None:
             self._all_size = sum(self._disk.size(name.path(LOG)) for name in names[first:])
@@ -255,8 +254,8 @@ class _Replay:
                 self._gapless_epoch = self._known.gapless_epoch
             is_within = start.progress is not None and start.progress.base_offset == name.base_offset
             known = (start.progress, start.indexes) if is_within else ()
-            growing = GrowingSegment.opened(self._disk, name, *known)
-            damage = self._scan(growing, start)
+            growing = GrowingSegment.open_for_replay(self._disk, name, *known)
+            damage = self._read_segment(growing, start)
             if damage is None and later:
                 damage = self._gap_behind(growing, later[0])
             if damage is not None or not later:
@@ -266,8 +265,7 @@ class _Replay:
         raise AssertionError("the last segment is never trusted")
 
     def _gap_behind(self, segment: GrowingSegment, following: SegmentName) -> str | None:
-        """Return a description of the offsets that are missing between a whole segment and the next one; None if no
-        offset is missing.
+        """Describe the offsets that are missing between a whole segment and the next one; None if no offset is missing.
 
         Raises:
             DamageError: the two segments overlap.
@@ -282,7 +280,7 @@ class _Replay:
             return None  # compaction has left the gap between the segments
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
-    def _replay_trusted(self, segment: SealedSegment, start: Start) -> None:
+    def _replay_trusted(self, segment: SealedSegment, start: ReplayStart) -> None:
         """Update the producer state from a sealed segment, and check its batch headers and markers. Its index files are
         kept.
 
@@ -291,16 +289,16 @@ class _Replay:
         """
         segment.prove_now()
         for position, header in segment.walk(0):
-            self._advance(header.size)
+            self._count_read(header.size)
             if header.base_offset >= start.offset:
                 batch = segment.log.read(position, header.size) if header.is_control else b""
                 if batch and not crc_holds(batch, 0, header):
                     raise DamageError(bad_crc(segment.path(LOG), header, position))
-                txn = start.producers.take(header, batch, self._known.now_ms)
+                txn = start.producers.apply_read_batch(header, batch, self._known.now_ms)
                 if txn is not None:
-                    start.producers.ended(txn)
+                    start.producers.end_transaction(txn)
 
-    def _scan(self, segment: GrowingSegment, start: Start) -> str | None:
+    def _read_segment(self, segment: GrowingSegment, start: ReplayStart) -> str | None:
         """Update the indexes and the producer state from the batches of a segment.
 
         Returns:
@@ -311,16 +309,16 @@ class _Replay:
         """
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
-                self._note_epoch(header)
+                self._assign_epoch(header)
         file = segment.growing_log
-        marks = self._plan.directory.marks(segment.base_offset)
+        marks = self._plan.directory.header_crcs(segment.base_offset)
         self._latest_epoch, changed_size, damage = 0, 0, None
         try:
             for position, header, batch in scan_batches(file.read, segment.size, file.size):
                 self._check_place(header, segment, position)
                 check_crc(header, batch, position)
-                self._take(segment, header, position, batch, start)
-                self._advance(header.size)
+                self._apply_batch(segment, header, position, batch, start)
+                self._count_read(header.size)
                 if marks.get(segment.size, segment.log_crc) != segment.log_crc:
                     changed_size = segment.size
         except DamageError as error:
@@ -331,12 +329,12 @@ class _Replay:
                 "changed since they were durable. Restore the file, or run `stablelog repair`, which first shows what is lost"
             )
         if damage is not None:
-            self._cut(segment, damage)
+            self._truncate(segment, damage)
         return damage
 
     def _check_place(self, header: BatchHeader, segment: GrowingSegment, position: int) -> None:
-        """Raise DamageError if the base offset or the leader epoch of a batch is impossible at this position. No CRC of
-        the batch covers these two fields.
+        """Raise DamageError if the base offset or the leader epoch of a batch is impossible at this position. The CRC
+        of the batch does not cover these two fields.
         """
         if header.base_offset < segment.end_offset:
             wanted = f"which must be greater than {segment.end_offset - 1}"
@@ -358,25 +356,25 @@ class _Replay:
             return
         raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
 
-    def _take(
-        self, segment: GrowingSegment, header: BatchHeader, position: int, batch: Buffer, start: Start
+    def _apply_batch(
+        self, segment: GrowingSegment, header: BatchHeader, position: int, batch: Buffer, start: ReplayStart
     ) -> None:
-        segment.note(header, position, batch[: HEADER.size], self._index_interval)
-        self._note_epoch(header)
+        segment.index_batch(header, position, batch[: HEADER.size], self._index_interval)
+        self._assign_epoch(header)
         self._latest_epoch = header.leader_epoch
         assert header.base_offset >= start.offset, "batches before the snapshot are not read again"
-        txn = start.producers.take(header, batch, self._known.now_ms)
+        txn = start.producers.apply_read_batch(header, batch, self._known.now_ms)
         if txn is None:
             return
         if txn.aborted is not None:
-            segment.note_aborted(txn.aborted)
+            segment.index_aborted(txn.aborted)
         else:
             segment.committed_count += txn.record_count
-        start.producers.ended(txn)
+        start.producers.end_transaction(txn)
 
     # -- truncating and sealing --------------------------------------------------------------------------------
 
-    def _cut(self, segment: GrowingSegment, damage: str) -> None:
+    def _truncate(self, segment: GrowingSegment, damage: str) -> None:
         """Truncate a segment after its last whole batch, and keep the removed bytes in a `.cut` file.
 
         Raises:
@@ -384,16 +382,18 @@ class _Replay:
         """
         path, file = segment.path(LOG), segment.growing_log
         check_cut(path, file, segment.size, segment.end_offset, damage, self._synced)
-        kept = keep_tail(self._disk, path, segment.size)
-        self._cuts.append(Cut(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage))
-        segment.cut()
+        kept = copy_tail(self._disk, path, segment.size)
+        self._removed_tails.append(
+            RemovedTail(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage)
+        )
+        segment.truncate_after_last()
 
     def _is_as_synced(self, segment: GrowingSegment) -> bool:
-        """Whether the whole log is known to be durable, and the files beside it need no repair.
+        """Whether the whole log is known to be durable, and its index files and snapshots need no repair.
 
-        The directory entry of the last log file is then durable, too. The log-start-offset file is written only after
-        the entry of the first log file is durable. The summary of a segment is written only after the entry of the next
-        log file is durable.
+        The directory entry of the last log file is then durable, too: the log-start-offset file is written only after
+        that of the first log file is durable, and the summary of a segment only after that of the next log file is
+        durable.
         """
         return (
             (self._synced.is_clean or self._known.is_established)
@@ -401,7 +401,7 @@ class _Replay:
             and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
             and segment.adopt_index_files(self._listing, are_synced=self._synced.is_clean)
             and all(
-                self._plan.directory.held_indexes(progress) is not None
+                self._plan.directory.indexes_up_to(progress) is not None
                 for _, progress in self._unused_snapshots(segment)
             )
         )
@@ -420,7 +420,7 @@ class _Replay:
             )
         if not later and not damage and self._is_as_synced(segment):
             return
-        self._cut_segments(segment, later, damage)
+        self._remove_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):
             # The summary is removed first: a segment with a summary must have a next segment, also if a crash
             # interrupts this method.
@@ -432,7 +432,7 @@ class _Replay:
         self._disk.sync_dir(self._directory)
         segment.growing.names_changed = False
 
-    def _cut_segments(self, last: GrowingSegment, later: list[SegmentName], damage: str) -> None:
+    def _remove_segments(self, last: GrowingSegment, later: list[SegmentName], damage: str) -> None:
         """Remove the segments after the log's new end, and keep the bytes of their log files in `.cut` files.
 
         Raises:
@@ -446,10 +446,10 @@ class _Replay:
             with closing(self._disk.open(path)) as file:
                 check_cut(path, file, -1, segment.base_offset, damage, self._synced)
         for segment in later:
-            cut = keep_segment(self._disk, segment.path(LOG), segment.base_offset, damage)
+            cut = copy_segment(self._disk, segment.path(LOG), segment.base_offset, damage)
             if cut is not None:
-                self._cuts.append(cut)
-        self._planner.drop(later)
+                self._removed_tails.append(cut)
+        self._planner.remove_segments(later)
 
     def _seal(self, growing: GrowingSegment, next_base_offset: int, producers: Producers) -> SealedSegment:
         """Seal a segment, make it durable, and write its summary."""
@@ -468,7 +468,7 @@ class _Replay:
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=stable_offset)
-        table, stem = producers.frozen(), f"{next_base_offset:020d}"
+        table, stem = producers.packed_copy(), f"{next_base_offset:020d}"
         self._disk.write_together(
             {
                 self._directory / f"{stem}{PRODUCERS}": ProducersFile(table, progress),
@@ -478,19 +478,19 @@ class _Replay:
         self._snapshots.add(next_base_offset)
         self._partial.discard(next_base_offset)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
-        segment.settled()
+        segment.mark_durable()
         return segment
 
     def _write_indexes(self, segment: GrowingSegment) -> None:
-        """Write the indexes from memory to their files. This removes entries of batches that the log has lost, and
-        snapshots that do not describe the written indexes.
+        """Write the indexes from memory to their files, without entries of lost batches. Remove snapshots that do not
+        match the written indexes.
         """
         self._drop_outdated_snapshots(segment)
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
-        segment.growing.write()
+        segment.growing.write_files()
 
-    def _advance(self, size: int) -> None:
+    def _count_read(self, size: int) -> None:
         before = self._done_size // PROGRESS_SIZE
         self._done_size += size
         if self._progress is not None and self._done_size // PROGRESS_SIZE != before:

@@ -1,5 +1,5 @@
-"""The tail of a log after damage: whether the log may be truncated there, and the copy that keeps the removed bytes. In
-this module, a *cut* is such a truncation.
+"""The damaged tail of a log: whether the log may be truncated there, which batches follow the damage, and the copy that
+keeps the removed bytes.
 """
 
 import struct
@@ -26,11 +26,11 @@ SPARE_READS = 16  # CRC checks of batches above LONE_SIZE_MAX may read this many
 
 @dataclass(frozen=True, slots=True)
 class SyncedEnd:
-    """The offset up to which the log was synced when the broker stopped.
+    """How much of the log was synced when the broker stopped.
 
     Attributes:
-        offset: the offset, exclusive. Everything before it must be there unchanged.
-        is_clean: whether the last broker closed the log. If so, the whole log was synced, even after `offset`.
+        offset: the end of the synced offsets, exclusive. Everything before it must be there unchanged.
+        is_clean: whether the last broker closed the log. If so, all of the log was synced, even after `offset`.
         is_recorded: whether the recovery point is known. If not, `offset` is from the summaries of segments and from
             snapshots, and more may have been synced.
     """
@@ -50,15 +50,15 @@ class SyncedEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The bytes that a truncation of the log has removed from the end of one log file.
+class RemovedTail:
+    """The bytes that recovery or repair has removed from the end of one log file.
 
     Attributes:
         path: the log file.
         position: the position of the first byte that was removed.
         offset: the first offset that is no longer in the log.
         size: the number of bytes that were removed.
-        kept: the `.cut` file that holds these bytes now.
+        kept: the `.cut` file that has these bytes now.
         damage: the reason why the log was truncated.
     """
 
@@ -85,7 +85,7 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
         position: the position of the damage.
         end_offset: the end of the whole batches before the damage, exclusive.
         damage: a description of the damage, for the error message.
-        synced: the offset up to which the log was synced.
+        synced: how much of the log was synced.
 
     Raises:
         DamageError: the bytes to be removed were synced, or may have been synced. Nothing changed.
@@ -100,7 +100,7 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
         )
     if synced.is_recorded:
         return
-    following = next(batches_behind(file, position, end_offset), None)
+    following = next(batches_after_damage(file, position, end_offset), None)
     if following is not None:
         raise DamageError(
             f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
@@ -108,12 +108,12 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
         )
 
 
-def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the whole batches after damage, as (position, header). A batch is whole if its CRC matches.
+def batches_after_damage(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the whole batches after damage in a log file, as (position, header). A batch is whole if its CRC matches.
 
-    The length field of the damaged batch gives the position of the next batch. If a whole batch begins at this
-    position, the search continues there, because the records of the damaged batch may contain bytes that look like a
-    batch. Otherwise the search tries every byte as the beginning of a batch.
+    The length field of the damaged batch gives the position of the next one. If a whole batch begins there, the search
+    continues with it, because the records of the damaged batch may contain bytes that look like a batch. Otherwise the
+    search tries every byte as the beginning of a batch.
 
     Args:
         file: the log file.
@@ -121,11 +121,11 @@ def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple
         end_offset: batches that begin before this offset are ignored.
     """
     search = _Search(file)
-    at: int | None = 0 if position < 0 else search.behind_damaged(position, end_offset)
+    at: int | None = 0 if position < 0 else search.next_after_damaged(position, end_offset)
     while at is not None:
-        header = search.whole_at(at, end_offset)
+        header = search.whole_batch_at(at, end_offset)
         if header is None:
-            at = search.behind_damaged(at, end_offset)
+            at = search.next_after_damaged(at, end_offset)
             continue
         yield at, header
         at, end_offset = at + header.size, header.next_offset
@@ -133,14 +133,13 @@ def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple
 
 def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the whole batches that a truncation removes from a log file, as (position, header). The arguments are those
-    of `batches_behind`.
+    of `batches_after_damage`.
 
     The batch at `position` is yielded, too, if its CRC matches and its offsets are less than those of the next batch.
-    Such a batch counts as damaged because batches before it are missing, or because of its leader epoch. Its records
-    are whole.
+    Its records are whole: it counts as damaged because of missing batches before it, or because of its leader epoch.
     """
-    first = _Search(file).whole_at(position, end_offset) if position >= 0 else None
-    for at, header in batches_behind(file, position, end_offset):
+    first = _Search(file).whole_batch_at(position, end_offset) if position >= 0 else None
+    for at, header in batches_after_damage(file, position, end_offset):
         if first is not None and first.next_offset <= header.base_offset:
             yield position, first
         first = None
@@ -150,15 +149,15 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
 
 
 class _Search:
-    """A search for whole batches in a damaged log file. The search limits how many bytes it reads for CRC checks,
-    because many bytes may look like a batch and are none.
+    """A search for whole batches in a damaged log file. It limits how many bytes it reads to check CRCs, because many
+    bytes may look like a batch and be none.
     """
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._spare = SPARE_READS * file.size
 
-    def behind_damaged(self, position: int, end_offset: int) -> int | None:
+    def next_after_damaged(self, position: int, end_offset: int) -> int | None:
         """Return the position of the next whole batch after a damaged one; None if no whole batch follows."""
         if self._file.size - position < HEADER.size:
             return None
@@ -167,12 +166,12 @@ class _Search:
         if position < following <= self._file.size:
             if following == self._file.size:
                 return None
-            if self.whole_at(following, end_offset) is not None:
+            if self.whole_batch_at(following, end_offset) is not None:
                 return following
         return self._search(position + 1, end_offset)
 
-    def whole_at(self, position: int, end_offset: int) -> BatchHeader | None:
-        """Return the header of the whole batch at this position; None if no whole batch begins there."""
+    def whole_batch_at(self, position: int, end_offset: int) -> BatchHeader | None:
+        """Return the header of the whole batch at a position; None if no whole batch begins there."""
         header = self._header_at(position, end_offset)
         if header is None:
             return None
@@ -197,8 +196,7 @@ class _Search:
     def _search(self, begin: int, end_offset: int) -> int | None:
         """Return the position of the next whole batch, which may begin at any byte; None if there is none.
 
-        If another batch or the file's end follows a batch, this batch is preferred to an earlier batch that nothing of
-        this kind follows.
+        A batch that is followed by another batch or by the file's end is preferred to an earlier one that is not.
         """
         at, lone = begin, None
         while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:
@@ -232,11 +230,11 @@ class _Search:
         return crc_holds(self._file.read(position, header.size), 0, header)
 
 
-def keep_tail(disk: Disk, path: Path, position: int) -> Path:
+def copy_tail(disk: Disk, path: Path, position: int) -> Path:
     """Copy the bytes of a log file from `position` on into a `.cut` file. The copy is durable on return.
 
     Returns:
-        The path of the copy: `<base>.cut`, or `<base>.cut.<number>` if a file of that name holds other bytes.
+        The path of the copy: `<base>.cut`, or `<base>.cut.<number>` if a file of that name has other bytes.
     """
     kept, number = path.with_suffix(CUT), 0
     with closing(disk.open(path)) as source:
@@ -255,9 +253,7 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
 
 
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
-    """Whether a `.cut` file holds the beginning of the bytes to be copied. If so, it is an earlier copy that a crash
-    has interrupted, and it can be overwritten.
-    """
+    """Whether a `.cut` file is an earlier, interrupted copy of the same bytes, so that it can be overwritten."""
     size = disk.size(kept)
     with closing(disk.open(kept)) as there:
         return all(
@@ -266,12 +262,12 @@ def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
         )
 
 
-def keep_segment(disk: Disk, path: Path, offset: int, damage: str) -> Cut | None:
-    """Copy the whole log file of a segment that will be removed into a `.cut` file; return None if the log file is
+def copy_segment(disk: Disk, path: Path, offset: int, damage: str) -> RemovedTail | None:
+    """Copy the whole log file of a segment that will be removed into a `.cut` file. Return None if the log file is
     empty.
     """
     assert path.suffix == LOG
     size = disk.size(path)
     if not size:
         return None
-    return Cut(path, 0, offset, size, keep_tail(disk, path, 0), damage)
+    return RemovedTail(path, 0, offset, size, copy_tail(disk, path, 0), damage)

@@ -1,9 +1,9 @@
-"""Decisions of a start of the broker: which parts of a log it does not read, because a summary or a snapshot describes
-them, and at which offset it begins to read. Such a part is *trusted*. The decisions use only the small files of the
-partition.
+"""The parts of a log that a start of the broker does not read, because a summary or a snapshot describes them; and the
+offset where replay begins. Such a part is *trusted*.
 
-`plan` uses these decisions to open a partition, and `examine` uses them to find the damage that such a start does not
-notice. Damage in a trusted part does not keep the partition offline: only reads of the damaged part are refused.
+`plan` uses these decisions to open a partition. `examine` uses them to find the damage that a start does not notice:
+damage in a trusted part does not keep the partition offline, only reads of the damaged part are refused. The decisions
+need only the small files of the partition.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from stablelog.log.segments.sealed_segment import SealedSegment
 
 
 @dataclass(slots=True)
-class Start:
+class ReplayStart:
     """The offset where replay begins, and the state of the log there.
 
     Attributes:
         offset: the offset of the first batch that is replayed.
         producers: the producer state at this offset.
-        progress: the summary of the segment up to this offset; None if the segment's indexes up to there are not whole.
-        indexes: the content of these indexes, in the order of INDEX_SUFFIXES.
+        progress: the summary of the segment up to this offset; None if its indexes up to there are not whole.
+        indexes: the contents of these indexes, in the order of INDEX_SUFFIXES.
     """
 
     offset: int
@@ -38,9 +38,8 @@ class Start:
 
 
 def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentName]) -> Iterator[Summary]:
-    """Yield the summaries of the first segments. Stop at the first segment whose files do not match its summary.
-
-    The last segment is never among them, because it grows.
+    """Yield the summaries of the first segments, up to the first segment whose files do not match its summary. The last
+    segment grows, so it is never among them.
     """
     for segment, following in pairwise(segments):
         summary = directory.summary(segment.base_offset)
@@ -53,20 +52,20 @@ def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentN
         yield summary
 
 
-def choose_start(
+def choose_replay_start(
     directory: PartitionDirectory, first_offset: int, unknown_from: int, now_ms: int, *, is_cut: bool = False
-) -> Start:
-    """Choose the newest snapshot from which replay can begin: one at or before the first segment that replay must read,
-    or one within this segment if its indexes up to the snapshot are whole. A `.producers` file is preferred to Kafka's
-    `.snapshot` file.
+) -> ReplayStart:
+    """Choose the newest snapshot from which replay can begin.
+
+    It is at or before the first segment that replay must read; or it is within this segment, if the indexes up to there
+    are whole. A `.producers` file is preferred to Kafka's `.snapshot` file.
 
     Args:
         directory: the directory of the partition.
         first_offset: the base offset of the first segment.
-        unknown_from: the base offset of the first segment that is not opened by its summary, so that replay must read
-            it.
+        unknown_from: the base offset of the first segment that replay must read.
         now_ms: the time of the broker's clock.
-        is_cut: whether the segment at `unknown_from` will be truncated. Snapshots within it then do not count, because
+        is_cut: whether the segment at `unknown_from` will be truncated. Snapshots within it are then ignored, because
             they are removed.
     """
     offsets = [offset for offset in reversed(directory.snapshots) if offset >= first_offset]
@@ -77,20 +76,20 @@ def choose_start(
             continue
         table, progress = known
         if is_within and progress.base_offset == unknown_from:
-            indexes = directory.held_indexes(progress)
+            indexes = directory.indexes_up_to(progress)
         if indexes is not None:
-            return Start(offset, Producers.restored(table, now_ms), progress, indexes)
+            return ReplayStart(offset, Producers.from_table(table, now_ms), progress, indexes)
         if not is_within:
-            return Start(offset, Producers.restored(table, now_ms))
+            return ReplayStart(offset, Producers.from_table(table, now_ms))
     for offset in offsets:
-        kafkas = directory.kafkas_producers(offset, now_ms) if offset <= unknown_from else None
+        kafkas = directory.kafka_producers(offset, now_ms) if offset <= unknown_from else None
         if kafkas is not None:
-            return Start(offset, Producers.restored(kafkas, now_ms))
-    return Start(first_offset, Producers())
+            return ReplayStart(offset, Producers.from_table(kafkas, now_ms))
+    return ReplayStart(first_offset, Producers())
 
 
 class Trust:
-    """The parts of one partition's log that a start of the broker trusts without reading them.
+    """The trusted parts of one partition's log, which a start of the broker does not read.
 
     Args:
         directory: the directory of the partition.
@@ -98,8 +97,8 @@ class Trust:
         leader_epoch: the leader epoch of the last start of the broker.
 
     Attributes:
-        vouched_end: the offset of the snapshot up to which a start of the broker does not read the growing segment;
-            None if it reads all of the segment.
+        vouched_end: the offset of the snapshot up to which a start does not read the growing segment; None if it reads
+            all of the segment.
     """
 
     def __init__(self, directory: PartitionDirectory, bases: list[int], leader_epoch: int) -> None:
@@ -127,15 +126,17 @@ class Trust:
 
     @property
     def _unread(self) -> int:
-        """The base offset of the first segment that a start of the broker does not open by its summary, but reads."""
+        """The base offset of the first segment that a start of the broker reads, because it cannot open it by its
+        summary.
+        """
         return self._bases[len(self._sealed)]
 
-    def _start(self, unknown_from: int, *, is_cut: bool) -> Start:
-        return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
+    def _start(self, unknown_from: int, *, is_cut: bool) -> ReplayStart:
+        return choose_replay_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
     def _find_refused(self) -> Iterator[int]:
-        """Yield the base offsets of the sealed segments that the broker refuses when it starts: it cannot read the
-        leader epochs of the batches, or one of these epochs is greater than the broker's own leader epoch.
+        """Yield the base offsets of the sealed segments that a start refuses: the leader epoch of a batch cannot be
+        read, or is greater than the broker's own.
         """
         for base, summary in self._sealed.items():
             segment = SealedSegment(self._directory.listing.disk, self._name(base), summary, OpenFiles())
@@ -155,16 +156,16 @@ class Trust:
         """Return the offset where a start of the broker begins to replay the log.
 
         Args:
-            cut_base: the base offset of the segment in which the log is truncated before the start of the broker; None
-                if the log is not truncated.
+            cut_base: the base offset of the segment in which the log is truncated before this start; None if it is not
+                truncated.
         """
         if cut_base is None:
             return self._start(self._unread, is_cut=False).offset
         return self._start(min(self._unread, cut_base), is_cut=True).offset
 
-    def reads(self, base_offset: int, replay_start: int) -> bool:
-        """Whether a start of the broker reads a sealed segment and checks its batch headers and markers. The result for
-        the growing segment is False.
+    def reads_segment(self, base_offset: int, replay_start: int) -> bool:
+        """Whether a start of the broker reads a sealed segment, and checks its batch headers and markers. False for the
+        growing segment.
         """
         summary = self._sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

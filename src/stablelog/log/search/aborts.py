@@ -1,4 +1,6 @@
-"""The search for the aborted transactions of a range of offsets, in the segments of any place."""
+"""The search for the aborted transactions of a range of offsets. It serves segments of every kind: local, remote, and
+those that Spark reads.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,12 +14,12 @@ def find_aborted(source: SegmentSource[Row], start: int, end: int) -> tuple[list
 
     Args:
         source: the segments.
-        start: the first offset. Only markers in the segment with this offset and in later ones are found.
-        end: the offset after the last one.
+        start: the first offset. Only markers in the segment of this offset and in later ones are found.
+        end: the end of the range, exclusive.
 
     Returns:
-        The transactions in the order of their markers, and whether the search is complete. If it is not, later
-        segments may have further aborted transactions of the range.
+        The transactions in the order of their markers, and whether the search is complete. If it is not, later segments
+        may have further aborted transactions of the range.
 
     Raises:
         NotLoadedError: some transaction indexes are not loaded.
@@ -38,9 +40,8 @@ def find_aborted(source: SegmentSource[Row], start: int, end: int) -> tuple[list
 def _in_groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Divide the segments into groups whose transaction indexes are loaded together.
 
-    The rows tell where the search ends, as far as the stable offsets of the segments are known. If that of a segment is
-    unknown, the search may end in its transaction index. A group therefore has a few of these segments: 1, then 2, 4
-    and so on, so that at most half of the loaded indexes are not needed.
+    If the stable offset of a segment is unknown, the search may end in its transaction index. So a group has at most 1
+    of these segments, the next group 2, then 4 and so on: at most half of the loaded indexes are not needed.
     """
     group: list[Row] = []
     unknown_count, unknown_max = 0, 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC, BatchHeader, read_header
 from stablelog.errors import DamageError
-from stablelog.log.search.source import OFFSET_MAX, Found, LogBytes
+from stablelog.log.search.source import OFFSET_MAX, FoundBatch, LogBytes
 
 WALK_READ_SIZE = 64 << 10
 MAGIC_AT = 16  # the position of the magic in a batch
@@ -20,8 +20,8 @@ OFFSETS = struct.Struct(
 
 
 def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each batch, from the batch that begins at `position` to the end of the log file. The
-    last batch may end after the log file.
+    """Yield (position, header) of each batch from `position` to the end of the log file. The last batch may reach past
+    the file's end.
 
     Args:
         log: the log file.
@@ -46,13 +46,14 @@ def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
             return
 
 
-def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) -> Found | None:
-    """Find the first batch from `position` on whose last offset is `offset` or greater, or which ends after byte `end`.
+def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) -> FoundBatch | None:
+    """Find the first batch from `position` on that contains or follows an offset, or that ends after byte `end`. Return
+    None if there is none.
 
     Args:
         log: the log file.
         position: the position of a batch, where the search begins.
-        offset: the least last offset of the batch, inclusive.
+        offset: the batch's last offset must be at least this one.
         end: a batch that ends after this position is a result, whatever its offsets are.
 
     Raises:
@@ -74,7 +75,7 @@ def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) ->
                     return None
                 if piece[at + MAGIC_AT] != MAGIC:
                     raise log.no_batch_at(position + at, None)
-                return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
+                return FoundBatch(position + at, batch_size, base_offset, base_offset + last_offset_delta)
             at += batch_size
         if at == 0:
             _end_at(log, position)
@@ -84,7 +85,9 @@ def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) ->
 
 
 def _end_at(log: LogBytes, position: int) -> None:
-    """End a search before a batch that does not end within the log file."""
+    """End a search at a batch that reaches past the end of the log file: raise the file's error for it, if there is
+    one.
+    """
     error = log.torn_at(position)
     if error is not None:
         raise error

@@ -1,9 +1,9 @@
-"""The rows of stored segments, oldest first. They find the segment of an offset, and the segments whose transaction
-indexes concern a range of offsets.
+"""The list of stored segments, oldest first: finds the segment of an offset, and the segments whose transaction indexes
+a range of offsets needs.
 
-The search for aborted transactions uses two numbers of a segment. The stable offset is the first offset of the oldest
-transaction that was open at the segment's end; it never decreases from segment to segment. The other number is the
-least first offset of the transactions whose abort markers are in the segment.
+The search for aborted transactions uses two numbers of each segment. The *stable offset* is the first offset of the
+oldest transaction that was open at the segment's end; it never decreases from segment to segment. The *least aborted
+offset* is the least first offset of the transactions whose abort markers are in the segment.
 """
 
 from array import array
@@ -15,7 +15,7 @@ from stablelog.log.indexes.minima import Minima
 
 
 class SegmentRow(Protocol):
-    """What is known of a segment before one of its files is read."""
+    """The known facts about a segment before any of its files is read."""
 
     @property
     def base_offset(self) -> int:
@@ -23,16 +23,18 @@ class SegmentRow(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one of the segment, or a greater one if the end is unknown."""
+        """The end of the segment's offsets, exclusive; a greater offset if the end is unknown."""
 
     @property
     def stable_offset(self) -> int | None:
-        """An offset: all transactions that began before it have ended by the end of the segment. None if unknown."""
+        """The stable offset at the end of the segment: all transactions that began before it have ended by then. None
+        if unknown.
+        """
 
     @property
     def least_aborted_offset(self) -> int | None:
-        """The least offset at which a transaction may have begun that was aborted in the segment; None if none was
-        aborted there.
+        """The least first offset of the transactions whose abort markers are in the segment, or a lower bound; None if
+        there are none.
         """
 
 
@@ -40,12 +42,13 @@ Row = TypeVar("Row", bound=SegmentRow)
 
 
 class AbortRows:
-    """The segments that may have aborted transactions. The segments have numbers: those of the others are left out.
+    """Index of the segments that may have abort markers. Segments are numbered in their order; those without abort
+    markers are left out.
 
     Attributes:
         count: how many segments were added.
-        stable_offset: the stable offset at the end of the last one. If that of a segment is unknown, the one of the
-            segment before it counts.
+        stable_offset: the stable offset at the end of the last segment. If it is unknown, that of the segment before
+            counts.
     """
 
     def __init__(self) -> None:
@@ -70,12 +73,13 @@ class AbortRows:
         self._minima.extend_to(len(self._numbers), lambda _begin, _end: least_offsets)
 
     def search(self, first: int, inner_end: int, end: int) -> Iterator[int]:
-        """Yield the numbers of the segments whose transaction index a reader up to an offset needs.
+        """Yield the numbers of the segments whose transaction indexes a reader up to offset `end` needs.
 
         Args:
-            first: the first number.
+            first: the number of the first segment.
             inner_end: the segments before this number end at or before `end`.
-            end: the offset. The search ends with the first segment whose stable offset reaches it.
+            end: the end of the reader's offsets, exclusive. The search ends with the first segment whose stable offset
+                reaches it.
         """
         begin = bisect_left(self._numbers, first)
         # What was aborted in the segments [begin, after) began before `end`, because these segments end before it.
@@ -91,7 +95,7 @@ class SegmentRows(Generic[Row]):
 
     Args:
         rows: the segments, without overlaps.
-        grows: whether the last segment is growing. What is known of it changes, and is read again by each search.
+        grows: whether the last segment is growing. Its facts change, so each search reads them again.
 
     Attributes:
         bases: the base offsets of the segments. Other modules only read them.
@@ -119,33 +123,31 @@ class SegmentRows(Generic[Row]):
         return self._row[place]
 
     def place_of(self, offset: int) -> int:
-        """Return the index in this list of the segment that contains the offset; 0 if the offset is before all
-        segments.
-        """
+        """Return the index of the segment that contains an offset; 0 if the offset is before all segments."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def place_behind(self, offset: int) -> int:
-        """Return the index in this list of the first segment that ends after an offset."""
+        """Return the index of the first segment that ends after an offset."""
         place = self.place_of(offset)
         return place + (place < len(self._row) and self._row[place].end_offset <= offset)
 
     def ending_behind(self, offset: int) -> Iterator[Row]:
-        """Yield the segments that end after an offset: the one that contains the offset, and all later ones."""
+        """Yield the segments that end after an offset: the one that contains it, and all later ones."""
         return map(self._row.__getitem__, range(self.place_behind(offset), len(self._row)))
 
     def index_aborts(self) -> AbortRows:
-        """Prepare for `with_aborts`, which takes long if the list is long. Return the rows with aborts."""
+        """Bring the index of abort markers up to date, and return it. For a long list of new segments, this takes long."""
         known_count, final_count = self._aborts.count - self._dropped_count, len(self._row) - self._grows
         if known_count < final_count:
             self._aborts.extend(self._row[known_count:final_count])
         return self._aborts
 
     def with_aborts(self, start: int, end: int) -> tuple[list[Row], bool]:
-        """Find the segments whose transaction index a reader of the offsets [start, end) needs (KIP-1058).
+        """Find the segments whose transaction indexes a reader of the offsets [start, end) needs (KIP-1058).
 
         A transaction with records in the range may be aborted in a later segment. The search ends with the first
-        segment whose stable offset is at least `end`: all transactions that began before `end` have ended by the end of
-        that segment. It costs O(log n) and what it finds.
+        segment whose stable offset reaches `end`, because all transactions that began before `end` have ended by then.
+        It costs O(found + log n).
 
         Returns:
             The segments, and whether the search has ended. If it has not, later segments may have further aborted
@@ -167,7 +169,7 @@ class SegmentRows(Generic[Row]):
         return found, False
 
     def _drop_first(self, count: int) -> list[Row]:
-        """Remove the oldest segments from this list, and return them."""
+        """Remove the oldest segments from the list, and return them."""
         self.index_aborts()  # so that all segments have numbers
         dropped = self._row[:count]
         del self._row[:count]

@@ -1,8 +1,8 @@
-"""What a place of stored segments tells the searches: the rows of its segments, their indexes and their bytes.
+"""The interfaces through which the searches read stored segments: a list of segments, their indexes and their bytes.
 
-The places are the local log, the remote tier, the files that Spark reads, and the objects that Spark reads. A place
-need not have everything at hand. It then raises NotLoadedError or UnprovenError, which name the work to do. The caller
-does this work, and repeats the search. The searches themselves open no file, and send no request.
+The sources are the local log, the remote tier, the files that Spark reads, and the objects that Spark reads. If a
+source has not loaded what a search needs, it raises NotLoadedError or UnprovenError. The error names the work to do;
+the caller does it, and repeats the search. The searches themselves open no file and send no request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,10 @@ from stablelog.log.search.rows import Row, SegmentRow, SegmentRows
 OFFSET_MAX: Final = 2**63 - 1
 
 
-class Found(NamedTuple):
-    """The position, the size and the offsets of a batch. `last_offset` is inclusive."""
+class FoundBatch(NamedTuple):
+    """A batch that a search has found: its position and size in the log file, and its offsets. `last_offset` is
+    inclusive.
+    """
 
     position: int
     size: int
@@ -33,7 +35,7 @@ class Found(NamedTuple):
 
 
 class LogBytes(Protocol):
-    """The log file of one segment."""
+    """The log file of one segment, as the searches read it."""
 
     @property
     def size(self) -> int:
@@ -44,29 +46,30 @@ class LogBytes(Protocol):
 
         Args:
             position: the position of a batch.
-            size: the number of bytes that the search wants. The result may have more or fewer, but has at least those of
-                a batch header if the file has them.
+            size: the number of bytes that the search would like. The result may have more or fewer, but it has a whole
+                batch header if the file has one there.
 
         Raises:
             NotLoadedError: the bytes are not loaded.
-            UnprovenError: the file has not been proven since the start of the broker.
+            UnprovenError: the file was not proven since the start of the broker.
         """
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch. `error` says why; None if that is unknown."""
+        """Return the error for bytes that are no batch. `error` has the reason; None if it is unknown."""
 
     def torn_at(self, position: int) -> DamageError | None:
-        """Return the error for a batch that does not end within the file. Return None if the log ends before it, because
+        """Return the error for a batch that reaches past the end of the file. Return None if that is no damage, because
         the file is being written.
         """
 
 
 class SegmentReader(Protocol):
-    """A segment that can be read. Its attributes and methods raise NotLoadedError and UnprovenError if what they need is
-    not at hand.
+    """A segment that can be read. Attributes and methods raise NotLoadedError or UnprovenError if their data is not
+    ready.
 
     Attributes:
-        passed: (size, greatest timestamp or -1) of the log file's first part, whose headers lookups by time have read.
+        passed: (size, greatest timestamp or -1) of the first part of the log file, whose headers earlier lookups by
+            time have read.
     """
 
     passed: tuple[int, int]
@@ -77,7 +80,7 @@ class SegmentReader(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one of the segment."""
+        """The end of the segment's offsets, exclusive."""
 
     @property
     def size(self) -> int:
@@ -85,14 +88,14 @@ class SegmentReader(Protocol):
 
     @property
     def max_timestamp(self) -> int:
-        """The greatest timestamp of the records, or a greater one if it is unknown; -1 if there is no record."""
+        """The greatest timestamp of the records, or a greater number if it is unknown; -1 if there is no record."""
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index."""
 
-    def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none."""
+    def find(self, offset: int) -> FoundBatch | None:
+        """Return the first batch that contains or follows an offset; None if there is none."""
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from a position on."""
@@ -102,45 +105,47 @@ class SegmentReader(Protocol):
 
 
 class SegmentSource(Protocol[Row]):
-    """The segments of a partition in one place."""
+    """The segments of a partition in one place, such as its local disk."""
 
     @property
     def rows(self) -> SegmentRows[Row]:
-        """What is known of the segments before one of their files is read."""
+        """The list of the segments, with the facts that are known before a file is read."""
 
     def readers_from(self, offset: int) -> Iterator[SegmentReader]:
         """Yield the segments that end after an offset, oldest first."""
 
     def require_txn_indexes(self, rows: Sequence[Row]) -> None:
-        """Make the transaction indexes of these segments ready for `txn_index_of`, all at once.
+        """Make sure that the transaction indexes of these segments are loaded, before calls of `txn_index_of`.
 
         Raises:
-            NotLoadedError: some of them are not loaded.
+            NotLoadedError: some of them are not loaded. The error names all of them.
         """
 
     def txn_index_of(self, row: Row) -> TransactionIndex:
-        """Return the transaction index of a segment. Raises DamageError."""
+        """Return the transaction index of a segment. Raises DamageError if it is damaged."""
 
 
 class IndexedReader(SegmentReader, SegmentRow, Protocol):
-    """A segment that has its transaction index at hand."""
+    """A segment whose transaction index needs no loading."""
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index. Raises DamageError."""
+        """The transaction index. Raises DamageError if it is damaged."""
 
 
 Reader = TypeVar("Reader", bound=IndexedReader)
 
 
 class ReaderRows(SegmentRows[Reader]):
-    """The segments of a place whose rows are readers themselves."""
+    """A list of segments that is a `SegmentSource` itself, because its segments are readers with indexes in memory or
+    in files.
+    """
 
     __slots__ = ()
 
     @property
     def rows(self) -> Self:
-        """The segments themselves."""
+        """This list itself."""
         return self
 
     def readers_from(self, offset: int) -> Iterator[Reader]:
@@ -148,8 +153,8 @@ class ReaderRows(SegmentRows[Reader]):
         return self.ending_behind(offset)
 
     def require_txn_indexes(self, rows: Sequence[Reader]) -> None:
-        """Do nothing: the indexes are in memory or in files."""
+        """Do nothing, because these indexes need no loading."""
 
     def txn_index_of(self, row: Reader) -> TransactionIndex:
-        """Return the transaction index of a segment. Raises DamageError."""
+        """Return the transaction index of a segment. Raises DamageError if it is damaged."""
         return row.txn_index

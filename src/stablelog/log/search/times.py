@@ -1,7 +1,7 @@
-"""Lookups of records by time, in the segments of any place.
+"""Lookups of records by time, in segments of every kind.
 
-A lookup is divided into steps, because it may read the headers of many batches. Between two steps the event loop serves
-other requests, which may change the log in any way that keeps its offsets.
+A lookup runs in steps, because it may read the headers of many batches. Between two steps the event loop serves other
+requests. These may change the log, but not its offsets.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from stablelog.batch.header import BatchHeader, read_header
-from stablelog.batch.records import find_by_time, is_decoded_quickly, look_into
+from stablelog.batch.records import decode_if_small, find_by_time, is_decoded_quickly
 from stablelog.env.disk import Buffer
 from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.search.source import SegmentReader, SegmentSource
@@ -27,7 +27,7 @@ STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, whic
 
 
 class Batch(NamedTuple):
-    """A batch that a lookup must decode, because the batch may contain the record that is searched for."""
+    """A batch that may contain the record that a lookup searches for, so that the batch must be decoded."""
 
     header: BatchHeader
     data: Buffer
@@ -42,14 +42,14 @@ def first_at_or_after(
 ) -> Lookup:
     """Find the first record before `limit` with this timestamp or a later one. Markers do not count.
 
-    Markers have the broker's time, and records have their producers' times. If producers write records with old
-    timestamps, the lookup must read the headers of all batches, because the time index then leads to markers only.
+    The time index also covers markers, which have the broker's time. If producers write records with old timestamps,
+    the time index leads to markers only, and the lookup must read the headers of all batches.
 
     Args:
-        segments: returns the current segments of the log. The lookup calls it again after each step.
+        segments: returns the current segments of the log. It is called again after each step.
         timestamp_ms: the least timestamp of the record.
-        start_offset: returns the first offset of the search, inclusive. It is called again before each step, because the
-            log's start may move.
+        start_offset: returns the first offset of the search, inclusive. It is called again before each step, because
+            the log's start may move.
         limit: the end of the search, exclusive.
         find_in_batch: finds the record in a batch; None for `find_by_time`.
 
@@ -59,7 +59,7 @@ def first_at_or_after(
     Raises:
         DamageError: the bytes at the position of a batch are no batch.
     """
-    found = yield from in_steps(
+    found = yield from look_up_in_steps(
         lambda offset: look_from(segments().readers_from(offset), timestamp_ms, offset, limit),
         timestamp_ms,
         start_offset,
@@ -68,21 +68,20 @@ def first_at_or_after(
     return found if found is None or found[0] < limit else None
 
 
-def in_steps(
+def look_up_in_steps(
     look: Callable[[int], TimestampedOffset | Batch | int | None],
     timestamp_ms: int,
     start_offset: Callable[[], int],
     find_in_batch: FindInBatch | None = None,
 ) -> Lookup:
-    """Find the first record whose timestamp is at least `timestamp_ms`, step by step.
+    """Find the first record with this timestamp or a later one, by calls of `look` that each do one step.
 
     Args:
-        look: a function that does one step, from a given offset on. It returns the record if the step has found it. It
-            returns a batch if this batch may contain the record, and an offset if the next step must continue there. It
-            returns None if there is no such record.
+        look: does the step from an offset on. It returns the record if it has found it; a batch that may contain the
+            record; the offset where the next step continues; or None if there is no such record.
         timestamp_ms: the least timestamp of the record.
-        start_offset: returns the first offset of the search. The function is called again before each step, because the
-            log's start may move.
+        start_offset: returns the first offset of the search. It is called again before each step, because the log's
+            start may move.
         find_in_batch: finds the record in a batch; None for `find_by_time`.
     """
     offset = start_offset()
@@ -104,8 +103,8 @@ def in_steps(
 
 
 def look_into_batch(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
-    """Decode a batch by calling `work`. If that would block the event loop for too long, yield `work` to the caller,
-    who runs it in a thread.
+    """Decode a batch by a call of `work`. If this could block the event loop for too long, yield `work`, for the caller
+    to run in a thread.
     """
     if is_decoded_quickly(batch.header):
         return work()
@@ -115,8 +114,11 @@ def look_into_batch(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
 def look_from(
     segments: Iterable[SegmentReader], timestamp_ms: int, start_offset: int, limit: int
 ) -> Batch | int | None:
-    """Do one step of a lookup. Return a batch that may contain the record, the offset at which the next step begins, or
-    None if there is no such record.
+    """Do one step of a lookup by time.
+
+    Returns:
+        A batch that may contain the record; the offset where the next step continues; or None if there is no such
+        record.
     """
     count = 0
     for segment in segments:
@@ -130,15 +132,15 @@ def look_from(
             count += 1
             if time_of(header) >= timestamp_ms and header.last_offset >= start_offset:
                 return Batch(header, segment.batch_at(position, header.size))
-            pass_over(segment, position, header)
+            mark_passed(segment, position, header)
     return None
 
 
 def batches_from_time(
     segment: SegmentReader, timestamp_ms: int, start_offset: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches of a segment, from one on before which all records have an earlier offset
-    than `start_offset` or an earlier timestamp than `timestamp_ms`.
+    """Yield (position, header) of the batches of a segment that may have records at or after both `start_offset` and
+    `timestamp_ms`. Earlier batches are skipped with the help of the indexes.
     """
     offset = max(start_offset, segment.time_index.offset_before(timestamp_ms) or 0)
     position = 0
@@ -154,9 +156,9 @@ def time_of(header: BatchHeader) -> int:
     return NOTHING if header.is_control or not header.record_count else header.max_timestamp
 
 
-def pass_over(segment: SegmentReader, position: int, header: BatchHeader) -> None:
-    """Update `segment.passed` for a batch: the size of the first part of the segment in which lookups have read all
-    headers, and the greatest timestamp in this part.
+def mark_passed(segment: SegmentReader, position: int, header: BatchHeader) -> None:
+    """Update `segment.passed` after a lookup by time has read the header of a batch. Later lookups skip this part of
+    the segment.
     """
     passed_size, latest_ms = segment.passed
     if position == passed_size:
@@ -164,13 +166,12 @@ def pass_over(segment: SegmentReader, position: int, header: BatchHeader) -> Non
 
 
 def greatest_timestamp(segments: Callable[[], SegmentSource[Any]], start_offset: int, limit: int) -> Lookup:
-    """Find the record with the greatest timestamp; if several have it, the first of them. Markers do not count.
+    """Find the first record with the greatest timestamp. Markers do not count.
 
     Args:
-        segments: returns the current segments of the log. The lookup calls it again after each step.
+        segments: returns the current segments of the log. It is called again after each step.
         start_offset: the first offset of the search, inclusive.
-        limit: the end of the offsets that the reader sees. If the record with the greatest timestamp is at or past this
-            offset, the result is None.
+        limit: the end of the offsets that the reader may read, exclusive.
 
     Returns:
         The record; None if there is none, or if its offset is not less than `limit`.
@@ -218,8 +219,8 @@ def _greatest(segments: Callable[[], SegmentSource[Any]], offset: int) -> Genera
 
 
 def _greatest_from(segments: Iterable[SegmentReader], greatest: int) -> int | None:
-    """Return the greatest timestamp of some segments, or `greatest` if that is greater. None if the step has reached its
-    limit of headers; the next call then continues.
+    """Do one step of the search for the greatest timestamp in whole segments. Return the greatest timestamp, at least
+    `greatest`; None if the step has reached its limit of headers, so that another call must continue.
     """
     count = 0
     for segment in sorted(segments, key=attrgetter("max_timestamp"), reverse=True):
@@ -229,20 +230,20 @@ def _greatest_from(segments: Iterable[SegmentReader], greatest: int) -> int | No
             if count == STEP_COUNT_MAX:
                 return None
             count += 1
-            pass_over(segment, position, header)
+            mark_passed(segment, position, header)
         greatest = max(greatest, segment.passed[1])
     return greatest
 
 
 def _greatest_in(batch: Batch, offset: int) -> int:
     """Return the greatest timestamp of a batch's records from an offset on; -1 if there is no such record."""
-    records = None if batch.header.is_control else look_into(batch.data)
+    records = None if batch.header.is_control else decode_if_small(batch.data)
     if records is None:
         return time_of(batch.header)
     return max((record.timestamp_ms for record in records if record.offset >= offset), default=NOTHING)
 
 
-def finished(lookup: Lookup) -> TimestampedOffset | None:
+def run_lookup(lookup: Lookup) -> TimestampedOffset | None:
     """Run all steps of a lookup at once, and return its result."""
     done: Any = None
     while True:

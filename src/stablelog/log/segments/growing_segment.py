@@ -1,6 +1,6 @@
 """The growing segment of a partition: the last one, to which batches are appended. Its indexes are in memory.
 
-Sealing makes a `SealedSegment` of it. From then on only the sealed segment is used.
+Sealing makes a `SealedSegment` from it, which takes over its open files.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ NO_CONTENTS: Final = (b"", b"", b"")
 
 
 class GrowingSegment(Segment):
-    """A segment that batches are appended to.
+    """The last segment of a partition, to which batches are appended.
 
     Args:
         disk: the disk of the segment.
@@ -72,8 +72,8 @@ class GrowingSegment(Segment):
         self._replayed_from = 0, NOTHING, name.base_offset
 
     @classmethod
-    def created(cls, disk: Disk, name: SegmentName) -> "GrowingSegment":
-        """Create the log file of a new segment. It is durable in the directory after a sync of the directory.
+    def create(cls, disk: Disk, name: SegmentName) -> "GrowingSegment":
+        """Create the log file of a new segment. Its directory entry is durable after a sync of the directory.
 
         Raises:
             DiskError: the file cannot be created; nothing changed.
@@ -81,22 +81,22 @@ class GrowingSegment(Segment):
         return cls(disk, name, disk.open(name.path(LOG), create=True))
 
     @classmethod
-    def opened(
+    def open_for_replay(
         cls,
         disk: Disk,
         name: SegmentName,
         progress: Summary | None = None,
         indexes: Sequence[bytes] = NO_CONTENTS,
     ) -> "GrowingSegment":
-        """Open the growing segment for replay, from its beginning or from the end of `progress`.
+        """Open the last segment for recovery, which replays its batches from the beginning or from a snapshot on.
 
-        If `progress` is given, reads of the part that it describes are refused until `prove` has succeeded.
+        With a snapshot, reads of the part before the snapshot are refused until `prove` has checked it.
 
         Args:
             disk: the disk of the segment.
             name: names the files of the segment.
-            progress: the summary of the segment up to a snapshot; None to replay all of it.
-            indexes: the content of the indexes up to this snapshot, in the order of INDEX_SUFFIXES.
+            progress: the summary of the segment up to the snapshot; None to replay all of it.
+            indexes: the contents of the indexes up to the snapshot, in the order of INDEX_SUFFIXES.
 
         Raises:
             DamageError: a batch before the snapshot is damaged.
@@ -123,7 +123,7 @@ class GrowingSegment(Segment):
         self._replayed_from = progress.log_size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Use the existing index files. Return whether the files match the log."""
+        """Continue with the existing index files, if they match the log. Return whether they do."""
         position, timestamp, offset = self._replayed_from
         is_short = self.size - position <= WALK_READ_SIZE
         tail = partial(self.walk_unproven, position) if is_short else None
@@ -142,13 +142,15 @@ class GrowingSegment(Segment):
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Append batches to the log file, and return their position. The caller then calls `note` for each batch."""
+        """Append batches to the log file, and return their position. The caller then calls `index_batch` for each
+        batch.
+        """
         assert self._log is not None
         assert self._log.size == self.size
         return self._log.append(*buffers)
 
-    def note(self, header: BatchHeader, position: int, head: Buffer, interval: int) -> None:
-        """Add a batch that was written at `position` to the indexes and counts.
+    def index_batch(self, header: BatchHeader, position: int, head: Buffer, interval: int) -> None:
+        """Add a batch that was written to the log file to the indexes and counts.
 
         Args:
             header: the header of the batch, with its offset in the log.
@@ -178,21 +180,21 @@ class GrowingSegment(Segment):
             if not header.is_transactional:
                 self.committed_count += header.record_count
 
-    def note_aborted(self, txn: AbortedTxn) -> None:
+    def index_aborted(self, txn: AbortedTxn) -> None:
         """Add an aborted transaction to the transaction index in memory."""
         self.growing.txns.append(txn)
         if self.least_aborted_offset is None or txn.first_offset < self.least_aborted_offset:
             self.least_aborted_offset = txn.first_offset
 
-    def cut(self) -> None:
-        """Truncate the log file after the last batch for which `note` was called."""
+    def truncate_after_last(self) -> None:
+        """Truncate the log file after the last batch for which `index_batch` was called."""
         self.growing_log.truncate(self.size)
         self.growing_log.sync()
 
     # -- sealing -----------------------------------------------------------------------------------------------
 
-    def progress(self, stable_offset: int) -> Summary:
-        """Return the summary of the segment up to now."""
+    def make_summary(self, stable_offset: int) -> Summary:
+        """Make the summary of the segment in its present state."""
         index, timeindex, txnindex = self.growing.contents()
         return Summary(
             self.base_offset,
@@ -215,11 +217,11 @@ class GrowingSegment(Segment):
 
     @property
     def is_time_index_complete(self) -> bool:
-        """Whether the last entry of the time index has the greatest timestamp of the segment."""
+        """Whether the time index ends with an entry for the greatest timestamp of the segment."""
         return not self.size or self.growing.times.last[0] >= self.max_timestamp
 
     def complete_time_index(self) -> None:
-        """Add an entry with the greatest timestamp to the time index in memory, unless it is there."""
+        """Add an entry for the greatest timestamp to the time index in memory, if it is missing."""
         if self.size:
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
@@ -229,26 +231,26 @@ class GrowingSegment(Segment):
         """Seal the segment: complete the time index, and write the indexes to their files.
 
         Args:
-            stable_offset: the first offset of the oldest transaction that is open; the end of the segment if none is.
+            stable_offset: the first offset of the oldest open transaction; the end of the segment if none is open.
             open_files: the cache that limits how many sealed segments have open files.
             end_offset: the end of the segment's offsets, if compaction has removed the last batches; None if it ends
                 with its last batch.
 
         Returns:
-            The sealed segment, which is not durable. It has the open files of this segment, which must not be used any
-            more.
+            The sealed segment, which is not durable yet. It has taken over the open files; this object must not be used
+            any more.
 
         Raises:
             DiskError: the indexes cannot be written. The segment continues to grow.
         """
         self.complete_time_index()
-        self.growing.write()
+        self.growing.write_files()
         if end_offset is not None:
             self.end_offset = end_offset
         return SealedSegment(
             self.disk,
             SegmentName(self.base_offset, self.path),
-            self.progress(stable_offset),
+            self.make_summary(stable_offset),
             open_files,
             proof=self.proof,
             created_ms=self.created_ms,
@@ -260,7 +262,7 @@ class GrowingSegment(Segment):
 
     @property
     def growing_log(self) -> File:
-        """The open log file, which need not be proven."""
+        """The open log file, for writes and for reads without a proof."""
         assert self._log is not None
         return self._log
 

@@ -1,4 +1,4 @@
-"""The log file of a segment on the disk, as the searches read it."""
+"""The log file of a local segment, as the searches in `log.search` read it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from stablelog.log.files.names import LOG, PathOf
 
 
 class LogFile:
-    """The messages about the log file of a segment. A derived class has its path and its size."""
+    """The error messages about a segment's log file. A derived class has the path and the size."""
 
     __slots__ = ()
     path: PathOf
@@ -27,7 +27,8 @@ class LogFile:
 
 
 class ReadLogFile(LogFile):
-    """A log file whose bytes are read, and not mapped. A sector that cannot be read is then an error.
+    """A log file that is read with system calls, not through its memory map. So a sector that the disk cannot read is
+    an error, not a signal that ends the process.
 
     Args:
         path: returns the path of the log file.

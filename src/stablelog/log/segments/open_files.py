@@ -1,4 +1,4 @@
-"""The limit of sealed segments that have open files or indexes in memory."""
+"""The cache that limits how many sealed segments have open files and indexes in memory."""
 
 import resource
 from collections import OrderedDict
@@ -12,20 +12,21 @@ OPEN_SEGMENTS_MAX: Final = 4096
 
 
 class Evictable(Protocol):
-    """The interface of a sealed segment whose files `OpenFiles` can close."""
+    """A sealed segment, as `OpenFiles` sees it."""
 
-    def give_back(self) -> None:
+    def evict(self) -> None:
         """Close the files of the segment, and drop its indexes from memory."""
 
 
 class OpenFiles:
-    """Cache of open sealed segments. It evicts the least recently used segment, which closes its files.
+    """Cache of the sealed segments with open files. It evicts the least recently used segment, which then closes its
+    files.
 
-    While a partition is being opened, perhaps in a thread, it has its own `OpenFiles`. Afterwards, the partition's
-    `OpenFiles` joins the `OpenFiles` of the broker.
+    A partition that is being opened, perhaps in a thread, has a cache of its own. Afterwards its cache joins that of
+    the broker.
 
     Args:
-        count_max: how many segments may be open, including those of all `OpenFiles` that have joined this one.
+        count_max: how many segments may be open, including those of all caches that have joined this one.
     """
 
     def __init__(self, count_max: int = 256) -> None:
@@ -36,35 +37,37 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def join(self, shared: "OpenFiles") -> None:
-        """From now on, count the open segments of this cache as segments of `shared`. After this call, only one thread
-        may use the two caches.
+    def join_shared(self, shared: "OpenFiles") -> None:
+        """Move the open segments into the cache `shared`, and use that cache from now on. Only one thread may use the
+        two caches afterwards.
         """
         segments, self._segments, self._shared = self._segments, OrderedDict(), shared
         for segment in segments:
-            shared.used(segment)
+            shared.mark_used(segment)
 
-    def used(self, segment: Evictable) -> None:
-        """Note that the segment is being read, and evict the least recently used one if too many are open."""
+    def mark_used(self, segment: Evictable) -> None:
+        """Count a segment as the most recently used one. If too many segments are open, evict the least recently used."""
         if self._shared is not None:
-            self._shared.used(segment)
+            self._shared.mark_used(segment)
             return
         if segment in self._segments:
             self._segments.move_to_end(segment)
             return
         self._segments[segment] = None
         while len(self._segments) > self._count_max:
-            self._segments.popitem(last=False)[0].give_back()
+            self._segments.popitem(last=False)[0].evict()
 
-    def forget(self, segment: Evictable) -> None:
-        """Note that the segment has no open file and no index in memory."""
+    def forget_segment(self, segment: Evictable) -> None:
+        """Remove a segment from the cache: it has no open file and no index in memory any more."""
         if self._shared is not None:
-            self._shared.forget(segment)
+            self._shared.forget_segment(segment)
         else:
             self._segments.pop(segment, None)
 
 
 def open_segments_max() -> int:
-    """Return how many sealed segments may be open: they use at most a quarter of the process's file descriptors."""
+    """Return how many sealed segments may be open, so that they use at most a quarter of the process's file
+    descriptors.
+    """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN), OPEN_SEGMENTS_MAX)

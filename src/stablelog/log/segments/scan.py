@@ -1,6 +1,6 @@
-"""The scanner of a log file. It reads the batches one after another, and trusts no byte of the file.
+"""The scanner of a log file: reads one batch after another, and trusts no byte of the file.
 
-Recovery, verification, the repair tools and Spark's directory reader read log files with it.
+Recovery, verification, the repair tools and Spark's directory reader use it.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ Read = Callable[[int, int], bytes]
 
 
 class TornError(DamageError):
-    """A log file that ends inside a batch: a write is not finished, or a crash or a disk fault has removed the end of
-    the file.
+    """A log file ends inside a batch, because a write is not finished, or because a crash or a disk fault has removed
+    the file's end.
     """
 
 
@@ -37,10 +37,8 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
 
 
 def scan_headers(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield the position, the header and the 61 bytes of the header of each batch. `scan_batches` describes the
-    arguments.
-
-    Large bodies are not read. Raises the same errors as `scan_batches`.
+    """Yield (position, header, 61 bytes of the header) of each batch. Large bodies are not read. Arguments and errors
+    are those of `scan_batches`.
     """
     return _scan(read, begin, end, HEADERS_READ_SIZE, with_bodies=False)
 
@@ -73,8 +71,8 @@ def _read_chunk(read: Read, position: int, end: int, needed: int, read_size: int
 
 
 def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
-    """Raise DamageError if the CRC of a batch does not match its bytes. `position` is that of the batch in its log
-    file, for the message.
+    """Raise DamageError if the CRC of a batch does not match its bytes. `position`, in the log file, is for the
+    message.
     """
     if not crc_holds(batch, 0, header):
         raise DamageError(

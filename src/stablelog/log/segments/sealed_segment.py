@@ -1,7 +1,7 @@
-"""A sealed segment of a partition: it gets no more batches, and has a summary.
+"""A sealed segment of a partition: no batch is appended to it, and it has a summary.
 
-The log file is opened when it is first read, and the indexes are then mapped from their files. `open_files` limits how
-many sealed segments are open. Between the sealing and the sync, the segment has the open files and the indexes of the
+The log file is opened at the first read, and the indexes are then mapped from their files. `open_files` limits how many
+sealed segments are open. From the sealing to the next sync, the segment uses the open files and the indexes of the
 growing segment that it was.
 """
 
@@ -21,24 +21,24 @@ INTERVAL_SIZE = 4096  # bytes of the log between two entries of an index that is
 
 
 class SealedSegment(Segment):
-    """A segment that gets no more batches.
+    """A segment to which no batch is appended any more.
 
-    Reads of the log file are refused until `prove` has succeeded, unless this process has written it.
+    Reads of the log file are refused until `prove` has succeeded, unless this process has written the file.
 
     Args:
         disk: the disk of the segment.
         name: names the files of the segment.
         summary: the checked summary of the segment.
-        open_files: limits the open sealed segments, and counts this one among them.
-        proof: the proof of the log file; None if nothing of the file is proven.
+        open_files: the cache that limits how many sealed segments are open.
+        proof: the state of the log file's proof; None if nothing of the file is proven.
         created_ms: when the segment began to grow, by the broker's clock; None for its first timestamp.
         passed: as in `Segment`.
         unsynced: the open log file and the indexes of a segment that was just sealed; None if the segment is durable.
 
     Attributes:
         summary: the summary of the segment.
-        stable_offset: the first offset of the oldest transaction that was open at the segment's end; `end_offset` if none
-            was.
+        stable_offset: the first offset of the oldest transaction that was open at the segment's end; `end_offset` if
+            none was.
         durable: whether all files of the segment are durable.
     """
 
@@ -91,12 +91,12 @@ class SealedSegment(Segment):
         assert self._growing is not None
         return self._growing
 
-    def settled(self) -> None:
-        """Note that the segment is durable, and close its files. They are opened again when they are needed."""
+    def mark_durable(self) -> None:
+        """Mark the segment as durable, and close its files. A read opens them again."""
         self.durable = True
-        self.give_back()
+        self.evict()
 
-    def give_back(self) -> None:
+    def evict(self) -> None:
         """Close the files of a durable segment, and drop its indexes from memory."""
         assert self.durable
         self._close_files()
@@ -105,7 +105,7 @@ class SealedSegment(Segment):
     def close(self) -> None:
         """Close every file."""
         self._close_files()
-        self._open_files.forget(self)
+        self._open_files.forget_segment(self)
 
     def _close_files(self) -> None:
         if self._log is not None:
@@ -118,7 +118,7 @@ class SealedSegment(Segment):
 
     def _opened_log(self) -> File:
         if self.durable:
-            self._open_files.used(self)
+            self._open_files.mark_used(self)
         if self._log is None:
             try:
                 self._log = self.disk.open(self.path(LOG))
@@ -140,21 +140,22 @@ class SealedSegment(Segment):
     def txn_index(self) -> TransactionIndex:
         """The transaction index, mapped from its file if the segment is durable. Raises DamageError."""
         if self._txn_index is None:
-            self._open_files.used(self)
+            self._open_files.mark_used(self)
             self._txn_index = load_txn_index(self.disk, self.path, self.summary)
         return self._txn_index
 
     def _loaded_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset index and the time index, mapped from their files or rebuilt from the log."""
-        self._open_files.used(self)
+        """The offset index and the time index, mapped from their files; rebuilt from the log if the files do not match
+        the summary.
+        """
+        self._open_files.mark_used(self)
         found = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
         self._offset_index, self._time_index = found
         return found
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset index and the time index, rebuilt from the batch headers. The log file need not be proven.
-
-        Recovery uses these indexes before the proof. A read uses them only after the proof.
+        """The offset index and the time index, rebuilt from the batch headers. The log file need not be proven:
+        recovery uses these indexes before the proof.
         """
         offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         indexed, greatest, greatest_offset = 0, NOTHING, self.base_offset

@@ -1,6 +1,5 @@
-"""A segment of a partition: a log file of record batches, and its indexes. This module has what readers of a segment use.
-
-A segment is either a `GrowingSegment` or a `SealedSegment`.
+"""A segment of a partition: a log file of record batches, and its indexes. This module has what is common to a
+`GrowingSegment` and a `SealedSegment`, for readers.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.search.batches import seek, walk
-from stablelog.log.search.source import Found
+from stablelog.log.search.source import FoundBatch
 from stablelog.log.segments.log_file import LogFile, ReadLogFile
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 
@@ -25,14 +24,16 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class LogProof:
-    """Whether the log file of a segment may be read. A growing segment and the sealed one that it becomes share it.
+    """Whether a segment's log file may be read: the proof of its headers, and known damage. A growing segment hands it
+    on to the sealed segment that it becomes.
 
     Args:
-        summary: the summary of the part of the file that this process has not written; None if it has written all.
+        summary: the summary of the part of the file that this process has not written; None if it has written all of
+            it.
 
     Attributes:
-        unproven: how many bytes need a proof, and the CRC over their headers; None if no byte needs one.
-        damage: the reason why all reads of the log file are refused; None while no such damage is known.
+        unproven: how many bytes need a proof, and the CRC over their headers; None if none need one.
+        damage: the reason why all reads of the log file are refused; None if no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
 
@@ -46,7 +47,7 @@ class LogProof:
 
 
 class Segment(LogFile):
-    """A segment of one partition, for its readers.
+    """A segment of one partition, as its readers see it.
 
     Args:
         disk: the disk of the segment.
@@ -61,17 +62,18 @@ class Segment(LogFile):
         end_offset: the end of its offsets, exclusive. The next segment begins there.
         size: the size of the log file in bytes.
         created_ms: when it began to grow, by the broker's clock; if it was opened sealed, its first timestamp.
-        first_timestamp: the timestamp at which the first batch begins; NOTHING if the segment has none.
+        first_timestamp: the first timestamp of the first batch; NOTHING if the segment has none.
         max_timestamp: the greatest timestamp; NOTHING if the segment has none.
         record_count: the number of records.
         committed_count: the number of records outside transactions, and of those whose commit marker is here.
         least_aborted_offset: the least first offset of the transactions aborted here; None if none was.
-        passed: (size, greatest timestamp or -1) of the log file's first part, whose headers lookups by time have read.
+        passed: (size, greatest timestamp or -1) of the first part of the log file, whose headers earlier lookups by
+            time have read.
         sealed: whether the segment is a `SealedSegment`.
         durable: whether the segment is sealed, and all its files are durable.
         summary: the summary of a sealed segment; None while it grows.
-        stable_offset: the first offset of the oldest transaction that was open at the segment's end; `end_offset` if none
-            was. None while it grows.
+        stable_offset: the first offset of the oldest transaction that was open at the segment's end; `end_offset` if
+            none was. None while it grows.
     """
 
     __slots__ = (
@@ -123,11 +125,11 @@ class Segment(LogFile):
 
     @property
     def growing(self) -> GrowingIndexes:
-        """The indexes in memory of a segment that is growing, or sealed and not durable yet."""
+        """The indexes in memory of a growing segment, or of a sealed one that is not durable yet."""
         raise NotImplementedError
 
     def files_to_sync(self, *, log: bool = True, indexes: bool) -> list[File]:
-        """Return the files that must be synced to make the appended batches durable.
+        """Return the files to sync so that the appended batches are durable.
 
         Args:
             log: whether to include the log file, because batches were appended since its last sync.
@@ -145,7 +147,7 @@ class Segment(LogFile):
 
     @property
     def damage(self) -> str | None:
-        """The reason why all reads of the log file are refused; None while no such damage is known."""
+        """The reason why all reads of the log file are refused; None if no such damage is known."""
         return self.proof.damage
 
     @property
@@ -154,19 +156,20 @@ class Segment(LogFile):
         return self.proof.damaged_batches
 
     def is_same(self, other: "Segment") -> bool:
-        """Whether the two have the same log file: the segment itself, or what it has become by sealing."""
+        """Whether two objects stand for the same segment: the growing one, and the sealed one that it has become."""
         return self.proof is other.proof
 
     @property
     def is_proven(self) -> bool:
-        """Whether reads of the log file are allowed: this process has written it, or `prove` has found it whole."""
+        """Whether reads of the log file are allowed, because this process has written it or `prove` has checked it."""
         return self.proof.unproven is None
 
     def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
-        """Check the batch headers of the log file by their recorded CRC, unless this is done. May run in any thread.
+        """Check the batch headers of the log file against their recorded CRC, if this was not done yet. May run in any
+        thread.
 
         Args:
-            mapped: these bytes of the memory-mapped file, from which readers will read.
+            mapped: the same bytes in the memory map from which readers will read.
 
         Raises:
             DamageError: the log file has changed since it was written. All reads of it are refused from now on.
@@ -186,8 +189,8 @@ class Segment(LogFile):
         """Check the CRCs of all batches that the segment has now, as `proof.scrub` does. May run in any thread."""
         return scrub(self.disk, self.path(LOG), self.size)
 
-    def note_damaged(self, batch: DamagedBatch) -> bool:
-        """Refuse all reads of a damaged batch from now on. Return whether the damage was unknown before."""
+    def add_damaged_batch(self, batch: DamagedBatch) -> bool:
+        """Refuse all reads of a damaged batch from now on. Return whether its damage was not known before."""
         if batch in self.proof.damaged_batches:
             return False
         self.proof.damaged_batches = sorted(
@@ -206,12 +209,12 @@ class Segment(LogFile):
         return next((batch for batch in self.proof.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Run all steps of `prove` at once. Raises DamageError and DiskError, as `prove` does."""
+        """Run all steps of `prove` at once. Raises the errors of `prove`."""
         for _ in self.prove():
             pass
 
-    def unproven(self) -> UnprovenError:
-        """Return the error for a read before the log file is proven. It carries the proof for the caller to run."""
+    def unproven_error(self) -> UnprovenError:
+        """Return the error for a read before the proof of the log file. It carries the proof, for the caller to run."""
         mapped, unproven = None, self.proof.unproven
         if unproven is not None:
             with contextlib.suppress(DamageError, DiskError):  # the proof will report the reason
@@ -226,17 +229,17 @@ class Segment(LogFile):
 
         Raises:
             DamageError: the file is missing or damaged.
-            UnprovenError: the file has not been proven since the start of the broker.
+            UnprovenError: the file was not proven since the start of the broker.
         """
         proof = self.proof
         if proof.damage is not None:
             raise DamageError(proof.damage)
         if proof.unproven is not None:
-            raise self.unproven()
+            raise self.unproven_error()
         return self._opened_log()
 
     def _opened_log(self) -> File:
-        """The open log file, which need not be proven."""
+        """The open log file, even if it is not proven."""
         raise NotImplementedError
 
     @property
@@ -257,7 +260,7 @@ class Segment(LogFile):
     # -- searching ---------------------------------------------------------------------------------------------
 
     def piece(self, position: int, size: int) -> Buffer:
-        """Map bytes of the log file. Raises the errors of `log`."""
+        """Return bytes of the mapped log file. Raises the errors of `log`."""
         return self.log.view(position, min(size, self.size - position))
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -265,25 +268,25 @@ class Segment(LogFile):
         return walk(ReadLogFile(self.path, lambda: self.log, self.size), position)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) as `walk` does, even if the log file is not proven. Only recovery uses this."""
+        """Yield (position, header) as `walk` does, without a proof of the log file. Only recovery uses this."""
         return walk(ReadLogFile(self.path, self._opened_log, self.size), position)
 
     def batch_at(self, position: int, size: int) -> bytes:
         """Read the bytes of a batch. Raises the errors of `log`."""
         return self.log.read(position, size)
 
-    def find(self, offset: int) -> Found | None:
-        """Return the first batch whose last offset is at least `offset`; None if there is none. Raises as `log` does."""
+    def find(self, offset: int) -> FoundBatch | None:
+        """Return the first batch that contains or follows an offset; None if there is none. Raises the errors of `log`."""
         return seek(self, self.offset_index.position_before(offset), offset=offset)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """Return the header of the first batch whose last offset is at least `offset`. The file need not be proven."""
+        """Return the header of the first batch that contains or follows an offset. The log file need not be proven."""
         position = self.offset_index.position_before(offset)
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
-    def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
-        """Return the end (position, offset) of the last whole batch within `size` bytes from `first` on. The result
-        includes at least the first batch.
+    def whole_batches(self, first: FoundBatch, size: int) -> tuple[int, int]:
+        """Return the end, as (position, offset), of the last whole batch within `size` bytes from batch `first` on. It
+        is at least the end of `first`.
         """
         end = first.position + size
         if end >= self.size:

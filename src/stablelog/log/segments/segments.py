@@ -1,4 +1,4 @@
-"""The segments of a partition on the local disk, oldest first. Only the last segment grows; all others are sealed."""
+"""The segments of a partition on the local disk, oldest first. Only the last one grows; all others are sealed."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ AnySegment = TypeVar("AnySegment", bound=Segment)
 
 
 class SegmentFiles(ReaderRows[AnySegment]):
-    """Neighbouring segments on the local disk, oldest first, as the searches read them."""
+    """Neighbouring segments on the local disk, oldest first."""
 
     __slots__ = ()
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment with the offset
-        `start` or in a later one. Raises DamageError.
+        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment of `start` or a
+        later one. Raises DamageError.
         """
         return find_aborted(self, start, end)[0]
 
 
-class Segments(SegmentFiles[Segment]):
-    """The segments of one partition, oldest first.
+class LogSegments(SegmentFiles[Segment]):
+    """All local segments of one partition, oldest first.
 
     Attributes:
         active: the growing segment.
@@ -58,17 +58,16 @@ class Segments(SegmentFiles[Segment]):
 
     @property
     def damaged_count(self) -> int:
-        """The number of damaged batches plus the number of damaged segments that are known."""
+        """The number of known damaged batches and damaged segments."""
         return sum(len(one.damaged_batches) + (one.damage is not None) for one in self._row)
 
-    def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
-        """Find the position in a log file at which the log must be truncated to end at `offset`. If a batch contains
-        this offset, the log must end at the beginning of this batch.
+    def find_truncation(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
+        """Find where a log file must be truncated so that the log ends at an offset. If a batch contains the offset,
+        the log must end at the beginning of this batch. Raises the errors of `Segment.find`.
 
         Returns:
-            Four values: the end offset of the log after the truncation, the size of the last log file after the
-            truncation, the segment of this file, and the later segments, which must be removed. Raises DamageError and
-            UnprovenError, as `Segment.find` does.
+            Four values: the end offset of the truncated log, the size of the truncated log file, its segment, and the
+                later segments, which must be removed.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
@@ -83,12 +82,10 @@ class Segments(SegmentFiles[Segment]):
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> UnprovenError | None:
-        """Look at the segment that a reader at `offset` reads next, after the present one. If its log file has not
-        passed the proof yet, return the error that the reader will get there. The error carries the proof for the
-        caller to run.
+        """Return the error that a reader at this offset would get in its next segment, because that log file is not
+        proven yet. It carries the proof, which the caller can run ahead of the reader.
 
-        Return None if there is no such segment, or if its log file has passed the proof. Also return None if the proof
-        has found damage in it, because a failed proof is not repeated.
+        None if there is no next segment, if its log file is proven, or if its proof has failed.
         """
         if self._are_proven:
             return None
@@ -97,10 +94,10 @@ class Segments(SegmentFiles[Segment]):
             self._are_proven = all(segment.is_proven for segment in self._row)
             return None
         segment = self._row[place]
-        return None if segment.is_proven or segment.damage is not None else segment.unproven()
+        return None if segment.is_proven or segment.damage is not None else segment.unproven_error()
 
     def roll(self, sealed: SealedSegment, active: GrowingSegment) -> None:
-        """Replace the growing segment by the sealed one that it has become, and add a new growing segment at its end."""
+        """Replace the growing segment by the sealed one that it has become, and add a new growing segment."""
         assert sealed.is_same(self.active)
         assert active.base_offset == sealed.end_offset
         self._sealed_size += sealed.size
@@ -109,26 +106,27 @@ class Segments(SegmentFiles[Segment]):
         self.bases.append(active.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:
-        """Remove the oldest segments from this list, and return them."""
+        """Remove the oldest segments from the list, and return them."""
         assert 0 <= count < len(self._row)
         dropped = self._drop_first(count)
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
 
-    def replaced(self, place: int, count: int, segment: SealedSegment) -> "Segments":
-        """Return the segments with `segment` in place of `count` sealed segments with the same range of offsets."""
+    def with_replaced(self, place: int, count: int, segment: SealedSegment) -> "LogSegments":
+        """Return a new list with `segment` in place of `count` sealed segments that have the same offsets together."""
         assert segment.base_offset == self._row[place].base_offset
         assert segment.end_offset == self._row[place + count - 1].end_offset
         sealed = self.sealed
-        return Segments([*sealed[:place], segment, *sealed[place + count :]], self.active)
+        return LogSegments([*sealed[:place], segment, *sealed[place + count :]], self.active)
 
 
-def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:
-    """Truncate the log file of a closed segment to `position`, and remove the files of the later segments. Durable on
-    return.
+def truncate_files(
+    disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]
+) -> None:
+    """Truncate the log file of a closed segment, and remove the files of the later segments. Durable on return.
 
-    The summaries are removed first, and the sync of the directory makes this durable, together with the removal of
-    snapshots by the caller. After a crash, no file can then claim that the log was durable past its new end.
+    The summaries are removed and the directory is synced first. So after a crash no file says that the log was durable
+    past its new end.
     """
     for sealed in (segment, *later):
         disk.remove(sealed.path(SUMMARY))

@@ -1,4 +1,4 @@
-"""Verification of one partition: first its segments in their order, then the files that concern the whole log."""
+"""Verification of one partition: its segments in their order, then the files that concern the whole log."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,26 +15,25 @@ from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.verify.segment import SegmentProof
 from stablelog.log.verify.snapshots import SnapshotProof
-from stablelog.log.verify.state import Finding, LogState
+from stablelog.log.verify.state import FileFinding, LogState
 
 
 def verify_directory(
     disk: Disk, directory: Path, *, recovery_point: int = 0, gapless_epoch: int = NEVER
-) -> Iterator[Finding]:
-    """Compare the files of a partition with its log. Yield what contradicts the log.
+) -> Iterator[FileFinding]:
+    """Compare the files of a partition with its log, and yield what contradicts it.
 
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        recovery_point: the recorded offset up to which the log was synced, exclusive. The caller must read it before
-            this call.
-        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
-            epoch or of a later one, batches were lost.
+        recovery_point: the offset up to which the log was synced, exclusive, as recorded before this call.
+        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
+            a gap there is a loss.
     """
     try:
         check_formats(Listing(disk, directory))
     except UnknownFormatError as newer:  # a file in an unknown format cannot be verified
-        yield Finding(Path(newer.place), str(UnknownFormatError(newer.what, newer.found, newer.known)))
+        yield FileFinding(Path(newer.place), str(UnknownFormatError(newer.what, newer.found, newer.known)))
         return
     names = disk.list_dir(directory)
     bases = log_offsets(names)
@@ -44,7 +43,7 @@ def verify_directory(
         log_start = read_log_start(disk, directory / LOG_START_FILE)
     except DamageError as error:
         path = directory / LOG_START_FILE
-        yield Finding(path, str(error).removeprefix(f"{path} "))
+        yield FileFinding(path, str(error).removeprefix(f"{path} "))
     # Apache Kafka has no log-start-offset file. If the file must exist and is missing, `ops.verify` reports it.
     if log_start is not None:
         yield from _verify_first(directory, names, bases, log_start)
@@ -54,7 +53,7 @@ def verify_directory(
     snapshots = SnapshotProof(state, names)
     state.end_offset = bases[0]
     if bases[0]:
-        snapshots.begin_at(bases[0])
+        snapshots.load_state_at(bases[0])
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         yield from SegmentProof(state, snapshots, base, following, gapless_epoch).run()
     yield from _verify_epochs(state)
@@ -63,30 +62,30 @@ def verify_directory(
         message = (
             f"ends at offset {state.end_offset - 1}; records up to offset {recovery_point - 1} were durable"
         )
-        yield Finding(last, message)
+        yield FileFinding(last, message)
     if log_start is not None and log_start > state.end_offset:
         message = f"says that the log begins at offset {log_start}; it ends at {state.end_offset}"
-        yield Finding(directory / LOG_START_FILE, message)
+        yield FileFinding(directory / LOG_START_FILE, message)
     # A running broker may have deleted a segment during the verification; the end of the log is then not known.
     if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
         yield from snapshots.prove_past_end()
 
 
-def _verify_first(directory: Path, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
-    """Report the first segment if its log file is missing."""
+def _verify_first(
+    directory: Path, names: list[str], bases: list[int], log_start: int
+) -> Iterator[FileFinding]:
+    """Report a missing log file of the first segment."""
     if not bases:
         message = "is gone: there is no log file, and the partition was made with one"
     elif bases[0] > log_start:
         message = f"is gone: the log begins at offset {log_start}, and the first segment that is there at {bases[0]}"
     else:
         return
-    yield Finding(first_segment_path(directory, names, log_start), message)
+    yield FileFinding(first_segment_path(directory, names, log_start), message)
 
 
-def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
-    """Report missing log files. A log file is missing if the summary of its segment exists, or if the summary of the
-    previous segment shows that a next segment exists.
-    """
+def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[FileFinding]:
+    """Report missing log files: those of segments with a summary, and those that must follow a segment with a summary."""
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()
     for base in bases:
@@ -96,11 +95,11 @@ def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: i
         # A running broker may delete or compact the segment during the verification, so its files are looked up again.
         is_lost = base in ends or state.disk.exists(state.path(base, SUMMARY))
         if base >= log_start and is_lost and not state.disk.exists(state.path(base, LOG)):
-            yield Finding(state.path(base, LOG), "is gone, and was durable")
+            yield FileFinding(state.path(base, LOG), "is gone, and was durable")
 
 
-def _verify_epochs(state: LogState) -> Iterator[Finding]:
-    """Compare the file of leader epochs with the batches. A missing file is no finding, because a start rebuilds it."""
+def _verify_epochs(state: LogState) -> Iterator[FileFinding]:
+    """Compare the file of leader epochs with the batches. A missing file is no finding, because the broker rebuilds it."""
     path = state.directory / EPOCH_FILE
     content = read_if_there(state.disk, path)
     if content is None:
@@ -108,7 +107,7 @@ def _verify_epochs(state: LogState) -> Iterator[Finding]:
     try:
         said = LeaderEpochs.decode(content).entries
     except (DamageError, UnknownFormatError) as error:
-        yield Finding(path, str(error))
+        yield FileFinding(path, str(error))
         return
     known = state.epochs.entries
     if not said or not known or not state.is_complete:
@@ -124,4 +123,4 @@ def _verify_epochs(state: LogState) -> Iterator[Finding]:
         for entries in (said, known)
     )
     if said != known[: len(said)]:
-        yield Finding(path, f"epochs begin at {said}; the log says {known}")
+        yield FileFinding(path, f"epochs begin at {said}; the log says {known}")

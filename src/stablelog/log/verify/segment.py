@@ -1,6 +1,4 @@
-"""Verification of the files of one segment: it checks the batches, and compares the three indexes and the summary with
-them.
-"""
+"""Verification of one segment: checks its batches, and compares its indexes and its summary with them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn, Transacti
 from stablelog.log.segments.scan import TornError, check_crc, scan_batches
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
-from stablelog.log.verify.state import Finding, LogState
+from stablelog.log.verify.state import FileFinding, LogState
 
 COVERED: Final = {  # by name of a summary's field that describes another file: the suffix of that file
     "log_size": LOG,
@@ -33,7 +31,7 @@ COVERED: Final = {  # by name of a summary's field that describes another file: 
 
 @dataclass(slots=True)
 class _Batches:
-    """Values computed from the batches of a segment, up to the last batch that was read.
+    """What the batches of a segment contain, up to the last one that was read.
 
     Attributes:
         max_timestamp: the greatest timestamp of batches with records.
@@ -54,15 +52,15 @@ class _Batches:
 
 
 class SegmentProof:
-    """Checks the files of one segment, and updates the state of the log up to the segment's end.
+    """The verification of one segment. It also carries the state of the log on to the segment's end.
 
     Args:
         state: the state of the log up to the beginning of this segment.
         snapshots: the snapshots of the partition.
         base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.
-        gapless_epoch: a leader epoch. If the growing segment has a gap in the offsets before a batch of this leader
-            epoch or of a later one, batches were lost.
+        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
+            a gap there is a loss.
     """
 
     def __init__(
@@ -83,9 +81,9 @@ class SegmentProof:
         self._offset_place = self._time_place = 0  # the number of the next entry to be checked in each index
         self._last_indexed = NOTHING  # the offset in the last checked entry of the offset index
 
-    def run(self) -> Iterator[Finding]:
-        """Check the files of the segment, and yield the findings. There are none if a running broker has deleted the
-        segment meanwhile.
+    def run(self) -> Iterator[FileFinding]:
+        """Verify the segment, and yield the findings. There are none if a running broker has deleted the segment
+        meanwhile.
         """
         state, base, seen = self._state, self._base_offset, self._seen
         # The index files are read after the size of the log file. If a running broker appends in between, the index
@@ -121,29 +119,29 @@ class SegmentProof:
             yield from self._prove_txn_index()
             yield from self._prove_summary()
 
-    def _finding(self, suffix: str, message: str) -> Finding:
-        return Finding(self._state.path(self._base_offset, suffix), message)
+    def _finding(self, suffix: str, message: str) -> FileFinding:
+        return FileFinding(self._state.path(self._base_offset, suffix), message)
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def _prove_batches(self, file: File) -> Iterator[Finding]:
+    def _prove_batches(self, file: File) -> Iterator[FileFinding]:
         """Check each batch, and the index entries that point to it.
 
-        A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it. A
-        start truncates the log there.
+        A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it, and
+        the next start truncates the log there.
 
         Raises:
             DamageError: the bytes at the position of a batch are no batch, or have changed since they were written.
         """
-        marks = self._snapshots.marks(self._base_offset) if self._is_last else {}
+        marks = self._snapshots.header_crcs(self._base_offset) if self._is_last else {}
         seen = self._seen
         try:
             for position, header, batch in scan_batches(file.read, 0, file.size):
                 check_crc(header, batch, position)
                 self._check_offsets(header, position)
-                yield from self._reach(header)
+                yield from self._advance_to(header)
                 yield from self._prove_entries(position, header)
-                self._take(header, batch)
+                self._apply_batch(header, batch)
                 if marks.get(seen.size, seen.log_crc) != seen.log_crc:
                     yield self._finding(
                         LOG, f"the headers of the batches up to byte {seen.size} have changed"
@@ -154,7 +152,7 @@ class SegmentProof:
                 raise
 
     def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise DamageError if the offset of a batch does not follow that of the previous batch."""
+        """Raise DamageError if the offset of a batch does not follow that of the batch before."""
         end_offset = self._seen.end_offset
         begins = f"the batch at byte {position} begins at offset {header.base_offset}"
         if header.base_offset < end_offset:
@@ -165,30 +163,30 @@ class SegmentProof:
                 f"{begins}; the offsets from {end_offset} on are missing, or the offset of this batch has changed"
             )
 
-    def _reach(self, header: BatchHeader) -> Iterator[Finding]:
-        """Update the state of the log up to the beginning of a batch."""
+    def _advance_to(self, header: BatchHeader) -> Iterator[FileFinding]:
+        """Carry the state of the log on to the beginning of a batch."""
         state = self._state
         is_whole = header.is_control or header.record_count == header.last_offset_delta + 1
         if header.base_offset > state.end_offset or not header.record_count or not is_whole:
             state.is_compacted = True
         yield from self._snapshots.prove_up_to(header.base_offset)
         if header.leader_epoch > state.epochs.latest:
-            state.epochs.assign(header.leader_epoch, header.base_offset)
+            state.epochs.assign_epoch(header.leader_epoch, header.base_offset)
         if header.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
             yield self._finding(
                 LOG, f"the batch of offset {header.base_offset} is past what the segment can hold"
             )
 
-    def _take(self, header: BatchHeader, batch: memoryview) -> None:
+    def _apply_batch(self, header: BatchHeader, batch: memoryview) -> None:
         state, seen = self._state, self._seen
-        txn = state.producers.take(header, batch, 0)
+        txn = state.producers.apply_read_batch(header, batch, 0)
         if txn is not None:
             if txn.aborted is not None:
                 seen.aborted.append(txn.aborted)
             else:
                 seen.committed_count += txn.record_count
-            state.producers.ended(txn)
-            state.producers.high_watermark_moved(header.next_offset)
+            state.producers.end_transaction(txn)
+            state.producers.move_high_watermark(header.next_offset)
         elif header.is_control and state.is_compacted:
             seen.empty_aborts[header.base_offset] = header.producer_id
         if not header.is_control:
@@ -210,8 +208,8 @@ class SegmentProof:
 
     # -- offset and time index ---------------------------------------------------------------------------------
 
-    def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[Finding]:
-        """Check the next entry of each index, if the entry points to this batch or to an earlier position."""
+    def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[FileFinding]:
+        """Check the next entry of each index, if it points to this batch or to an earlier position."""
         place = self._offset_place
         if place < len(self._offset_index) and self._offset_index[place][1] <= position:
             offset, at = self._offset_index[place]
@@ -237,7 +235,7 @@ class SegmentProof:
                 )
             self._time_place += 1
 
-    def _prove_index_ends(self) -> Iterator[Finding]:
+    def _prove_index_ends(self) -> Iterator[FileFinding]:
         """Report index entries that point past the last batch of a sealed segment."""
         if self._offset_place < len(self._offset_index):
             at = self._offset_index[self._offset_place][1]
@@ -248,7 +246,7 @@ class SegmentProof:
 
     # -- transaction index -------------------------------------------------------------------------------------
 
-    def _prove_txn_index(self) -> Iterator[Finding]:
+    def _prove_txn_index(self) -> Iterator[FileFinding]:
         content, seen = self._indexes[TXNINDEX], self._seen
         torn = len(content) % ENTRY.size
         if torn and not self._is_last:
@@ -269,9 +267,9 @@ class SegmentProof:
         there, right = (str(row[place]) if place < len(row) else "nothing" for row in (found, wanted))
         yield self._finding(TXNINDEX, f"entry {place} is {there}; the log says {right}")
 
-    def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[Finding]:
-        """Compare the entries by the offsets of their markers, if the log does not contain the beginning of every
-        transaction any more.
+    def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[FileFinding]:
+        """Compare the transaction index by the offsets of the markers only, because the log no longer contains the
+        beginning of every transaction.
         """
         by_end = {txn.last_offset: txn for txn in found}
         for right in wanted:
@@ -295,7 +293,7 @@ class SegmentProof:
 
     # -- summary -----------------------------------------------------------------------------------------------
 
-    def _prove_summary(self) -> Iterator[Finding]:
+    def _prove_summary(self) -> Iterator[FileFinding]:
         if self._summary is None:
             return  # the segment grows, or was sealed and is not durable yet
         try:
@@ -311,12 +309,12 @@ class SegmentProof:
             # The summary matches its own CRC. So the file that the field describes has changed, not the summary.
             suffix = COVERED.get(name)
             if suffix is None:
-                yield Finding(path, f"{name} is {said}; the files say {value}")
+                yield FileFinding(path, f"{name} is {said}; the files say {value}")
             else:
                 yield self._finding(suffix, f"has {name} {value}; {path.name} says {said}")
 
     def _summary_fields(self) -> dict[str, int]:
-        """Compute the fields of the summary that the log determines."""
+        """Compute the fields of the summary that can be derived from the log."""
         state, seen = self._state, self._seen
         fields = {
             "base_offset": self._base_offset,

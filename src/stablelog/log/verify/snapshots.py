@@ -1,6 +1,4 @@
-"""Verification of the snapshots: both files of each snapshot are compared with the producer state that the log gives at
-the snapshot's offset.
-"""
+"""Verification of the snapshots: compares both files of each snapshot with the producer state of the log at its offset."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -11,15 +9,15 @@ from crc32c import crc32c
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
 from stablelog.log.indexes.summary import NOTHING, Summary
-from stablelog.log.producer_state.producer import NO_TXN, Producer
+from stablelog.log.producer_state.producer import NO_TXN, ProducerEntry
 from stablelog.log.producer_state.producer_table import NEVER_MS, ProducerTable
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
-from stablelog.log.verify.state import Finding, LogState
+from stablelog.log.verify.state import FileFinding, LogState
 
 
 class SnapshotProof:
-    """Compares the snapshots of a partition with the log, in the order of their offsets, while the log is read.
+    """The verification of a partition's snapshots, in the order of their offsets, while the log is read.
 
     Args:
         state: the state of the log up to the last batch that was read.
@@ -32,8 +30,8 @@ class SnapshotProof:
             ::-1
         ]  # offsets of the snapshots that are not compared yet, descending
 
-    def begin_at(self, offset: int) -> None:
-        """Take the producer state at the beginning of the log from the snapshot of this offset."""
+    def load_state_at(self, offset: int) -> None:
+        """Begin with the producer state in the snapshot at the beginning of the log."""
         state = self._state
         state.are_begins_known = False
         # If a snapshot file cannot be read, `_prove` reports the file later.
@@ -48,13 +46,12 @@ class SnapshotProof:
                 state.are_counts_known = all(producer.txn_first_offset == NO_TXN for producer in table)
             else:
                 return
-            state.producers = Producers.restored(table, now_ms=NEVER_MS)
+            state.producers = Producers.from_table(table, now_ms=NEVER_MS)
             state.are_begins_known = True
 
-    def marks(self, base_offset: int) -> dict[int, int]:
-        """Return the CRCs over a segment's batch headers that are recorded in the snapshots that are not compared yet.
-        A CRC covers the headers from the beginning of the log file; its key in the result is the number of bytes that
-        it covers.
+    def header_crcs(self, base_offset: int) -> dict[int, int]:
+        """Return the recorded CRCs over a segment's batch headers, from the snapshots that are not compared yet. Each
+        CRC covers the headers from the file's beginning; the keys of the result are the sizes in bytes of these parts.
         """
         marks = {}
         for offset in self._pending:
@@ -64,25 +61,23 @@ class SnapshotProof:
                     marks[progress.log_size] = progress.log_crc
         return marks
 
-    def prove_up_to(self, end_offset: int) -> Iterator[Finding]:
-        """Compare the snapshots up to this offset with the log, if they were not compared yet. The log has been read up
-        to this offset.
-        """
+    def prove_up_to(self, end_offset: int) -> Iterator[FileFinding]:
+        """Compare the snapshots up to this offset, which the reading of the log has reached."""
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
             is_known = self._state.is_complete and offset == self._state.end_offset
             yield from self._prove(offset, is_known=is_known)
 
-    def prove_past_end(self) -> Iterator[Finding]:
-        """Report the snapshots whose offsets are past the end of the log."""
+    def prove_past_end(self) -> Iterator[FileFinding]:
+        """Report the snapshots after the end of the log."""
         for offset in self._pending:
             message = f"is of offset {offset}; the log ends at {self._state.end_offset}"
-            yield Finding(self._state.path(offset, SNAPSHOT), message)
+            yield FileFinding(self._state.path(offset, SNAPSHOT), message)
             yield from self._prove(offset, is_known=False)
 
-    def _prove(self, offset: int, *, is_known: bool) -> Iterator[Finding]:
-        """Check both files of a snapshot. The producers in them are compared with the log only if `is_known`: the log
-        then gives the whole producer state at the snapshot's offset.
+    def _prove(self, offset: int, *, is_known: bool) -> Iterator[FileFinding]:
+        """Check both files of a snapshot. Their producers are compared with the log only if the whole producer state at
+        this offset `is_known` from the log.
         """
         for suffix, batch_count in ((PRODUCERS, self._state.batches_known), (SNAPSHOT, 1)):
             content, path = self._state.content(offset, suffix), self._state.path(offset, suffix)
@@ -95,28 +90,28 @@ class SnapshotProof:
                 else:
                     table = decode_snapshot(content, 0)
             except (DamageError, UnknownFormatError) as error:
-                yield Finding(path, str(error))
+                yield FileFinding(path, str(error))
                 continue
             if is_known:
                 yield from self._compare(path, table, batch_count)
             if progress is not None:
                 yield from self._prove_progress(path, progress)
 
-    def _compare(self, path: Path, said: ProducerTable, batch_count: int) -> Iterator[Finding]:
-        log_says = self._state.producers.frozen()
+    def _compare(self, path: Path, said: ProducerTable, batch_count: int) -> Iterator[FileFinding]:
+        log_says = self._state.producers.packed_copy()
         for known in log_says:
             there = said.get(known.producer_id)
             # The producer may have expired before the snapshot, unless its transaction is open.
             if there is None and known.txn_first_offset == NO_TXN:
                 continue
             if there is None or not agrees_with_log(there, known, batch_count):
-                yield Finding(path, f"producer {known.producer_id} is {there}; the log says {known}")
+                yield FileFinding(path, f"producer {known.producer_id} is {there}; the log says {known}")
         for there in said:
             if log_says.get(there.producer_id) is None:
-                yield Finding(path, f"producer {there.producer_id} has not written to the log")
+                yield FileFinding(path, f"producer {there.producer_id} has not written to the log")
 
-    def _prove_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
-        """Check that the index files of a snapshot's segment begin with the entries that the snapshot recorded."""
+    def _prove_progress(self, path: Path, progress: Summary) -> Iterator[FileFinding]:
+        """Check that the index files begin with the entries that the segment summary in a snapshot describes."""
         state, base_offset = self._state, progress.base_offset
         if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:
             return
@@ -124,12 +119,12 @@ class SnapshotProof:
             content = (state.content(base_offset, suffix) or b"")[:size]
             if len(content) < size or crc32c(content) != crc:
                 message = f"is not what {path.name} says of its first {size} bytes"
-                yield Finding(state.path(base_offset, suffix), message)
+                yield FileFinding(state.path(base_offset, suffix), message)
 
 
-def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
-    """Whether the state of a producer in a snapshot matches the log. The state may have fewer batches than the log,
-    because the producer may have expired between two of its batches.
+def agrees_with_log(said: ProducerEntry, known: ProducerEntry, batch_count: int) -> bool:
+    """Whether the state of a producer in a snapshot matches the log. It may have fewer batches, because the producer
+    may have expired between two of its batches.
     """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:

@@ -1,4 +1,4 @@
-"""The state of a log from its first batch to the last one that was read, and the findings of verification."""
+"""The findings of verification, and the state of the log that it has read so far."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from stablelog.log.producer_state.producers import Producers
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileFinding:
     """A file, or a part of a file, that contradicts the log.
 
     Attributes:
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(slots=True)
 class LogState:
-    """The state of a partition's log up to the last batch that was read.
+    """The state of a partition's log up to the last batch that verification has read.
 
     Attributes:
         disk: the disk of the partition.
@@ -51,7 +51,7 @@ class LogState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the log contains all batches of every transaction that ends in it."""
+        """Whether the log has all batches of every transaction that ends in it."""
         return self.are_begins_known and not self.is_compacted
 
     def path(self, offset: int, suffix: str) -> Path:
@@ -59,5 +59,5 @@ class LogState:
         return file_path(self.directory, offset, suffix)
 
     def content(self, offset: int, suffix: str) -> bytes | None:
-        """Return the current content of the partition's file with this offset and suffix; None if it is missing."""
+        """Return the content of the partition's file with this offset and suffix; None if it is missing."""
         return read_if_there(self.disk, self.path(offset, suffix))

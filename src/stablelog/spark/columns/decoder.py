@@ -152,12 +152,12 @@ class Decoder:
             if attributes & CONTROL:
                 self._pass_control(view, position, producer_id, base + last_delta)
             elif attributes & TRANSACTIONAL:
-                dropped[n] = self._filter.drops(producer_id, base + last_delta)
+                dropped[n] = self._filter.drops_batch(producer_id, base + last_delta)
         return dropped
 
     def _pass_control(self, view: memoryview, position: int, producer_id: int, last_offset: int) -> None:
         try:
-            self._filter.pass_control(view, position, producer_id, last_offset)
+            self._filter.process_control(view, position, producer_id, last_offset)
         except DamageError as error:
             raise DamageError(f"{self._name}: the marker at byte {position} of the data: {error}") from error
 

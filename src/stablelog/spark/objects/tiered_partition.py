@@ -12,7 +12,7 @@ from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.restored import Restored
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.search.aborts import find_aborted
-from stablelog.log.search.times import finished
+from stablelog.log.search.times import run_lookup
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.object_spans import CommitSpan, ObjectSpan, commit_span, object_span
 from stablelog.spark.planning import ReadersPins, StoredPiece
@@ -295,5 +295,5 @@ class TieredPartition:
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
         if self.is_in_commit_order:
             return StoredOrder(remote).at_time(timestamp_ms, self.start_offset)
-        found = finished(remote.look_up_time(timestamp_ms))
+        found = run_lookup(remote.look_up_time(timestamp_ms))
         return None if found is None else found[0]

@@ -26,7 +26,7 @@ from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.search.batches import seek, walk
-from stablelog.log.search.source import OFFSET_MAX, Found
+from stablelog.log.search.source import OFFSET_MAX, FoundBatch
 from stablelog.log.segments.proof import prove_headers
 
 READ_SIZE = 4096
@@ -155,7 +155,7 @@ class SegmentFile:
             raise
         self._is_proven = True
 
-    def find(self, offset: int) -> Found | None:
+    def find(self, offset: int) -> FoundBatch | None:
         """Return the batch that contains `offset`, or the first batch after it; None if there is none.
 
         Raises:

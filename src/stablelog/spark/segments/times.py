@@ -7,7 +7,7 @@ does.
 from stablelog.batch.header import BatchHeader, Buffer, read_header
 from stablelog.batch.records import decode_records
 from stablelog.errors import DamageError
-from stablelog.log.search.times import finished, first_at_or_after
+from stablelog.log.search.times import first_at_or_after, run_lookup
 from stablelog.spark.segments.partition_files import PartitionFiles
 
 
@@ -28,7 +28,7 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         DamageError: a file is damaged. The message names the file and the position.
     """
     lookup = first_at_or_after(lambda: files.segments, time_ms, lambda: start, end, _find_in_batch)
-    found = finished(lookup)
+    found = run_lookup(lookup)
     return None if found is None else found[0]
 
 

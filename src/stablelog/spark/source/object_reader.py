@@ -126,7 +126,7 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
                     raise DamageError(f"{stored.partition.directory} has no batches for position {position}")
                 break
             if found.end_offset < piece.end:
-                loaded.load_ahead(remote.view.ahead(found.end_offset))
+                loaded.load_ahead(remote.view.ranges_ahead(found.end_offset))
             yield from decoder.feed(b"".join(found.buffers), piece.start, piece.end)
             position = found.end_offset
     finally:

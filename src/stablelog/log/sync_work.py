@@ -1,12 +1,12 @@
-"""The steps that make appended data of a partition durable, in the right order.
+"""The work that makes appended batches of a partition durable, in the right order.
 
 A `SyncWork` first syncs the files of the segments that have grown, then the directory, if it has new files. Last it
-writes the files that describe the log: a segment's summary, a snapshot, the leader epochs. Recovery relies on these
-files, so the log must be durable before they are written. If such a file cannot be written, as on a full disk, a later
-`SyncWork` writes it: the log is durable without it, and recovery can rebuild it.
+writes the files that describe the log: summaries, snapshots, the leader epochs. Recovery relies on these files, so the
+log must be durable before they are written. If such a file cannot be written, as on a full disk, a later `SyncWork`
+writes it: recovery can do without it.
 
-The event loop makes a `SyncWork`, and any thread runs it. Until `done` is called with a `SyncWork`, each new `SyncWork`
-includes the steps of the earlier one, because the earlier one may never run.
+The event loop makes a `SyncWork`, and any thread runs it. It may never run: until `finish_work` is called with it, each
+new `SyncWork` includes its steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from pathlib import Path
 from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.segments.sealed_segment import SealedSegment
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 
 LARGE_SIZE = 1 << 18  # a `SyncWork` that writes more bytes must not run on the event loop
 Files = Mapping[Path, Content]  # the contents of files in one directory, by path
@@ -24,7 +24,7 @@ Files = Mapping[Path, Content]  # the contents of files in one directory, by pat
 
 @dataclass(slots=True, eq=False)
 class SyncWork:
-    """The steps that make a partition durable up to `end_offset`. They may run in any thread.
+    """The steps that make a partition durable up to `end_offset`. Any thread may run them.
 
     Attributes:
         files: the files that are synced first.
@@ -34,8 +34,8 @@ class SyncWork:
         release: the base offsets of sealed segments whose files can be closed afterwards.
         unwritten: the entries of `writes` that `run` could not write.
         failure: the error because of which `run` has not written all of `writes`; None if all are written.
-        sync_failure: the error of the sync that failed in `run`. The operating system reports a lost write only once,
-            so the success of a later sync would prove nothing.
+        sync_failure: the error of the sync that failed in `run`. It stays, because the operating system reports a lost
+            write only once: the success of a later sync would prove nothing.
     """
 
     end_offset: int
@@ -49,7 +49,7 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """Return a `SyncWork` with these steps and the steps of an older `SyncWork` that may not have run."""
+        """Return a `SyncWork` with these steps and those of an older one, which may not have run."""
         both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),
@@ -66,15 +66,15 @@ class SyncWork:
 
     @property
     def is_sealing(self) -> bool:
-        """Whether a sealed segment waits for these steps. Before, it can be neither deleted nor copied to a store."""
+        """Whether a sealed segment becomes durable by these steps. Only then can it be deleted, or copied to a store."""
         return bool(self.release)
 
     def run(self) -> None:
         """Run the steps.
 
         Raises:
-            DiskError: a sync failed, so it is unknown which bytes are durable. A file of `writes` that cannot be
-                written raises no error: `unwritten` then holds this entry and all that follow.
+            DiskError: a sync failed, so it is unknown which bytes are durable. If only a file of `writes` cannot be
+                written, no error is raised: `unwritten` then has this entry and all that follow.
         """
         if self.sync_failure is not None:
             raise self.sync_failure
@@ -90,7 +90,7 @@ class SyncWork:
         self.write()
 
     def write(self) -> None:
-        """Write the files that are in `unwritten`, in their order. After an error, a later call writes the others."""
+        """Write the files in `unwritten`, in their order, up to the first error. A later call writes the rest."""
         self.failure = None
         for place, files in enumerate(self.unwritten):
             try:
@@ -101,8 +101,8 @@ class SyncWork:
         self.unwritten = ()
 
 
-class Unsynced:
-    """The data of a partition that is not durable yet, from which `SyncWork` objects are made.
+class PendingSync:
+    """Collects what a partition has to sync and write, and makes `SyncWork` objects of it.
 
     Args:
         disk: the disk of the partition.
@@ -110,9 +110,9 @@ class Unsynced:
         base_offset: the base offset of the growing segment. All segments before it are durable.
 
     Attributes:
-        names_changed: whether a file was created since the directory was synced.
-        are_indexes_written: whether the indexes of the growing segment were written to their files. If so, the next
-            `SyncWork` syncs these files, too.
+        names_changed: whether a file was created since the last sync of the directory.
+        are_indexes_written: whether the indexes of the growing segment were written to their files, which the next
+            `SyncWork` must sync.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
@@ -122,25 +122,25 @@ class Unsynced:
         self.names_changed = False
         self.are_indexes_written = False
         self._writes: list[Files] = []
-        # The last `SyncWork` that was made; None after `done` was called with it.
-        self._handed_out: SyncWork | None = None
+        # The last `SyncWork` that was made; None after `finish_work` was called with it.
+        self._last_work: SyncWork | None = None
 
-    def write(self, files: Files) -> None:
+    def add_files(self, files: Files) -> None:
         """Let the next `SyncWork` write these files together, after it has made all appended batches durable."""
         self._writes.append(files)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next `SyncWork` would only sync the log file, and no earlier `SyncWork` can still be running."""
-        return self._handed_out is None and not self.is_more_than_bytes
+        """Whether the next `SyncWork` only has to sync the log file, and no earlier one can still be running."""
+        return self._last_work is None and not self.is_more_than_bytes
 
     @property
     def is_more_than_bytes(self) -> bool:
-        """Whether the next `SyncWork` has to do more than to sync the log file."""
+        """Whether the next `SyncWork` has more to do than to sync the log file."""
         return bool(self._writes) or self.names_changed or self.are_indexes_written
 
-    def work(self, segments: Segments, synced_offset: int) -> SyncWork:
-        """Make the `SyncWork` that is due.
+    def make_work(self, segments: LogSegments, synced_offset: int) -> SyncWork:
+        """Make the next `SyncWork`.
 
         Args:
             segments: the segments of the log.
@@ -169,14 +169,14 @@ class Unsynced:
             writes=writes,
             release=[segment.base_offset for segment in grown if isinstance(segment, SealedSegment)],
         )
-        self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
-        return self._handed_out
+        self._last_work = work if self._last_work is None else work.with_older(self._last_work)
+        return self._last_work
 
-    def sync_log(self, segments: Segments) -> None:
-        """Make the log files and the directory durable at once, up to the end of the log.
+    def sync_log(self, segments: LogSegments) -> None:
+        """Sync the log files and the directory at once.
 
-        The method changes no `SyncWork`, because another thread may be running one. It writes none of the files that
-        describe the log, such as summaries and snapshots, because recovery rebuilds them.
+        This leaves every `SyncWork` as it is, because a thread may be running one. It writes none of the files that
+        describe the log, because recovery can do without them.
 
         Raises:
             DiskError: it is unknown which bytes are durable.
@@ -186,22 +186,22 @@ class Unsynced:
                 file.sync()
         self._disk.sync_dir(self._directory)
 
-    def done(self, work: SyncWork, segments: Segments) -> None:
-        """Note that `work` was run. The files of sealed segments are closed if all files that describe them are
+    def finish_work(self, work: SyncWork, segments: LogSegments) -> None:
+        """Close the files of segments that have become durable by a `SyncWork`, if all files that describe them are
         written.
         """
-        if work is self._handed_out:
-            self._handed_out = None
+        if work is self._last_work:
+            self._last_work = None
         if work.unwritten:
             self._writes[:0] = work.unwritten
             return
-        if self._handed_out is None:
+        if self._last_work is None:
             # An idle partition keeps only its log file open, to save file descriptors.
             segments.active.growing.close_files()
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
             assert isinstance(segment, SealedSegment)
             assert segment.base_offset == base_offset, "only durable segments are deleted"
-            segment.settled()
+            segment.mark_durable()
         if work.release:
             self._from = max(self._from, work.release[-1] + 1)

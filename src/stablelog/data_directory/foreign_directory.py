@@ -13,7 +13,7 @@ from stablelog.data_directory.catalog import CATALOG_FILE
 from stablelog.data_directory.checkpoints import CHECKPOINTS
 from stablelog.data_directory.meta_properties import META_FILE, decode_meta
 from stablelog.data_directory.names import RESERVE_FILE
-from stablelog.data_directory.noted_file import NOTED_FILES
+from stablelog.data_directory.registered_file import REGISTERED_FILES
 from stablelog.env.disk import Disk
 from stablelog.errors import UsageError
 from stablelog.log.files.names import is_log
@@ -26,7 +26,7 @@ OWN_NAMES: Final = (  # Names that only a broker gives.
 # What a broker's files of JSON contain: the list of topics begins with its version, the others end with a checksum.
 _JSON_FILES: Final = {
     CATALOG_FILE: re.compile(rb'\A\{\s*"version":\s*\d+,.*"topics":\s*\{', re.DOTALL),
-    **{kind.name: re.compile(rb"\n[0-9a-f]{8}\n\Z") for kind in NOTED_FILES},
+    **{kind.name: re.compile(rb"\n[0-9a-f]{8}\n\Z") for kind in REGISTERED_FILES},
 }
 # A crash in the first start of a broker may leave one of these files, incomplete, and nothing else.
 UNFINISHED: Final = frozenset(f"{name}.tmp" for name in (*OWN_NAMES, *_JSON_FILES, META_FILE))
@@ -35,7 +35,7 @@ META_KEYS: Final = ("cluster.id", "node.id", "broker.id")
 _PARTITION: Final = re.compile(r".+-\d+(?:\..+-(?:delete|stray))?")  # The name of a partition's directory.
 
 
-def refuse_foreign(disk: Disk, directory: Path) -> None:
+def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
     """Refuse a directory that has files, none of which a broker has written. Hidden files do not count.
 
     Raises:

@@ -1,7 +1,6 @@
-"""Operations that a crash has interrupted: the deletion or replacement of segments, and the writing of a file.
+"""Replacement of segments by a compacted one, and the completion of file operations that a crash has interrupted.
 
 The suffix of a file shows how far the operation had come, and what the next open of the partition does:
-
     .tmp        A file was being written. This file is removed; the file that it was to replace still exists.
     .cleaned    Compaction was writing a segment. Its files are removed; the original segments still exist.
     .swap       Compaction had finished a segment, and was putting it in place of the original ones. The open
@@ -42,9 +41,7 @@ CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
 
 
 def finish_interrupted(listing: Listing) -> None:
-    """Finish or undo the operations that a crash has interrupted. The listing of the partition's directory is up to
-    date afterwards.
-    """
+    """Finish or undo the file operations that a crash has interrupted. The listing is up to date afterwards."""
     if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in listing.names):
         _finish(listing.disk, listing.directory)
         listing.reload()
@@ -77,13 +74,13 @@ def _finish(disk: Disk, directory: Path) -> None:
 
 
 def _names(disk: Disk, directory: Path) -> list[str]:
-    """Return the names of the partition's files in a directory, without the names of other files."""
+    """Return the names of the partition's files in a directory, without other files."""
     return [name for name in disk.list_dir(directory) if is_partition_file(name)]
 
 
 def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Begin to put a `.cleaned` segment, whose files are all durable, in place of the original segments: rename its
-    files to `.swap`. After this, recovery finishes the replacement even if a crash comes.
+    """Begin to put a compacted segment in place of the original ones: rename its files from `.cleaned` to `.swap`. They
+    must all be durable. From now on, recovery finishes the replacement after a crash.
     """
     for suffix in (*SEGMENT_SUFFIXES[1:], LOG):
         path = directory / f"{base_offset:020d}{suffix}{CLEANED}"
@@ -95,13 +92,13 @@ def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
-    """Put a compacted segment in place of the original segments.
+    """Put a compacted segment in place of the original ones. All its files must durably have the suffix `.swap`.
 
-    All files of the new segment must durably have the suffix `.swap`. After a crash, a second call does the remaining
-    steps: the log file keeps the suffix until the original segments are removed and the indexes are in place.
+    After a crash, a second call does the remaining steps: the log file keeps the suffix until the original segments are
+    removed and the indexes are in place.
 
-    The snapshots within the original segments are removed, too. Each describes the bytes and the indexes of an original
-    segment, so a replay of the new segment must not begin at it.
+    The snapshots within the original segments are removed, too, because they describe the bytes and indexes of those
+    segments. A replay of the new segment must not begin at them.
     """
     stem = f"{base_offset:020d}"
     summary = _summary_of_swap(disk, directory, base_offset)
@@ -123,7 +120,7 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary | None:
-    """Return the `.swap` summary of a compacted segment; None if Kafka has made the segment, because Kafka has no
+    """Read the `.swap` summary of a compacted segment; None if Kafka has written the segment, because Kafka has no
     summaries.
     """
     with contextlib.suppress(FileNotFoundError, DamageError):
@@ -132,9 +129,7 @@ def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary |
 
 
 def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Return the end, exclusive, of the offsets that a segment compacted by Kafka replaces. It is read from the
-    batches.
-    """
+    """Return the end, exclusive, of the offsets of a segment that Kafka has compacted. It is read from the batches."""
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
     last = max((header.last_offset for _, header in headers_in(content)), default=base_offset)
     return last + 1

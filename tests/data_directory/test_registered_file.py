@@ -8,14 +8,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.data_directory.meta_properties import META_FILE
-from stablelog.data_directory.noted_file import (
-    NOTED_FILES,
+from stablelog.data_directory.registered_file import (
+    REGISTERED_FILES,
     FileKind,
-    NotedFile,
+    RegisteredFile,
     decode_json,
     encode_json,
-    has_noted_file,
-    is_noted,
+    has_registered_file,
+    is_registered,
     with_crc,
 )
 from stablelog.errors import DamageError, DiskError, RefusedError, UnknownFormatError
@@ -40,7 +40,7 @@ def fresh(meta=META_CONTENT, kind=KIND):
 
 
 def noted(disk, kind=KIND, writer=None):
-    return NotedFile(kind, disk, DATA, decode=decode, empty=EMPTY, writer=writer)
+    return RegisteredFile(kind, disk, DATA, decode=decode, empty=EMPTY, writer=writer)
 
 
 # -- the content -------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_what_was_stored_is_loaded():
 def test_the_line_is_written_once_and_the_other_lines_stay(meta):
     disk, file = fresh(meta)
     for _ in range(2):
-        file.note()
+        file.register()
         file.store(ONE)
     lines = [line for line in disk.read_bytes(META).decode().splitlines() if line]
     assert lines == [*meta.decode().splitlines(), "stablelog.things=things.json"]
@@ -119,7 +119,7 @@ def test_the_line_is_written_once_and_the_other_lines_stay(meta):
 
 def test_a_file_that_was_noted_without_content_has_no_entries():
     disk, file = fresh()
-    file.note()
+    file.register()
     assert disk.read_bytes(file.path) == EMPTY
     assert file.load() == []
 
@@ -154,25 +154,25 @@ def test_a_file_of_a_later_release_is_refused_by_path():
 
 def test_a_directory_has_the_file_if_it_is_there_or_if_it_is_noted():
     disk, file = fresh()
-    assert not has_noted_file(KIND, disk, DATA)
+    assert not has_registered_file(KIND, disk, DATA)
     disk.write_atomic(file.path, EMPTY)
-    assert has_noted_file(KIND, disk, DATA)
-    assert not is_noted(KIND, disk, DATA)
-    file.note()
+    assert has_registered_file(KIND, disk, DATA)
+    assert not is_registered(KIND, disk, DATA)
+    file.register()
     disk.remove(file.path)
-    assert has_noted_file(KIND, disk, DATA)
-    assert is_noted(KIND, disk, DATA)
+    assert has_registered_file(KIND, disk, DATA)
+    assert is_registered(KIND, disk, DATA)
 
 
 def test_without_meta_properties_nothing_is_noted():
     disk = SimDisk()
     disk.make_dir(DATA)
-    assert not is_noted(KIND, disk, DATA)
+    assert not is_registered(KIND, disk, DATA)
 
 
 def test_a_line_that_only_begins_like_the_files_does_not_note_it():
     disk, _ = fresh(b"stablelog.things=things.json.old\n#stablelog.things=things.json\n")
-    assert not is_noted(KIND, disk, DATA)
+    assert not is_registered(KIND, disk, DATA)
 
 
 @pytest.mark.parametrize("was_stored", [False, True], ids=["first write", "later write"])
@@ -240,8 +240,8 @@ def test_the_writer_writes_the_file_before_its_line_and_only_a_private_file_is_p
 
 def test_no_two_files_have_one_name_or_one_key_and_only_that_of_the_users_is_private():
     assert (
-        len({kind.name for kind in NOTED_FILES})
-        == len({kind.key for kind in NOTED_FILES})
-        == len(NOTED_FILES)
+        len({kind.name for kind in REGISTERED_FILES})
+        == len({kind.key for kind in REGISTERED_FILES})
+        == len(REGISTERED_FILES)
     )
-    assert [kind.name for kind in NOTED_FILES if kind.is_private] == ["users.json"]
+    assert [kind.name for kind in REGISTERED_FILES if kind.is_private] == ["users.json"]

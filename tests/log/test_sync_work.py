@@ -6,7 +6,7 @@ import random
 import pytest
 
 from stablelog.errors import DiskError, UnavailableError
-from stablelog.log import unsynced
+from stablelog.log import sync_work
 from tests.log.timeline import Log
 
 
@@ -39,7 +39,7 @@ def rolled():
 
 def test_files_come_before_names_and_names_before_what_is_written_of_them():
     log = rolled()
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     with Watched(log.disk) as steps:
         work.run()
     names = next(at for at, step in enumerate(steps) if step.startswith("sync directory"))
@@ -51,24 +51,24 @@ def test_files_come_before_names_and_names_before_what_is_written_of_them():
 
 def test_a_work_that_nobody_says_was_run_is_part_of_the_next():
     log = rolled()
-    first = log.partition.unsynced()
+    first = log.partition.sync_work()
     log.write("-", sync=False)
-    second = log.partition.unsynced()
+    second = log.partition.sync_work()
     assert second.end_offset == first.end_offset + 1
     assert set(first.files) <= set(second.files)
     assert list(second.writes)[: len(first.writes)] == list(first.writes)
     assert second.directory == first.directory is not None
     second.run()
-    log.partition.synced(second)
+    log.partition.finish_sync(second)
     assert log.partition.high_watermark == second.end_offset
     log.write("-", sync=False)
-    third = log.partition.unsynced()
+    third = log.partition.sync_work()
     assert (list(third.writes), third.directory, len(third.files)) == ([], None, 1)
 
 
 def test_there_is_no_work_where_all_is_durable():
     log = Log().write("-")
-    assert log.partition.unsynced() is None
+    assert log.partition.sync_work() is None
     assert not log.partition.has_pending_writes
     log.partition.roll(log.now_ms)
     assert log.partition.has_pending_writes
@@ -77,7 +77,7 @@ def test_there_is_no_work_where_all_is_durable():
 def test_a_work_whose_sync_failed_is_never_run_again():
     log = Log()
     log.write("-", sync=False)
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     log.disk.fault = lambda what, _path: errno.EIO if what == "syncing" else None
     with pytest.raises(DiskError):
         work.run()
@@ -86,7 +86,7 @@ def test_a_work_whose_sync_failed_is_never_run_again():
         work.run()
     log.write("-", sync=False)
     with pytest.raises(DiskError):
-        log.partition.unsynced().run()
+        log.partition.sync_work().run()
 
 
 def snapshots(log):
@@ -146,15 +146,15 @@ def test_the_name_of_a_segment_is_durable_with_the_first_sync_behind_its_records
 def test_what_is_not_written_comes_before_what_is_to_be_written_since():
     log = Log().write("-")
     log.partition.log.take_snapshot()
-    work = log.partition.unsynced()
+    work = log.partition.sync_work()
     log.disk.fault = no_room_for_snapshots
     work.run()
     log.disk.fault = None
     log.write("-", sync=False)
     log.partition.log.take_snapshot()
-    log.partition.synced(work)
+    log.partition.finish_sync(work)
     assert snapshots(log) == []
-    named = [sorted(int(path.stem) for path in files) for files in log.partition.unsynced().writes]
+    named = [sorted(int(path.stem) for path in files) for files in log.partition.sync_work().writes]
     assert named == [[1, 1], [2, 2]]
 
 
@@ -174,15 +174,15 @@ def test_each_segment_is_synced_however_short_the_one_before_it_is(seed):
 
 def test_a_work_is_large_where_it_writes_more_than_a_bound(monkeypatch):
     log = rolled()
-    size = sum(len(content) for files in log.partition.unsynced().writes for content in files.values())
+    size = sum(len(content) for files in log.partition.sync_work().writes for content in files.values())
     for bound, is_large in ((size - 1, True), (size, False), (size + 1, False)):
-        monkeypatch.setattr(unsynced, "LARGE_SIZE", bound)
-        assert log.partition.unsynced().is_large is is_large
+        monkeypatch.setattr(sync_work, "LARGE_SIZE", bound)
+        assert log.partition.sync_work().is_large is is_large
 
 
 def test_a_closed_partition_tells_nobody_that_it_has_failed():
     log, told = Log().write("-"), []
-    log.partition.usability.on_failure = told.append
+    log.partition.availability.on_failure = told.append
     log.partition.close()
-    log.partition.usability.fail(UnavailableError("too late"))
+    log.partition.availability.mark_failed(UnavailableError("too late"))
     assert told == []

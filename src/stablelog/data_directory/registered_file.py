@@ -78,7 +78,7 @@ USERS: Final = FileKind(
 QUOTAS: Final = FileKind(
     "quotas.json", key="stablelog.quotas", what="the clients' quotas", why="the quotas of clients", version=1
 )
-NOTED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
+REGISTERED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
@@ -120,12 +120,12 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
         raise DamageError(f"it does not hold {kind.what}: {in_words(error)}") from error
 
 
-def has_noted_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
+def has_registered_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
     """Whether a data directory has the file, or had it."""
-    return disk.exists(directory / kind.name) or is_noted(kind, disk, directory)
+    return disk.exists(directory / kind.name) or is_registered(kind, disk, directory)
 
 
-def is_noted(kind: FileKind, disk: Disk, directory: Path) -> bool:
+def is_registered(kind: FileKind, disk: Disk, directory: Path) -> bool:
     """Whether `meta.properties` says that a data directory has the file."""
     try:
         meta = disk.read_bytes(directory / META_FILE)
@@ -134,7 +134,7 @@ def is_noted(kind: FileKind, disk: Disk, directory: Path) -> bool:
     return kind.meta_line in meta.decode(errors="replace").splitlines()
 
 
-class NotedFile(Generic[Content]):
+class RegisteredFile(Generic[Content]):
     """A noted file of one data directory.
 
     Args:
@@ -160,7 +160,7 @@ class NotedFile(Generic[Content]):
         self._empty = empty
         self._writer: FileWriter = writer or disk
         self._meta = directory / META_FILE
-        self._is_noted = partial(is_noted, kind, disk, directory)
+        self._is_registered = partial(is_registered, kind, disk, directory)
 
     def load(self) -> Content:
         """Read the file; the content without entries if the file was never written. Nothing is written.
@@ -173,7 +173,7 @@ class NotedFile(Generic[Content]):
             with adding_path(self.path):
                 return self._decode(self._disk.read_bytes(self.path))
         except FileNotFoundError:
-            if not self._is_noted():
+            if not self._is_registered():
                 return self._decode(self._empty)
             why = "it is missing"
         except DamageError as corrupt:
@@ -183,13 +183,13 @@ class NotedFile(Generic[Content]):
             f"restore it, or remove it and the line {self._kind.meta_line} of {self._meta.name} to start without them"
         )
 
-    def note(self) -> None:
+    def register(self) -> None:
         """Write the file without entries and its line in `meta.properties`, unless the line is there already.
 
         Raises:
             RefusedError: the disk refused the write.
         """
-        if self._is_noted():
+        if self._is_registered():
             return
         with self._refusing():
             if not self._disk.exists(self.path):
@@ -207,7 +207,7 @@ class NotedFile(Generic[Content]):
         Raises:
             RefusedError: the disk refused the write. The file holds either the new content or the old one.
         """
-        self.note()
+        self.register()
         with self._refusing():
             self._writer.write_atomic(self.path, content, is_private=self._kind.is_private)
 
